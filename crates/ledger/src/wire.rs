@@ -261,6 +261,8 @@ pub struct Received {
     pub sender: Option<i32>,
     /// This process has no room for the descriptors that came.
     pub lacks_descriptors: bool,
+    /// It brought descriptors that are not here, for that reason or because there were too many.
+    pub is_cut: bool,
 }
 
 /// Receives a packet with all that the kernel tells of it; `None` at the end of the connection.
@@ -268,6 +270,35 @@ pub struct Received {
 /// # Errors
 /// EAGAIN on a non-blocking socket without packets; EPROTO for something that is no packet.
 pub fn receive_all(socket: i32) -> io::Result<Option<Received>> {
+    match receive_by(socket, packets::receive_all)? {
+        Some(Received { packet: Packet { kind: 0, .. }, .. }) => {
+            Err(io::Error::from_raw_os_error(libc::EPROTO))
+        }
+        received => Ok(received),
+    }
+}
+
+/// Reads the next packet, which stays there: see [`packets::peek`]. Something that is no packet is
+/// one of no kind.
+///
+/// # Errors
+/// EAGAIN on a non-blocking socket without packets.
+pub fn peek(socket: i32) -> io::Result<Option<Received>> {
+    receive_by(socket, packets::peek)
+}
+
+/// Drops the packet that was [read](peek).
+///
+/// # Errors
+/// As [`peek`].
+pub fn drop_next(socket: i32) -> io::Result<()> {
+    packets::drop_next(socket)
+}
+
+fn receive_by(
+    socket: i32,
+    receive: fn(i32, &mut [u8]) -> io::Result<packets::Received>,
+) -> io::Result<Option<Received>> {
     let mut packet = Packet::new(Kind::Hello, 0, 0);
     // SAFETY: a packet is plain numbers without padding between them, and any of them are valid.
     let bytes = unsafe {
@@ -276,18 +307,16 @@ pub fn receive_all(socket: i32) -> io::Result<Option<Received>> {
             std::mem::size_of::<Packet>(),
         )
     };
-    let received = packets::receive_all(socket, bytes)?;
+    let received = receive(socket, bytes)?;
     // SAFETY: received just now, owned by nothing else.
     let descriptors =
         received.descriptors.map(|raw| (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) }));
-    let packets::Received { len, sender, lacks_descriptors, .. } = received;
-    match len {
-        0 => Ok(None),
-        _ if len == std::mem::size_of::<Packet>() => {
-            Ok(Some(Received { packet, descriptors, sender, lacks_descriptors }))
-        }
-        _ => Err(io::Error::from_raw_os_error(libc::EPROTO)),
+    let packets::Received { len, sender, lacks_descriptors, is_cut, .. } = received;
+    if len != std::mem::size_of::<Packet>() {
+        packet.kind = 0;
     }
+    let is_end = len == 0 && descriptors.iter().all(Option::is_none);
+    Ok((!is_end).then_some(Received { packet, descriptors, sender, lacks_descriptors, is_cut }))
 }
 
 /// Receives a packet and the descriptor that came with it; `None` at the end of the connection.

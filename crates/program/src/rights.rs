@@ -75,11 +75,13 @@ pub fn reports_forks() -> bool {
 
 /// Agrees on features for another process, which sent the descriptor. It may be anything.
 pub fn agree(descriptor: i32, features: u64) -> bool {
+    // The helper closes what it was sent, and is waited for.
+    if !is_userfaultfd(descriptor) {
+        return false;
+    }
     match HELPER.get() {
         Some(helper) => helper.agree(descriptor, features),
-        None => {
-            is_userfaultfd(descriptor) && Userfaultfd::from_descriptor(descriptor).agree(features).is_ok()
-        }
+        None => Userfaultfd::from_descriptor(descriptor).agree(features).is_ok(),
     }
 }
 
@@ -262,7 +264,7 @@ fn help() {
 }
 
 /// Whether a descriptor of this process is a userfaultfd: nothing else is touched.
-fn is_userfaultfd(descriptor: i32) -> bool {
+pub fn is_userfaultfd(descriptor: i32) -> bool {
     let (mut path, mut link) = ([0u8; 32], [0u8; 32]);
     if descriptor < 0 || write!(&mut path[..], "/proc/self/fd/{descriptor}\0").is_err() {
         return false;

@@ -71,6 +71,14 @@ fn busy(programs: &Programs, scratch: &Scratch) -> Child {
     run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// A run's address is there once its program runs.
+fn wait_for_address(run: &Child) {
+    let address = format!("@uzswap-{}-", run.id());
+    while !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&address) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 fn report(scratch: &Scratch) -> Value {
     serde_json::from_str(&std::fs::read_to_string(scratch.path("report.json")).unwrap()).unwrap()
 }
@@ -90,10 +98,7 @@ fn strangers_get_nothing_and_leave_nothing() {
         let words = [user, &[&programs.intruder, "outside", &supervisor, "5000"]].concat();
         Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().unwrap()
     };
-    // Its address is there once its program runs.
-    while !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&format!("@uzswap-{}-", run.id())) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_for_address(&run);
     let mut attackers = vec![attack(&[])];
     if can_become_another() {
         attackers.push(attack(&OTHER_USER));
@@ -123,6 +128,47 @@ fn strangers_get_nothing_and_leave_nothing() {
     );
     let over = report["over_limit_peak_bytes"].as_u64().unwrap();
     assert!(over < 64 << 20, "{report}");
+}
+
+/// Descriptors that take an hour to be closed, from outside of the tree and from within, and
+/// userfaultfds that take for ever to be read: the supervisor waits for none of them.
+#[test]
+fn the_supervisor_waits_for_no_descriptor() {
+    let Some(programs) = Programs::new("linger") else { return };
+    let scratch = Scratch::new("intruders-linger");
+    let script = format!(
+        "read go; {} hold > held & hostile=$!; until grep -q held held; do sleep 0.01; done; {} plain 64; end=$?; \
+         kill $hostile; exit $end",
+        programs.intruder, programs.workload
+    );
+    let mut run = uzswap();
+    run.current_dir(scratch.path("")).args(["run", "--ram", "40M", "--report", "report.json"]);
+    run.args(["--", "sh", "-c", &script]);
+    let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_address(&run);
+    let supervisor = run.id().to_string();
+    let user = if can_become_another() { &OTHER_USER[..] } else { &[] };
+    let words = [user, &[&programs.intruder, "linger", &supervisor]].concat();
+    let mut stranger = Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stranger.stdout.take().unwrap()), &mut line)
+        .unwrap();
+    assert_eq!(line, "sent\n");
+    drop(run.stdin.take());
+    let began = std::time::Instant::now();
+    while run.try_wait().unwrap().is_none() {
+        if began.elapsed().as_secs() > 300 {
+            run.kill().unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{:?}", said(&output));
+    let report = report(&scratch);
+    assert!(report["refused_connections"].as_u64().unwrap() >= 100, "{report}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
 }
 
 /// A process that becomes another user within a run gets that user's ledger, swap file and key, and

@@ -11,8 +11,11 @@ const PARTS_MAX: usize = 2;
 
 /// Descriptors of one packet that there is room for; the kernel closes further ones.
 const DESCRIPTORS_TAKEN: usize = 8;
-/// Two messages: descriptors, and the sender.
-const CONTROL_BYTES: usize = (16 + DESCRIPTORS_TAKEN * 4) + (16 + 16);
+/// Two messages: the sender, and descriptors.
+const fn control_bytes(descriptors: usize) -> usize {
+    (16 + 16) + (16 + descriptors * 4)
+}
+const CONTROL_BYTES: usize = control_bytes(DESCRIPTORS_TAKEN);
 
 /// Room for more descriptors than are expected.
 #[repr(C, align(8))]
@@ -79,6 +82,8 @@ pub struct Received {
     pub sender: Option<i32>,
     /// Descriptors were lost because this process may not have more.
     pub lacks_descriptors: bool,
+    /// Descriptors were lost, for that reason or because there were too many.
+    pub is_cut: bool,
 }
 
 /// Receives a packet into `buffer`.
@@ -87,16 +92,44 @@ pub struct Received {
 /// EAGAIN on a non-blocking socket without packets; ECONNRESET, once, when the other side closed
 /// its end before it had read everything.
 pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, buffer, DESCRIPTORS_TAKEN, 0)
+}
+
+/// Reads the next packet and leaves it where it is, to be [dropped](drop_next): the descriptors are
+/// duplicates, so that what the kernel closes, because there is no room for it, is not the last of
+/// its kind, which could take as long as the sender likes. For a socket that asks for senders.
+///
+/// # Errors
+/// As [`receive_all`].
+pub fn peek(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, buffer, DESCRIPTORS_MAX, libc::MSG_PEEK)
+}
+
+/// Drops the packet that was [read](peek).
+///
+/// # Errors
+/// As [`receive_all`].
+pub fn drop_next(socket: i32) -> io::Result<()> {
+    // SAFETY: room for no byte is needed.
+    match unsafe { libc::recv(socket, std::ptr::null_mut(), 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Receives with room for so many descriptors.
+fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control([0; CONTROL_BYTES]);
     // SAFETY: all zeroes is a valid header.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &mut part;
     header.msg_iovlen = 1;
-    header.msg_control = control.0.as_mut_ptr().cast();
-    header.msg_controllen = control.0.len() as _;
+    let control = &mut control.0[..control_bytes(room)];
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = control.len() as _;
     // SAFETY: the header names valid buffers.
-    let got = unsafe { libc::recvmsg(socket, &mut header, libc::MSG_CMSG_CLOEXEC) };
+    let got = unsafe { libc::recvmsg(socket, &mut header, libc::MSG_CMSG_CLOEXEC | flags) };
     if got < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -105,6 +138,7 @@ pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
         descriptors: [-1; DESCRIPTORS_MAX],
         sender: None,
         lacks_descriptors: false,
+        is_cut: false,
     };
     let mut count = 0;
     // SAFETY: the kernel filled the control buffer with whole messages as far as msg_controllen
@@ -137,7 +171,8 @@ pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
     }
     // The kernel stops at the first descriptor that there is no room for: in the buffer, or in this
     // process's table.
-    received.lacks_descriptors = header.msg_flags & libc::MSG_CTRUNC != 0 && count < DESCRIPTORS_TAKEN;
+    received.is_cut = header.msg_flags & libc::MSG_CTRUNC != 0;
+    received.lacks_descriptors = received.is_cut && count < room;
     Ok(received)
 }
 
@@ -220,6 +255,27 @@ mod tests {
         }
     }
 
+    /// Sends a byte with more descriptors than [`send`] does.
+    fn send_many(socket: i32, descriptors: &[i32; 20]) {
+        let mut byte = 0u8;
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let mut control = [0u64; 16];
+        // SAFETY: the header names valid buffers; the control buffer is aligned and has room for 20
+        // numbers.
+        unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = libc::CMSG_SPACE(80) as _;
+            let message = libc::CMSG_FIRSTHDR(&header);
+            (*message).cmsg_level = libc::SOL_SOCKET;
+            (*message).cmsg_type = libc::SCM_RIGHTS;
+            (*message).cmsg_len = libc::CMSG_LEN(80) as _;
+            libc::CMSG_DATA(message).copy_from_nonoverlapping(descriptors.as_ptr().cast(), 80);
+            assert_eq!(libc::sendmsg(socket, &header, 0), 1);
+        }
+    }
+
     #[test]
     fn parts_arrive_as_one_packet_with_their_descriptors() {
         let [here, there] = pair();
@@ -253,23 +309,7 @@ mod tests {
         close(&received.descriptors);
         // More than there is room for: some are the caller's, none stays.
         let count = std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let many = [0i32; 20];
-        let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 1 };
-        let mut control = [0u64; 16];
-        // SAFETY: the header names valid buffers; the control buffer is aligned and has room for 20
-        // numbers.
-        unsafe {
-            let mut header: libc::msghdr = std::mem::zeroed();
-            (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
-            header.msg_control = control.as_mut_ptr().cast();
-            header.msg_controllen = libc::CMSG_SPACE(80) as _;
-            let message = libc::CMSG_FIRSTHDR(&header);
-            (*message).cmsg_level = libc::SOL_SOCKET;
-            (*message).cmsg_type = libc::SCM_RIGHTS;
-            (*message).cmsg_len = libc::CMSG_LEN(80) as _;
-            libc::CMSG_DATA(message).copy_from_nonoverlapping(many.as_ptr().cast(), 80);
-            assert_eq!(libc::sendmsg(here, &header, 0), 1);
-        }
+        send_many(here, &[0; 20]);
         let received = receive_all(there, &mut buffer).unwrap();
         assert!(received.sender.is_some(), "{received:?}");
         close(&received.descriptors);
@@ -277,6 +317,35 @@ mod tests {
         // Other tests open and close descriptors at the same time.
         assert!(after < count + 8, "{count} and {after} descriptors");
         close(&[here, there]);
+    }
+
+    #[test]
+    fn a_packet_is_looked_at_and_dropped() {
+        let [here, there] = pair();
+        ask_for_senders(there).unwrap();
+        let mut buffer = [0; 16];
+        for sent in [&[][..], &[1], &[0, 1]] {
+            send(here, &[b"abc"], sent).unwrap();
+            // As often as one likes; each time the descriptors are new.
+            for _ in 0..2 {
+                let peeked = peek(there, &mut buffer).unwrap();
+                assert_eq!((peeked.len, peeked.sender), (3, Some(std::process::id() as i32)));
+                assert!(!peeked.is_cut && !peeked.lacks_descriptors);
+                let got: Vec<i32> = peeked.descriptors.into_iter().filter(|number| *number >= 0).collect();
+                assert_eq!(got.len(), sent.len());
+                close(&got);
+            }
+            drop_next(there).unwrap();
+        }
+        // More than there is room for: two are the caller's, and it is told.
+        send_many(here, &[0; 20]);
+        let peeked = peek(there, &mut buffer).unwrap();
+        assert!(peeked.is_cut && !peeked.lacks_descriptors && peeked.sender.is_some(), "{peeked:?}");
+        close(&peeked.descriptors);
+        drop_next(there).unwrap();
+        close(&[here]);
+        assert_eq!(peek(there, &mut buffer).unwrap().len, 0, "the end");
+        close(&[there]);
     }
 
     #[test]

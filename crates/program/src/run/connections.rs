@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use ledger::wire::{self, Kind, Packet};
 
+use super::aside::Foreign;
 use super::descriptors;
 use super::notes::Notes;
 use super::peers::{Family, Owner, Peer, Refusal};
+use crate::rights;
 
 /// Between connecting and saying hello, on a busy machine.
 pub const HELLO: Duration = Duration::from_secs(2);
@@ -31,7 +33,7 @@ const RESERVED: i32 = 16;
 
 /// One process's connection.
 pub struct Connection {
-    socket: OwnedFd,
+    socket: Foreign,
     peer: Peer,
     since: Instant,
     /// Its place in the ledgers, and whose it is.
@@ -39,14 +41,14 @@ pub struct Connection {
     owner: Option<Owner>,
     /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted
     /// pages to zeroes.
-    kept: Vec<OwnedFd>,
+    kept: Vec<Foreign>,
     /// Descriptors given, and lines said.
     given: u32,
     lines: u32,
 }
 
 impl Connection {
-    fn new(socket: OwnedFd, peer: Peer) -> Self {
+    fn new(socket: Foreign, peer: Peer) -> Self {
         let (since, kept) = (Instant::now(), Vec::new());
         Connection { socket, peer, since, slot: None, owner: None, kept, given: 0, lines: 0 }
     }
@@ -90,14 +92,14 @@ impl Connection {
     }
 
     /// Keeps a userfaultfd of it.
-    pub fn keep(&mut self, descriptor: OwnedFd) {
+    pub fn keep(&mut self, descriptor: Foreign) {
         if kept_is_right(self.kept.len(), &descriptor) {
             self.kept.push(descriptor);
         }
     }
 
     /// What was kept of it.
-    pub fn into_kept(self) -> Vec<OwnedFd> {
+    pub fn into_kept(self) -> Vec<Foreign> {
         self.kept
     }
 
@@ -165,6 +167,7 @@ impl Connections {
 
     /// Takes the connections that wait, up to a bound; whether there may be more.
     pub fn accept_waiting(&mut self, notes: &mut Notes) -> bool {
+        self.spare = self.spare.take().or_else(spare);
         for _ in 0..ACCEPTED_MAX {
             match accept(&self.listener) {
                 Ok(socket) => self.admit(socket, notes),
@@ -182,8 +185,13 @@ impl Connections {
         true
     }
 
+    /// Makes room for one descriptor more, for a moment.
+    pub fn give_up_spare(&mut self) {
+        self.spare = None;
+    }
+
     /// Takes a connection, if it is one of the tree.
-    fn admit(&mut self, socket: OwnedFd, notes: &mut Notes) {
+    fn admit(&mut self, socket: Foreign, notes: &mut Notes) {
         let all = &self.all;
         let is_member =
             |pid| all.iter().any(|one| one.pid() == pid && one.slot.is_some() && one.peer.is_there());
@@ -199,12 +207,12 @@ impl Connections {
     }
 
     /// Whether there are too few descriptors left to keep one more for a process.
-    pub fn is_too_short_to_keep(&self, newest: &OwnedFd) -> bool {
+    pub fn is_too_short_to_keep(&self, newest: &Foreign) -> bool {
         self.is_short(newest, RESERVED / 2)
     }
 
     /// Whether there are fewer than that many descriptors left.
-    fn is_short(&self, newest: &OwnedFd, left: i32) -> bool {
+    fn is_short(&self, newest: &Foreign, left: i32) -> bool {
         newest.as_raw_fd() >= self.descriptors_max.saturating_sub(left)
     }
 
@@ -222,20 +230,20 @@ impl Connections {
 }
 
 /// Tells a process that there is no room: it runs on unmanaged.
-fn turn_away(socket: &OwnedFd, notes: &mut Notes) {
+fn turn_away(socket: &Foreign, notes: &mut Notes) {
     notes.note_shortage();
     let _ = wire::send(socket.as_raw_fd(), &Packet::new(Kind::Refused, 0, 0), None);
 }
 
-/// Accepts a connection.
-fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+/// Accepts a connection. Whoever made it may have sent something already.
+fn accept(listener: &OwnedFd) -> io::Result<Foreign> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let none = std::ptr::null_mut();
     // SAFETY: accepts without an address.
     match unsafe { libc::accept4(listener.as_raw_fd(), none, none.cast(), flags) } {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: accepted just now.
-        raw => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+        raw => Ok(unsafe { OwnedFd::from_raw_fd(raw) }.into()),
     }
 }
 
@@ -244,16 +252,9 @@ fn spare() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Whether a descriptor is a userfaultfd: nothing else that a process sends is touched, as this
-/// process may do more with it.
-fn is_userfaultfd(descriptor: &OwnedFd) -> bool {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
-    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[userfaultfd]")
-}
-
 /// Whether to keep a descriptor beside so many.
-fn kept_is_right(kept: usize, descriptor: &OwnedFd) -> bool {
-    kept < KEPT_MAX && is_userfaultfd(descriptor)
+fn kept_is_right(kept: usize, descriptor: &Foreign) -> bool {
+    kept < KEPT_MAX && rights::is_userfaultfd(descriptor.as_raw_fd())
 }
 
 #[cfg(test)]
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn nothing_but_a_userfaultfd_is_agreed_on() {
-        assert!(!crate::rights::agree(File::open("/dev/zero").unwrap().as_raw_fd(), 0));
-        assert!(!kept_is_right(0, &File::open("/dev/zero").unwrap().into()));
+        assert!(!rights::agree(File::open("/dev/zero").unwrap().as_raw_fd(), 0));
+        assert!(!kept_is_right(0, &OwnedFd::from(File::open("/dev/zero").unwrap()).into()));
     }
 }

@@ -1,5 +1,6 @@
 //! `uzswap run`: start a program in less memory than it needs.
 
+mod aside;
 mod attach;
 mod books;
 mod cgroup_limit;
@@ -35,8 +36,6 @@ pub use signals::Signals;
 pub use swap::SwapArguments;
 
 use std::ffi::{CStr, OsString};
-use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -323,15 +322,7 @@ fn object_file() -> Result<OwnedFd> {
     if embedded::OBJECT.is_empty() {
         bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");
     }
-    // SAFETY: a terminated name. Not close-on-exec matters nothing: children open it by path.
-    let raw = unsafe { libc::memfd_create(OBJECT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
-    if raw < 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // SAFETY: opened just now.
-    let mut file = unsafe { File::from_raw_fd(raw) };
-    file.write_all(embedded::OBJECT)?;
-    Ok(file.into())
+    Ok(sys::shared::holding(OBJECT_NAME, embedded::OBJECT)?)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What happened in a tree, in words: lines for the terminal and for the report.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
+use super::aside::Aside;
 use crate::plain::plain;
 
 /// Most lines of each kind in the report.
@@ -9,6 +11,12 @@ const LINES_MAX: usize = 1000;
 /// Lines that processes may say at once, and then one for each pause.
 const SAID_AT_ONCE: u32 = 100;
 const SAID_PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a terminal is waited for at the end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Writes lines: a process of the tree can stop the terminal.
+static LINES: Aside = Aside::new(1);
 
 /// Lines, bounded in number.
 pub struct Notes {
@@ -77,6 +85,11 @@ impl Notes {
         }
     }
 
+    /// Waits until what was said is on the terminal, but not for ever.
+    pub fn settle(&self) {
+        LINES.settle(PATIENCE);
+    }
+
     /// Keeps lines for the report from now on: there is no terminal any more.
     pub fn leave_terminal(&mut self) {
         self.said_after_end = Some(Vec::new());
@@ -85,7 +98,13 @@ impl Notes {
     /// Says a line on the terminal; after the program's end, in the report.
     fn tell(&mut self, line: &str) {
         match &mut self.said_after_end {
-            None => eprintln!("uzswap: {line}"),
+            None if LINES.waiting() < LINES_MAX => {
+                let line = format!("uzswap: {line}\n");
+                LINES.run(move || {
+                    let _ = std::io::stderr().write_all(line.as_bytes());
+                });
+            }
+            None => {}
             Some(said) if said.len() < LINES_MAX => said.push(line.to_owned()),
             Some(_) => {}
         }

@@ -8,24 +8,110 @@
 //! One that needs a page that is out cannot have it: it is ended, and that is said.
 //!
 //! A creator that ends in an orderly way brings everything in before (`preload`'s module `ending`).
+//!
+//! A process of the tree may send a userfaultfd on which reading or asking takes for ever, or which
+//! reports what it likes. So each address space has a thread of its own, which ends processes of
+//! the creator's user alone, and what one user can have watched is bounded.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::Arc;
+use std::time::Duration;
 
 use sys::memory::USER_END;
 use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
 use sys::PAGE_SIZE;
 
+use super::aside::{Aside, Foreign};
+use super::peers::{Ids, Owner};
+
 /// An address that is asked about: nothing there changes, whether it is mapped or not.
 const ASKED: usize = 1 << 30;
 /// Waiters are woken from here on: lower addresses are refused.
 const LOWEST: usize = 1 << 16;
+/// Address spaces of one user that are watched at a time. When there are as many, a process of
+/// theirs that forks waits.
+const SPACES_MAX: usize = 64;
+/// Threads that watch.
+const WATCHERS_MAX: usize = 512;
+/// Between looks whether a space is over.
+const LOOK: Duration = Duration::from_millis(50);
+/// What may wait to be said.
+const SAID_MAX: usize = 64;
+
+static WATCHERS: Aside = Aside::new(WATCHERS_MAX);
+
+/// The processes of the tree.
+type Tree = Arc<dyn Fn() -> Vec<i32> + Send + Sync>;
+
+/// All of them.
+pub struct Orphans {
+    tree: Tree,
+    /// Of each user.
+    counts: HashMap<Owner, Arc<AtomicUsize>>,
+    sender: SyncSender<String>,
+    said: Receiver<String>,
+}
+
+impl Orphans {
+    /// None yet; `tree` lists the processes that may share one.
+    pub fn new(tree: impl Fn() -> Vec<i32> + Send + Sync + 'static) -> Self {
+        let (sender, said) = mpsc::sync_channel(SAID_MAX);
+        Orphans { tree: Arc::new(tree), counts: HashMap::new(), sender, said }
+    }
+
+    /// Takes over the userfaultfds of a process whose pager has ended.
+    pub fn adopt(&mut self, kept: Vec<Foreign>, creator: u32, owner: Owner) {
+        let count = self.counts.entry(owner).or_default();
+        for reports in kept {
+            let Some(counted) = Counted::one_more(count) else {
+                let _ = self.sender.try_send(format!(
+                    "{owner}: more than {SPACES_MAX} address spaces outlive the processes that paged them: pages that are \
+                     out read as zeroes in some of them"
+                ));
+                return;
+            };
+            let (tree, sender) = (Arc::clone(&self.tree), self.sender.clone());
+            let space = Space { reports, creator, owner, tree, sender, counted };
+            WATCHERS.run(move || space.watch());
+        }
+    }
+
+    /// What there is to say of processes that were ended.
+    pub fn said(&self) -> impl Iterator<Item = String> + '_ {
+        self.said.try_iter()
+    }
+}
+
+/// One of those that are counted.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn one_more(count: &Arc<AtomicUsize>) -> Option<Counted> {
+        let more = |count| (count < SPACES_MAX).then_some(count + 1);
+        let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.is_ok().then(|| Counted(Arc::clone(count)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// One address space.
 struct Space {
-    reports: OwnedFd,
-    /// The process that paged it.
+    reports: Foreign,
+    /// The process that paged it, and whose that was.
     creator: u32,
+    owner: Owner,
+    tree: Tree,
+    sender: SyncSender<String>,
+    counted: Counted,
 }
 
 impl Space {
@@ -38,84 +124,83 @@ impl Space {
     fn is_over(&self) -> bool {
         self.userfaultfd().write_protect(ASKED, PAGE_SIZE, false) == Err(Stop::Gone)
     }
-}
 
-/// All of them.
-#[derive(Default)]
-pub struct Orphans {
-    spaces: Vec<Space>,
-}
-
-impl Orphans {
-    /// Takes over the userfaultfds of a process whose pager has ended.
-    pub fn adopt(&mut self, kept: Vec<OwnedFd>, creator: Option<u32>) {
-        for reports in kept {
-            let space = Space { reports, creator: creator.unwrap_or(0) };
-            if !space.is_over() {
-                // Faults that the pager had read are reported again.
-                space.userfaultfd().wake(LOWEST, USER_END - LOWEST);
-                self.spaces.push(space);
+    /// Ends the processes that wait for pages of it, until it is over.
+    fn watch(self) {
+        if self.is_over() {
+            return;
+        }
+        // Faults that the pager had read are reported again.
+        self.userfaultfd().wake(LOWEST, USER_END - LOWEST);
+        let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        while !self.is_over() {
+            if !self.userfaultfd().wait(LOOK.as_millis() as i32) {
+                continue;
+            }
+            // A fork is read when there is room for the child's.
+            let child = Counted::one_more(&self.counted.0);
+            if child.is_none() || self.userfaultfd().read(&mut messages, 1) != 1 {
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            match messages[0] {
+                Message::Fault { thread, .. } => self.end_waiting(thread),
+                // The child lacks the same pages.
+                Message::Fork { descriptor } => {
+                    // SAFETY: the kernel opened it for this process just now.
+                    let reports = unsafe { OwnedFd::from_raw_fd(descriptor) }.into();
+                    if let Some(counted) = child {
+                        let (tree, sender) = (Arc::clone(&self.tree), self.sender.clone());
+                        let (creator, owner) = (self.creator, self.owner);
+                        let space = Space { reports, creator, owner, tree, sender, counted };
+                        WATCHERS.run(move || space.watch());
+                    }
+                }
+                // The thread continues once it is read.
+                _ => {}
             }
         }
     }
 
-    /// Lets go of address spaces that have ended, and ends the processes of `tree` that wait for
-    /// pages of one. Returns what there is to say of these.
-    pub fn look(&mut self, tree: impl Fn() -> Vec<i32>) -> Vec<String> {
-        let (mut said, mut forked) = (Vec::new(), Vec::new());
-        self.spaces.retain(|space| {
-            if space.is_over() {
-                return false;
-            }
-            let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-            while space.userfaultfd().read(&mut messages, 1) == 1 {
-                match messages[0] {
-                    Message::Fault { thread, .. } => said.extend(end_waiting(&tree(), thread, space.creator)),
-                    // The child lacks the same pages.
-                    Message::Fork { descriptor } => {
-                        // SAFETY: the kernel opened it for this process just now.
-                        let reports = unsafe { OwnedFd::from_raw_fd(descriptor) };
-                        forked.push(Space { reports, creator: space.creator });
-                    }
-                    // The thread continues once it is read.
-                    _ => {}
-                }
-            }
-            true
-        });
-        self.spaces.extend(forked);
-        said
+    /// Ends the process whose thread waits for a page, unless that is the creator, which is ending.
+    fn end_waiting(&self, thread: u32) {
+        let creator = self.creator;
+        let found = (self.tree)().into_iter().find(|pid| has_waiting(*pid, thread));
+        let said = match found.map(|pid| (pid, end(pid, thread, creator, self.owner))) {
+            None => format!(
+                "process {creator}: it has ended, and thread {thread} of another one that shares its memory waits for ever \
+                 for a page of it"
+            ),
+            Some((pid, Some(name))) => format!(
+                "process {pid} ({name}): ended, since it needs a page of memory that it shared with process {creator}, which \
+                 was killed"
+            ),
+            Some((_, None)) => return,
+        };
+        let _ = self.sender.try_send(said);
     }
 }
 
-/// Ends the process of `tree` whose thread waits for a page of `creator`'s; `None` when that is the
-/// creator's own, which is ending.
-fn end_waiting(tree: &[i32], thread: u32, creator: u32) -> Option<String> {
-    let Some(pid) = tree.iter().copied().find(|pid| has_waiting(*pid, thread)) else {
-        return Some(format!(
-            "process {creator}: it has ended, and thread {thread} of another one that shares its memory waits for ever for a \
-             page of it"
-        ));
-    };
+/// Ends a process that has this waiting thread, if it is of that user's and not the creator;
+/// returns its name.
+fn end(pid: i32, thread: u32, creator: u32, owner: Owner) -> Option<String> {
+    // The descriptor names this very process even if its number is used again.
+    let handle = sys::process::handle(pid).ok()?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    // SAFETY: takes no pointers. The descriptor names this very process even if its number is used
-    // again.
-    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) } as i32;
-    if raw < 0 || pid as u32 == creator {
-        return None;
-    }
-    // SAFETY: opened just now.
-    let handle = unsafe { OwnedFd::from_raw_fd(raw) };
-    if !has_waiting(pid, thread) {
+    let is_meant = is_of(pid, owner) && pid as u32 != creator && has_waiting(pid, thread);
+    if !is_meant || !sys::process::is_there(&handle) {
         return None;
     }
     let info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: takes no pointers beside a null one.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), libc::SIGKILL, info, 0u32) };
-    Some(format!(
-        "process {pid} ({}): ended, since it needs a page of memory that it shared with process {creator}, which was killed",
-        name.trim_end()
-    ))
+    Some(name.trim_end().to_owned())
+}
+
+/// Whether a process is that user's.
+fn is_of(pid: i32, owner: Owner) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    Ids::of(&status).is_some_and(|ids| Owner::of(&ids) == owner)
 }
 
 /// Whether a process has this thread, by the number that the thread itself knows, and it waits for
@@ -124,11 +209,12 @@ fn has_waiting(pid: i32, thread: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.map(|task| task.path()).any(|task| {
         let status = fs::read_to_string(task.join("status")).unwrap_or_default();
-        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-        let own = numbers.split_ascii_whitespace().last().and_then(|number| number.parse().ok());
-        // Kernels that do not tell where a thread waits say 0.
+        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        let own = line("NSpid:").split_ascii_whitespace().last().and_then(|number| number.parse().ok());
+        // Kernels that do not tell where a thread waits say 0, as all do of one that runs.
         let waits_in = || fs::read_to_string(task.join("wchan")).unwrap_or_default();
-        own == Some(thread) && matches!(waits_in().trim(), "handle_userfault" | "0" | "")
+        let waits = || line("State:").trim_start().starts_with(['S', 'D']);
+        own == Some(thread) && waits() && matches!(waits_in().trim(), "handle_userfault" | "0" | "")
     })
 }
 
@@ -144,11 +230,12 @@ mod tests {
         };
         // SAFETY: opened just now.
         let reports = unsafe { OwnedFd::from_raw_fd(opened.descriptor()) };
-        let mut orphans = Orphans::default();
-        orphans.adopt(vec![reports.try_clone().unwrap()], Some(1));
-        assert_eq!(orphans.spaces.len(), 1, "this process lives");
-        assert_eq!(orphans.look(Vec::new), Vec::<String>::new());
-        assert_eq!(orphans.spaces.len(), 1);
+        let owner = Owner::of(&Ids::of_user(77));
+        let mut orphans = Orphans::new(Vec::new);
+        orphans.adopt(vec![reports.try_clone().unwrap().into()], 1, owner);
+        let spaces = |orphans: &Orphans| orphans.counts[&owner].load(Ordering::Relaxed);
+        std::thread::sleep(3 * LOOK);
+        assert_eq!(spaces(&orphans), 1, "this process lives");
         // A child opens one of its own memory, and sends it before it ends.
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         // SAFETY: the child makes system calls alone.
@@ -164,7 +251,31 @@ mod tests {
         // SAFETY: a child of this test.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         // SAFETY: received just now.
-        orphans.adopt(vec![unsafe { OwnedFd::from_raw_fd(raw) }], Some(1));
-        assert_eq!(orphans.spaces.len(), 1, "the child's memory has ended");
+        orphans.adopt(vec![unsafe { OwnedFd::from_raw_fd(raw) }.into()], 1, owner);
+        let began = std::time::Instant::now();
+        while spaces(&orphans) != 1 {
+            assert!(began.elapsed() < Duration::from_secs(60), "the child's memory has ended");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(orphans.said().count(), 0);
+        // What one user can have watched is bounded.
+        let many = (0..2 * SPACES_MAX).map(|_| reports.try_clone().unwrap().into()).collect();
+        orphans.adopt(many, 1, owner);
+        assert_eq!(spaces(&orphans), SPACES_MAX);
+        assert!(orphans.said().all(|line| line.contains("more than 64 address spaces")));
+    }
+
+    #[test]
+    fn a_process_of_another_user_is_let_alone() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        // SAFETY: takes nothing.
+        let user = unsafe { libc::geteuid() };
+        let [own, other] = [user, user + 1].map(|user| Owner::of(&Ids::of_user(user)));
+        assert!(is_of(pid as i32, own) && !is_of(pid as i32, other));
+        assert_eq!(end(pid as i32, pid, 1, other), None);
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -11,9 +11,10 @@ use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 
 use sys::{packets, process};
+
+use super::attach::{program_of, runs_setuid_program, FileId};
 
 /// Ancestors that are asked for their parents.
 const DEPTH_MAX: usize = 4096;
@@ -64,7 +65,7 @@ impl Ids {
     }
 
     /// From the text of /proc/PID/status.
-    fn of(status: &str) -> Option<Ids> {
+    pub fn of(status: &str) -> Option<Ids> {
         let three = |name: &str| -> Option<[u32; 3]> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             let mut words = line.split_ascii_whitespace().map(|word| word.parse().ok());
@@ -76,7 +77,7 @@ impl Ids {
 
 /// Whose ledger and swap file a process uses: those of the users it may act as. One that may be
 /// root is root's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u32; 3]);
 
 impl Owner {
@@ -142,6 +143,18 @@ impl Peer {
         // Its pager's threads keep the rights that the program has dropped since.
         (self.user == 0 || self.user == ids.users[1]).then_some(ids)
     }
+
+    /// Whose ledger and swap file it may use. `None` if it has no [`ids`](Self::ids), or may be
+    /// root by a setuid program alone: it may have begun that after it connected, and others may
+    /// have its connection since before.
+    pub fn owner(&self) -> Option<Owner> {
+        let ids = self.ids()?;
+        let is_right = self.user == 0
+            || !ids.users.contains(&0)
+            // The second look is for a process that has begun another program in between.
+            || !runs_setuid_program(self.pid) && self.ids() == Some(ids);
+        is_right.then(|| Owner::of(&ids))
+    }
 }
 
 fn refusal(error: &io::Error) -> Refusal {
@@ -155,9 +168,8 @@ fn refusal(error: &io::Error) -> Refusal {
 /// How processes of this tree are known.
 pub struct Family {
     supervisor: i32,
-    /// Device and inode of the file that this process runs: other supervisors run it, too, and have
-    /// trees of their own.
-    program: Option<(u64, u64)>,
+    /// The file that this process runs: other supervisors run it, too, and have trees of their own.
+    program: Option<FileId>,
     /// A child that is none of the tree.
     guardian: Option<i32>,
 }
@@ -226,12 +238,6 @@ pub fn take_name() {
 fn has_supervisor_name(pid: i32) -> bool {
     let name = fs::read(format!("/proc/{pid}/comm"));
     name.is_ok_and(|name| name.strip_suffix(b"\n") == Some(NAME.to_bytes()))
-}
-
-/// Device and inode of the file that a process runs.
-fn program_of(pid: &str) -> Option<(u64, u64)> {
-    let file = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-    Some((file.dev(), file.ino()))
 }
 
 /// Whether this kernel does not answer such a question.
@@ -356,6 +362,49 @@ mod tests {
         assert_eq!(peer.ids().unwrap().users[1], unsafe { libc::geteuid() });
         let another = Peer { user: 77, ..peer };
         assert_eq!(another.ids(), None, "who connected as another user has gained rights since");
+    }
+
+    /// A process that may be root again connects as another user.
+    #[test]
+    fn root_s_ledger_is_for_those_that_were_root_when_they_connected() {
+        // SAFETY: takes nothing.
+        if unsafe { libc::geteuid() } != 0 {
+            testkit::skip!("root", "only root can run a program as another user");
+            return;
+        }
+        let folder = std::env::temp_dir().join(format!("uzswap-owner-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let program = folder.join("cat");
+        fs::copy("/bin/cat", &program).unwrap();
+        let became = |user: u32| {
+            let mut command = Command::new(&program);
+            // SAFETY: a call that may be made between fork and exec. A program of another user that
+            // is not setuid has that user as its saved one.
+            unsafe {
+                use std::os::unix::process::CommandExt;
+                command.pre_exec(move || match libc::setresuid(0, user, user) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                })
+            };
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let pid = child.id() as i32;
+            (child, Peer { pid, handle: process::handle(pid).unwrap(), user })
+        };
+        fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        // One that gave up nothing for good is root's.
+        let (child, peer) = became(65534);
+        assert_eq!(peer.ids().unwrap().users, [0, 65534, 65534]);
+        assert_eq!(peer.owner(), Some(Owner::of(&Ids::of_user(0))));
+        stop(child);
+        // One that may be root by its program has no owner, unless root made its connection.
+        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o2755)).unwrap();
+        let (child, peer) = became(65534);
+        assert_eq!(peer.ids().unwrap().users, [0, 65534, 65534]);
+        assert_eq!(peer.owner(), None);
+        assert_eq!(Peer { user: 0, ..peer }.owner(), Some(Owner::of(&Ids::of_user(0))));
+        stop(child);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     /// Both ways to ask are taken, by newer and older kernels.

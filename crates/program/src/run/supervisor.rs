@@ -9,6 +9,7 @@ use ledger::wire::{self, Kind, Packet, Received};
 
 use sys::privileged::PrivilegedFile;
 
+use super::aside::Foreign;
 use super::attach::{self, Attacher};
 use super::books::Books;
 use super::claims::Claims;
@@ -20,7 +21,6 @@ use super::lending;
 use super::notes::Notes;
 use super::orphans::Orphans;
 use super::peaks::Peaks;
-use super::peers::Owner;
 use super::signals::Signals;
 use super::strangers::Strangers;
 use super::swap::{self, Swap};
@@ -87,16 +87,18 @@ impl Supervisor {
         // SAFETY: changes an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         let Opened { books, recorder, listener } = opened;
+        let guardian_pid = guardian.pid();
+        let tree = move || attach::descendants(Some(guardian_pid));
         Ok(Supervisor {
             books,
             recorder,
-            connections: Connections::new(listener, guardian.pid()),
+            connections: Connections::new(listener, guardian_pid),
             signals,
             guardian: Some(guardian),
             attacher,
             front,
             child,
-            orphans: Orphans::default(),
+            orphans: Orphans::new(tree),
             rejoining: Vec::new(),
             claims: Claims::default(),
             strangers: Strangers::new(),
@@ -139,6 +141,7 @@ impl Supervisor {
             if let Some(status) = self.take_signals() {
                 // What processes said at their end is still in their sockets.
                 self.drain();
+                self.notes.settle();
                 return if self.notes.has_broken(self.child as u32) {
                     crate::command_line::EXIT_FAILED
                 } else {
@@ -197,8 +200,7 @@ impl Supervisor {
         if polled[1].revents != 0 {
             self.connections.accept_waiting(&mut self.notes);
         }
-        let guardian = self.guardian.as_ref().map(Guardian::pid);
-        for failure in self.orphans.look(|| attach::descendants(guardian)) {
+        for failure in self.orphans.said() {
             self.notes.note_failure(failure);
         }
     }
@@ -207,8 +209,9 @@ impl Supervisor {
     fn answer(&mut self, index: usize) -> bool {
         for _ in 0..PACKETS_MAX {
             let connection = self.connections.at(index);
-            let pid = connection.pid();
-            let received = match wire::receive_all(connection.socket()) {
+            let (socket, pid) = (connection.socket(), connection.pid());
+            let Received { packet, descriptors, sender, lacks_descriptors, is_cut } = match wire::peek(socket)
+            {
                 Ok(Some(received)) => received,
                 Ok(None) => return false,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
@@ -216,10 +219,25 @@ impl Supervisor {
                 Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => continue,
                 Err(_) => return self.refuse(),
             };
-            if received.lacks_descriptors {
+            // Closed by another thread, and the last to close: what is dropped with the packet are
+            // duplicates.
+            let [mut descriptor, _further] = descriptors.map(|descriptor| descriptor.map(Foreign::from));
+            if lacks_descriptors {
                 self.notes.note_shortage();
+                // It brings one at most, for which there is room then, and goes without.
+                self.connections.give_up_spare();
+                descriptor = match wire::peek(socket) {
+                    Ok(Some(again)) if !again.is_cut => {
+                        again.descriptors.map(|one| one.map(Foreign::from))[0].take()
+                    }
+                    _ => return true,
+                };
             }
-            if received.sender != Some(pid) || !self.heard(index, received) {
+            let is_right = sender == Some(pid) && (lacks_descriptors || !is_cut);
+            if !is_right || wire::drop_next(socket).is_err() {
+                return self.refuse();
+            }
+            if !self.heard(index, &packet, descriptor.filter(|_| !lacks_descriptors)) {
                 return self.refuse();
             }
         }
@@ -233,8 +251,7 @@ impl Supervisor {
     }
 
     /// Does what a packet asks for; false when it is none that a process sends.
-    fn heard(&mut self, index: usize, received: Received) -> bool {
-        let Received { packet, descriptors: [descriptor, _], .. } = received;
+    fn heard(&mut self, index: usize, packet: &Packet, descriptor: Option<Foreign>) -> bool {
         match packet.kind() {
             Some(Kind::Hello) => return self.hello(index),
             Some(Kind::Say) => self.say(index, packet.text()),
@@ -295,8 +312,7 @@ impl Supervisor {
         }
         let connection = self.connections.at(index);
         let (socket, pid) = (connection.socket(), connection.pid());
-        let Some(ids) = connection.peer().ids() else { return false };
-        let owner = Owner::of(&ids);
+        let Some(owner) = connection.peer().owner() else { return false };
         match self.books.join(owner, pid as u32) {
             Ok(place) => {
                 connection.place(place, owner);
@@ -318,7 +334,7 @@ impl Supervisor {
     /// Gives a process a part of the swap file that is its user's, as long as it is that user's.
     fn give_swap(&mut self, index: usize, number: u32) -> bool {
         let connection = self.connections.at(index);
-        let is_still = connection.peer().ids().map(|ids| Owner::of(&ids)) == connection.owner();
+        let is_still = connection.peer().owner() == connection.owner();
         let part = match connection.slot() {
             Some(place) if is_still => self.books.swap_part(place, number).unwrap_or_else(|why| {
                 self.notes.note_unmanaged(&why);
@@ -346,11 +362,11 @@ impl Supervisor {
             self.books.leave(place);
             self.claims.forget(place);
         }
-        let pid = connection.pid();
-        if connection.slot().is_some() {
+        let (pid, owner) = (connection.pid(), connection.owner());
+        if let Some(owner) = owner {
             self.rejoining.push((pid, Instant::now()));
+            self.orphans.adopt(connection.into_kept(), pid as u32, owner);
         }
-        self.orphans.adopt(connection.into_kept(), Some(pid as u32));
     }
 
     fn drain(&mut self) {
@@ -471,6 +487,7 @@ impl Supervisor {
         if self.has_no_tree() {
             return;
         }
+        self.notes.settle();
         // SAFETY: gives up the terminal, so that nothing waits for this process on a pipe.
         unsafe {
             libc::setsid();

@@ -4,19 +4,24 @@
  *   join                        as a process of the tree: prints what it was given, and whether that is as it should be
  *   garbage                     the same, and writes random words into what it may write, until its parent has ended
  *   noise SUPERVISOR            many descriptors to keep, many lines with control characters
+ *   linger SUPERVISOR           from outside: sends descriptors that take an hour to be closed
+ *   hold                        as a process of the tree: the same, and a userfaultfd that takes for ever to be read
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -91,9 +96,10 @@ static int get(int from, void *bytes, size_t len, int descriptors[2])
 	return got;
 }
 
-static void outside(const char *supervisor, int rounds)
+static const char *address_of(const char *supervisor)
 {
-	char name[128] = "", line[512], wanted[64];
+	static char name[128];
+	char line[512], wanted[64];
 	snprintf(wanted, sizeof wanted, "@uzswap-%s-", supervisor);
 	FILE *sockets = fopen("/proc/net/unix", "r");
 	while (fgets(line, sizeof line, sockets) != NULL) {
@@ -103,6 +109,12 @@ static void outside(const char *supervisor, int rounds)
 	}
 	if (name[0] == 0)
 		fail("no address");
+	return name;
+}
+
+static void outside(const char *supervisor, int rounds)
+{
+	const char *name = address_of(supervisor);
 	int pipes[2], connected = 0;
 	if (pipe(pipes) != 0)
 		fail("pipe");
@@ -253,6 +265,96 @@ static void noise(const char *supervisor)
 	printf("descriptors %d more\n", count(directory) - before);
 }
 
+/* A connection with bytes that are never read: the last to close it waits for an hour. */
+static int lingering(void)
+{
+	static int listener = -1;
+	static struct sockaddr_in address = { .sin_family = AF_INET };
+	static const int small = 4096;
+	socklen_t len = sizeof address;
+	if (listener < 0) {
+		listener = socket(AF_INET, SOCK_STREAM, 0);
+		setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+		address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+		if (bind(listener, (void *)&address, len) != 0 || listen(listener, 64) != 0 ||
+		    getsockname(listener, (void *)&address, &len) != 0)
+			fail("listen");
+	}
+	int writer = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(writer, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+	if (connect(writer, (void *)&address, len) != 0 || accept(listener, NULL, NULL) < 0)
+		fail("no connection to this machine");
+	static char zeroes[1 << 16];
+	while (send(writer, zeroes, sizeof zeroes, MSG_DONTWAIT) > 0)
+		;
+	struct linger hour = { 1, 3600 };
+	if (setsockopt(writer, SOL_SOCKET, SO_LINGER, &hour, sizeof hour) != 0)
+		fail("linger");
+	return writer;
+}
+
+static void *closed(void *number)
+{
+	close((int)(intptr_t)number);
+	return NULL;
+}
+
+/* Whoever closes it last waits, and that may be this process. */
+static void close_aside(int number)
+{
+	pthread_t thread;
+	if (pthread_create(&thread, NULL, closed, (void *)(intptr_t)number) != 0)
+		fail("thread");
+	pthread_detach(thread);
+}
+
+static void linger(const char *supervisor)
+{
+	const char *name = address_of(supervisor);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	/* Some are closed before anything is sent. */
+	for (int round = 0, sent = 0; round < 100 || sent == 0; round++) {
+		int writer = lingering(), number = connect_to(name);
+		sent += number >= 0 && give(number, "x", 1, &writer, 1) == 1;
+		close_aside(writer), close(number);
+	}
+	puts("sent");
+	fflush(stdout);
+	pause();
+}
+
+static void hold(void)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (int round = 0; round < 4; round++) {
+		int files[2], socket_number = hello(files), fault = syscall(SYS_userfaultfd, O_CLOEXEC);
+		struct uffdio_api features = { .api = UFFD_API };
+		if (fault < 0 || ioctl(fault, UFFDIO_API, &features) != 0)
+			fail("userfaultfd");
+		struct packet keep = { .kind = KEEP }, agree = { .kind = AGREE }, say = { .kind = SAY };
+		int writers[2] = { lingering(), lingering() };
+		if (give(socket_number, &keep, sizeof keep, &fault, 1) < 0 || give(socket_number, &keep, sizeof keep, writers, 1) < 0 ||
+		    give(socket_number, &agree, sizeof agree, writers + 1, 1) < 0 || give(socket_number, &say, sizeof say, writers, 2) < 0)
+			fail("give");
+		close_aside(writers[0]), close_aside(writers[1]), close(fault);
+		/* Read in order: all that came before was read, too. */
+		int answer[2];
+		struct packet packet;
+		if (get(socket_number, &packet, sizeof packet, answer) <= 0)
+			fail("no reply");
+		int many[16];
+		for (int at = 0; at < 16; at++)
+			many[at] = lingering();
+		give(socket_number, &say, sizeof say, many, 16);
+		for (int at = 0; at < 16; at++)
+			close_aside(many[at]);
+		close(socket_number);
+	}
+	puts("held");
+	fflush(stdout);
+	pause();
+}
+
 int main(int count, char **words)
 {
 	const char *mode = count > 1 ? words[1] : "";
@@ -265,6 +367,10 @@ int main(int count, char **words)
 		garbage();
 	else if (strcmp(mode, "noise") == 0)
 		noise(words[2]);
+	else if (strcmp(mode, "linger") == 0)
+		linger(words[2]);
+	else if (strcmp(mode, "hold") == 0)
+		hold();
 	else
 		return 2;
 	return 0;

@@ -29,7 +29,7 @@ use anyhow::Result;
 pub use self::image::Image;
 use self::injection::{Failure, Order};
 use self::process::Identity;
-pub use self::process::{anonymous_bytes, has_agent, is_above_us};
+pub use self::process::{anonymous_bytes, has_agent, is_above_us, program_of, runs_setuid_program, FileId};
 pub use self::tree::{descendants, has_children};
 
 /// Processes up to this size are let alone: a pager would take more than it could save.

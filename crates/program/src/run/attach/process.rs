@@ -215,19 +215,37 @@ pub fn share_memory(one: i32, other: i32) -> bool {
     }
 }
 
-/// Device and inode of a file, by a path of /proc. As the kernel knows them: what serves the file
-/// is not asked, which may be the process itself.
-pub fn file_at(path: &str) -> Option<(u32, u32, u64)> {
+/// A file, by device and inode.
+pub type FileId = (u32, u32, u64);
+
+/// Which file is at a path of /proc.
+pub fn file_at(path: &str) -> Option<FileId> {
+    status_of(path).map(|file| (file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
+}
+
+/// The file that a process runs.
+pub fn program_of(pid: &str) -> Option<FileId> {
+    file_at(&format!("/proc/{pid}/exe"))
+}
+
+/// Whether the program that a process runs gives it its owner's or its group's rights.
+pub fn runs_setuid_program(pid: i32) -> bool {
+    let rights = (libc::S_ISUID | libc::S_ISGID) as u16;
+    status_of(&format!("/proc/{pid}/exe")).is_none_or(|file| file.stx_mode & rights != 0)
+}
+
+/// What the kernel knows of the file at a path of /proc: what serves the file is not asked, which
+/// may be the process itself.
+fn status_of(path: &str) -> Option<libc::statx> {
     let path = CString::new(path).ok()?;
     let mut file = MaybeUninit::<libc::statx>::zeroed();
-    let (how, what) = (libc::AT_STATX_DONT_SYNC, libc::STATX_INO);
+    let (how, what) = (libc::AT_STATX_DONT_SYNC, libc::STATX_INO | libc::STATX_MODE);
     // SAFETY: a terminated path, and room for the answer.
     if unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), how, what, file.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: plain numbers, filled by the kernel.
-    let file = unsafe { file.assume_init() };
-    Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
+    Some(unsafe { file.assume_init() })
 }
 
 /// Its threads, the first one first.

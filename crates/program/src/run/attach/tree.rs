@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use super::process;
+use super::process::program_of;
 use crate::rights;
 
 /// All descendants of this process, orphans that came to it included, without `except` and its own
-/// helper. A process that runs the same
-/// program as this one has a tree of its own, which is left to it.
+/// helper. A process that runs the same program as this one has a tree of its own, which is left to
+/// it.
 pub fn descendants(except: Option<i32>) -> Vec<i32> {
     let own = program_of("self");
     let mut found = Vec::new();
@@ -29,11 +29,6 @@ pub fn has_children(except: Option<i32>) -> bool {
     let mut found = Vec::new();
     add_children(std::process::id() as i32, except, &mut found);
     !found.is_empty()
-}
-
-/// The file that a process runs.
-fn program_of(pid: &str) -> Option<(u32, u32, u64)> {
-    process::file_at(&format!("/proc/{pid}/exe"))
 }
 
 /// A process's children are listed with the thread that made them.
