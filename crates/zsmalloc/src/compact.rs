@@ -7,8 +7,8 @@
 //! that is pinned, or freed during the walk, is passed over.
 //!
 //! A class is left with full zspages only: the emptiest are emptied into the others, and what does
-//! not fill a zspage goes to free slots of classes that are little larger, or to mixed ones. A class whose slots fit its objects badly goes to mixed
-//! zspages as a whole.
+//! not fill a zspage goes to free slots of classes that are little larger, or to mixed ones. A
+//! class whose slots fit its objects badly goes to mixed zspages as a whole.
 
 use std::collections::TryReserveError;
 

@@ -207,8 +207,8 @@ impl Pool {
         self.supplies.iter().map(Supply::pages).sum::<usize>() * PAGE_SIZE
     }
 
-    /// Makes room for the handles of `objects` objects, and for the descriptors of `bytes` of frames
-    /// and their compaction, so that nothing but frames is asked for later.
+    /// Makes room for the handles of `objects` objects, and for the descriptors of `bytes` of
+    /// frames and their compaction, so that nothing but frames is asked for later.
     ///
     /// # Errors
     /// ENOMEM when the arena is full, or there is no memory beside it.

@@ -88,9 +88,9 @@ impl Zswap {
         })
     }
 
-    /// Takes room for the tables of `pages` pages of neighbouring keys and for `bytes` of objects, so that stores ask
-    /// for nothing but frames for objects: for a process that must not ask for memory later, over
-    /// an arena that is stocked.
+    /// Takes room for the tables of `pages` pages of neighbouring keys and for `bytes` of objects,
+    /// so that stores ask for nothing but frames for objects: for a process that must not ask for
+    /// memory later, over an arena that is stocked.
     ///
     /// # Errors
     /// ENOMEM when the arena is full.

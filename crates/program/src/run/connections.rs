@@ -235,7 +235,7 @@ fn turn_away(socket: &Foreign, notes: &mut Notes) {
     let _ = wire::send(socket.as_raw_fd(), &Packet::new(Kind::Refused, 0, 0), None);
 }
 
-/// Accepts a connection. Whoever made it may have sent something already.
+/// Accepts a connection. Its other side may have sent something already.
 fn accept(listener: &OwnedFd) -> io::Result<Foreign> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let none = std::ptr::null_mut();

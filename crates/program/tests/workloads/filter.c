@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "alone") || !strcmp(how, "locked")) {
         sleep_ms(1300);
         check();
-        // Nothing of this process answers any more.
+        // No other thread of this process makes a call any more.
         if (getuid() == 0 && setuid(65534)) _exit(9);
         check();
         _exit(0);

@@ -299,7 +299,7 @@ static void *closed(void *number)
 	return NULL;
 }
 
-/* Whoever closes it last waits, and that may be this process. */
+/* The last to close it waits, and that may be this process. */
 static void close_aside(int number)
 {
 	pthread_t thread;
