@@ -15,15 +15,16 @@ use anyhow::Result;
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
-#[command(after_help = "From nothing to swap, on Debian:
-  sudo apt install nbdkit nbd-client nbdfuse libnbd-bin
-  cargo build --release -p uzswap -p uzswap-nbdkit
+#[command(after_help = "From nothing to swap, on a kernel with ublk (6.0 and later):
+  cargo build --release -p uzswap
   sudo target/release/uzswap device swap --size 8G --ram 2G &
   swapon --show
 
 Ctrl-C, or SIGTERM, takes everything back in and undoes it. To have it at every start, write \
-/etc/uzswap-generator.conf; docs/operate/block-device.md has that, and how to serve disks to other programs and virtual machines. On a \
-kernel with ublk (6.0 and later) `uzswap device ublk` makes a disk, and `uzswap device swap --attach ublk` swap, without nbdkit.")]
+/etc/uzswap-generator.conf; docs/operate/block-device.md has that, and how to serve disks to other programs and virtual machines.
+
+Without ublk, nbdkit serves the disk (`apt install nbdkit nbd-client nbdfuse libnbd-bin`, and \
+`cargo build --release -p uzswap-nbdkit`). It can deadlock as a machine's only swap: see docs/operate/block-device.md.")]
 pub enum Device {
     Swap(swap::Arguments),
     // `device --ublk --size 8G` is the same.
