@@ -113,7 +113,8 @@ impl Connection {
 
 /// All of a tree's, and where processes connect.
 pub struct Connections {
-    listener: OwnedFd,
+    /// Connections that wait here may have sent something already.
+    listener: Foreign,
     /// Given up for a moment when there is no other descriptor left to accept a connection with.
     spare: Option<OwnedFd>,
     descriptors_max: i32,
@@ -126,7 +127,7 @@ impl Connections {
     /// None yet; the guardian of the tree is let in.
     pub fn new(listener: OwnedFd, guardian: i32) -> Self {
         Connections {
-            listener,
+            listener: listener.into(),
             spare: spare(),
             descriptors_max: descriptors::limit(),
             family: Family::new(Some(guardian)),
@@ -236,7 +237,7 @@ fn turn_away(socket: &Foreign, notes: &mut Notes) {
 }
 
 /// Accepts a connection. Its other side may have sent something already.
-fn accept(listener: &OwnedFd) -> io::Result<Foreign> {
+fn accept(listener: &Foreign) -> io::Result<Foreign> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let none = std::ptr::null_mut();
     // SAFETY: accepts without an address.
