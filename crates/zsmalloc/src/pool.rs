@@ -218,9 +218,7 @@ impl Pool {
         self.handles.reserve(count as u32)?;
         let frames = (bytes / FRAME_BYTES).min(u32::MAX as usize);
         self.frames.reserve(frames as u32)?;
-        // No other thread compacts a pool that is being made.
-        let reserved = self.compaction.try_lock().map_or(Ok(()), |mut scratch| scratch.reserve(frames));
-        reserved.map_err(|_| io::ErrorKind::OutOfMemory.into())
+        self.compaction.lock().reserve(frames).map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
     /// Bytes of memory kept for later objects: what [`trim`](Self::trim) gives back.
