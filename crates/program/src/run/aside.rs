@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,8 @@ impl Aside {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                job();
+                // One that panics over what another process made of a descriptor costs no thread.
+                let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.state();
                 continue;
             }
@@ -137,6 +139,7 @@ mod tests {
         static ONE: Aside = Aside::new(1);
         static TWO: Aside = Aside::new(2);
         let (sender, receiver) = mpsc::channel();
+        ONE.run(|| panic!("a job that fails"));
         for number in 0..100 {
             let sender = sender.clone();
             ONE.run(move || sender.send(number).unwrap());

@@ -32,9 +32,10 @@ use super::peers::{Ids, Owner};
 const ASKED: usize = 1 << 30;
 /// Waiters are woken from here on: lower addresses are refused.
 const LOWEST: usize = 1 << 16;
-/// Address spaces of one user that are watched at a time. When there are as many, a process of
-/// theirs that forks waits.
-const SPACES_MAX: usize = 64;
+/// Address spaces of one user that are taken over at a time, and all that are watched, with those
+/// of their forks. When there are as many, processes of theirs that fork or need a page wait.
+const ADOPTED_MAX: usize = 64;
+const SPACES_MAX: usize = 2 * ADOPTED_MAX;
 /// Threads that watch.
 const WATCHERS_MAX: usize = 512;
 /// Between looks whether a space is over.
@@ -67,9 +68,9 @@ impl Orphans {
     pub fn adopt(&mut self, kept: Vec<Foreign>, creator: u32, owner: Owner) {
         let count = self.counts.entry(owner).or_default();
         for reports in kept {
-            let Some(counted) = Counted::one_more(count) else {
+            let Some(counted) = Counted::one_more(count, ADOPTED_MAX) else {
                 let _ = self.sender.try_send(format!(
-                    "{owner}: more than {SPACES_MAX} address spaces outlive the processes that paged them: pages that are \
+                    "{owner}: more than {ADOPTED_MAX} address spaces outlive the processes that paged them: pages that are \
                      out read as zeroes in some of them"
                 ));
                 return;
@@ -90,8 +91,8 @@ impl Orphans {
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
-    fn one_more(count: &Arc<AtomicUsize>) -> Option<Counted> {
-        let more = |count| (count < SPACES_MAX).then_some(count + 1);
+    fn one_more(count: &Arc<AtomicUsize>, most: usize) -> Option<Counted> {
+        let more = |count| (count < most).then_some(count + 1);
         let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         counted.is_ok().then(|| Counted(Arc::clone(count)))
     }
@@ -138,7 +139,7 @@ impl Space {
                 continue;
             }
             // A fork is read when there is room for the child's.
-            let child = Counted::one_more(&self.counted.0);
+            let child = Counted::one_more(&self.counted.0, SPACES_MAX);
             if child.is_none() || self.userfaultfd().read(&mut messages, 1) != 1 {
                 std::thread::sleep(LOOK);
                 continue;
@@ -165,7 +166,9 @@ impl Space {
     /// Ends the process whose thread waits for a page, unless that is the creator, which is ending.
     fn end_waiting(&self, thread: u32) {
         let creator = self.creator;
-        let found = (self.tree)().into_iter().find(|pid| has_waiting(*pid, thread));
+        // In another process namespace, another user's thread may have the same number.
+        let mut tree = (self.tree)().into_iter().filter(|pid| is_of(*pid, self.owner));
+        let found = tree.find(|pid| has_waiting(*pid, thread));
         let said = match found.map(|pid| (pid, end(pid, thread, creator, self.owner))) {
             None => format!(
                 "process {creator}: it has ended, and thread {thread} of another one that shares its memory waits for ever \
@@ -259,9 +262,9 @@ mod tests {
         }
         assert_eq!(orphans.said().count(), 0);
         // What one user can have watched is bounded.
-        let many = (0..2 * SPACES_MAX).map(|_| reports.try_clone().unwrap().into()).collect();
+        let many = (0..2 * ADOPTED_MAX).map(|_| reports.try_clone().unwrap().into()).collect();
         orphans.adopt(many, 1, owner);
-        assert_eq!(spaces(&orphans), SPACES_MAX);
+        assert_eq!(spaces(&orphans), ADOPTED_MAX);
         assert!(orphans.said().all(|line| line.contains("more than 64 address spaces")));
     }
 

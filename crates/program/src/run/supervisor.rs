@@ -483,11 +483,11 @@ impl Supervisor {
     /// of them.
     pub fn serve_remainder(&mut self, status: i32) {
         self.drain();
+        self.notes.settle();
         self.reap();
         if self.has_no_tree() {
             return;
         }
-        self.notes.settle();
         // SAFETY: gives up the terminal, so that nothing waits for this process on a pipe.
         unsafe {
             libc::setsid();
