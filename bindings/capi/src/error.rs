@@ -137,7 +137,7 @@ impl Status for SpaceError {
     fn status(&self) -> uzswap_status {
         match self {
             SpaceError::Started => UZSWAP_STARTED,
-            SpaceError::Ram(_) | SpaceError::Folio(_) => UZSWAP_INVALID,
+            SpaceError::Ram(_) => UZSWAP_INVALID,
             SpaceError::PageSize(_) => UZSWAP_UNSUPPORTED,
             SpaceError::Compressor(error) => error.status(),
             SpaceError::Pool(error) => error.status(),

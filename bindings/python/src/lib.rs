@@ -18,7 +18,6 @@ fn raised(error: SpaceError) -> PyErr {
     let text = error.to_string();
     match error {
         SpaceError::Ram(_)
-        | SpaceError::Folio(_)
         | SpaceError::Compressor(_)
         | SpaceError::Swap(SwapError::Size { .. } | SwapError::InMemory { .. }) => {
             PyValueError::new_err(text)

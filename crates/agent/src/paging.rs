@@ -77,13 +77,10 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     let settings = accounts.ledger().settings();
     let without = settings.without;
     accounts.open_recorder();
-    let folio_pages = settings.folio_bytes as usize / PAGE_SIZE;
-    let staging_bytes = pager::staging_bytes(accounts.budget(), folio_pages);
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
     let config = Config {
-        folio_pages,
-        staging_pages: staging_bytes / PAGE_SIZE,
+        staging_pages: pager::staging_bytes(accounts.budget()) / PAGE_SIZE,
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
@@ -165,7 +162,7 @@ fn tally(forms: &Forms) {
         for (number, pages) in forms.pages.iter().enumerate().filter(|(_, pages)| **pages > 0) {
             slot.add_form(number, u64::from(*pages));
         }
-        slot.add(ledger::Counter::CompressRequests, forms.requests.into());
+        slot.add(ledger::Counter::Batches, forms.requests.into());
         slot.add(ledger::Counter::CompressUnits, forms.units.into());
     }
 }

@@ -40,8 +40,6 @@ pub const WITHOUT_TRACKING: u32 = 8;
 pub struct Settings {
     /// Bytes that all processes together may use.
     pub budget_bytes: u64,
-    /// Bytes evicted together.
-    pub folio_bytes: u32,
     /// Units that one request to the compressor holds; 0: as the compressor wishes.
     pub batch: u32,
     /// Compressor by name, at most [`COMPRESSOR_LEN_MAX`] bytes.
@@ -73,7 +71,6 @@ pub(crate) struct Board {
     ledger: AtomicU64,
     budget_bytes: AtomicU64,
     swap_bytes: AtomicU64,
-    folio_bytes: AtomicU32,
     batch: AtomicU32,
     verify: AtomicU32,
     without: AtomicU32,
@@ -124,7 +121,6 @@ impl Board {
         self.ledger.store(ledger, Ordering::Relaxed);
         self.budget_bytes.store(settings.budget_bytes, Ordering::Relaxed);
         self.swap_bytes.store(settings.swap_bytes, Ordering::Relaxed);
-        self.folio_bytes.store(settings.folio_bytes, Ordering::Relaxed);
         self.batch.store(settings.batch, Ordering::Relaxed);
         self.verify.store(settings.verify.into(), Ordering::Relaxed);
         self.without.store(settings.without, Ordering::Relaxed);
@@ -148,7 +144,6 @@ impl Board {
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             budget_bytes: self.budget_bytes(),
-            folio_bytes: self.folio_bytes.load(Ordering::Relaxed),
             batch: self.batch.load(Ordering::Relaxed),
             compressor: self.compressor.get(),
             forms: self.forms.get().split_terminator(',').map(str::to_owned).collect(),

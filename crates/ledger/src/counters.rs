@@ -114,24 +114,11 @@ counters! {
     Refaults: Pages, report "refaults", prometheus "uzswap_refaulted_pages_total";
     /// Pages given at their first touch.
     ZeroFilled: Pages, report "zero_filled", prometheus "uzswap_zero_filled_pages_total";
-    /// Calls that stored pages, each a folio or what was evicted of one; refused calls are not
-    /// counted.
-    Batches: Times, report "batches", prometheus "uzswap_batches_total";
     /// Requests to the compressor that evictions made.
-    CompressRequests: Times, report "compress_requests", prometheus "uzswap_compress_requests_total";
-    /// Units in those requests, whether they shrank or not: eight a request is what batching aims
-    /// at.
-    CompressUnits: Times, report "compress_units", prometheus "uzswap_compress_units_total";
-    /// Pages stored by calls of one page.
-    Stored4k: Pages, report "stored_pages_by_folio.4kB", prometheus "uzswap_folio_4kb_pages_total";
-    /// Pages stored by calls of 2 and 3 pages.
-    Stored8k: Pages, report "stored_pages_by_folio.8kB", prometheus "uzswap_folio_8kb_pages_total";
-    /// Pages stored by calls of 4 to 7 pages.
-    Stored16k: Pages, report "stored_pages_by_folio.16kB", prometheus "uzswap_folio_16kb_pages_total";
-    /// Pages stored by calls of 8 to 15 pages.
-    Stored32k: Pages, report "stored_pages_by_folio.32kB", prometheus "uzswap_folio_32kb_pages_total";
-    /// Pages stored by calls of 16 pages, the most that one call stores.
-    Stored64k: Pages, report "stored_pages_by_folio.64kB", prometheus "uzswap_folio_64kb_pages_total";
+    Batches: Times, report "batches", prometheus "uzswap_batches_total";
+    /// Pages in those requests, whether they shrank or not: eight a request is what batching aims
+    /// at. Pages that repeat one word need no compressor.
+    CompressUnits: Pages, report "compress_units", prometheus "uzswap_compress_units_total";
     /// Times the budget was exceeded with nothing left to evict.
     OverBudget: Times, report "over_budget", prometheus "uzswap_over_budget_total";
     /// Pages brought in because paging had to end.
@@ -191,24 +178,9 @@ counters! {
     ReadAhead: Pages, report "replacement.read_ahead", prometheus "uzswap_read_ahead_pages_total";
     /// Pages read ahead in windows behind which the thread did not go on.
     ReadAheadWasted: Pages, report "replacement.read_ahead_wasted", prometheus "uzswap_read_ahead_wasted_pages_total";
-    /// Pages stored of huge pages that left as a whole, all 512 of them (`--folio 2M`).
-    Stored2M: Pages, report "stored_pages_by_folio.2048kB", prometheus "uzswap_folio_2048kb_pages_total";
-    /// Pages that came in as whole huge pages (`--folio 2M`).
-    HugeIn: Pages, report "huge_pages_in", prometheus "uzswap_huge_in_pages_total";
 }
 
 impl Counter {
-    /// Counters of pages stored, by the binary logarithm of the pages that the call stored; the
-    /// last one is of whole huge pages.
-    pub const STORED: [Counter; 6] = [
-        Counter::Stored4k,
-        Counter::Stored8k,
-        Counter::Stored16k,
-        Counter::Stored32k,
-        Counter::Stored64k,
-        Counter::Stored2M,
-    ];
-
     /// Its line in the table.
     pub fn described(self) -> &'static Described {
         &COUNTERS[self as usize]

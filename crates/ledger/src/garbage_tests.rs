@@ -15,7 +15,6 @@ use crate::{
 fn settings() -> Settings {
     Settings {
         budget_bytes: 1 << 30,
-        folio_bytes: 65536,
         compressor: "lz4".into(),
         forms: vec!["lz4".into(), "raw".into()],
         ..Settings::default()

@@ -9,7 +9,6 @@ use crate::*;
 fn settings() -> Settings {
     Settings {
         budget_bytes: 1 << 30,
-        folio_bytes: 65536,
         batch: 8,
         compressor: format!("zstd:3,dict=/{}", "d".repeat(4094)),
         forms: ["same", "raw", "zstd", "same"].map(String::from).into(),

@@ -4,17 +4,12 @@ use std::ops::Range;
 
 use sys::userfaultfd::OpenError;
 
-use crate::units::FOLIO_PAGES;
-
 /// Most handler threads.
 pub const HANDLERS_MAX: usize = 64;
 
 /// How a pager works.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Pages evicted and stored together: 4 to 512, a power of two. With 512, whole huge pages are,
-    /// where the kernel moves pages.
-    pub folio_pages: usize,
     /// Pages that may be staged at once.
     pub staging_pages: usize,
     /// Handler threads that will run; at most [`HANDLERS_MAX`].
@@ -40,22 +35,9 @@ pub struct Config {
     pub without_tracking: bool,
 }
 
-impl Config {
-    /// Whether huge pages are to go and come as a whole, where the kernel can. Not where every
-    /// reference is to be seen.
-    pub fn moves_folios(&self) -> bool {
-        self.folio_pages >= FOLIO_PAGES && !self.records
-    }
-}
-
-/// Returns how much may be on its way in or out at once, in a program with this budget. Folios of
-/// 2 MiB get room for four where that is a twentieth of the budget or less.
-pub fn staging_bytes(budget_bytes: u64, folio_pages: usize) -> usize {
-    let least = match folio_pages >= FOLIO_PAGES && budget_bytes >= 160 << 20 {
-        true => 8 << 20,
-        false => 4 << 20,
-    };
-    (budget_bytes / 100).clamp(least, 256 << 20) as usize
+/// Returns how much may be on its way in or out at once, in a program with this budget.
+pub fn staging_bytes(budget_bytes: u64) -> usize {
+    (budget_bytes / 100).clamp(4 << 20, 256 << 20) as usize
 }
 
 /// A pager could not be made.

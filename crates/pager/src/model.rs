@@ -564,10 +564,6 @@ impl Pagemap {
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    pub fn is_huge(&self, _start: usize, _end: usize) -> bool {
-        false
-    }
-
     pub fn elsewhere(&self, _start: usize, _count: usize) -> u64 {
         0
     }

@@ -6,7 +6,7 @@ use crate::accounts::Plenty;
 use crate::config::Config;
 use crate::pager::Pager;
 use crate::tracker::AccessTracker;
-use crate::units::{page_at, BLOCK_BYTES, BLOCK_PAGES, FOLIO_BYTES, FOLIO_PAGES};
+use crate::units::{page_at, BLOCK_BYTES, BLOCK_PAGES};
 
 /// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else
 /// without threads. `None` when this process may not have one.
@@ -17,51 +17,21 @@ pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
 /// The same of a range: tests that have the pager look at mappings must not have it find other
 /// tests'.
 pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option<&'static Pager> {
-    make(only, without_move, None, 16)
+    make(only, without_move, None)
 }
 
 /// The same, that sees uses as a tracker says.
 pub(crate) fn tracked_pager(only: Range<usize>, tracker: Box<dyn AccessTracker>) -> Option<&'static Pager> {
-    make(Some(only), false, Some(tracker), 16)
-}
-
-/// The same as [`pager`], for whole huge pages; `None` where the kernel makes none or cannot move
-/// them.
-pub(crate) fn folio_pager() -> Option<&'static Pager> {
-    let (at, pagemap) = (folios(1), sys::pagemap::Pagemap::open().unwrap());
-    if !pagemap.is_huge(at, at + FOLIO_BYTES) {
-        testkit::skip!("kernel", "no transparent huge pages, or no PAGEMAP_SCAN");
-        return None;
-    }
-    let pager = make(None, false, None, FOLIO_PAGES)?;
-    if !pager.pages().moves_folios() {
-        testkit::skip!("kernel", "no UFFDIO_MOVE");
-        return None;
-    }
-    Some(pager)
-}
-
-/// As [`blocks`], huge pages.
-pub(crate) fn folios(count: usize) -> usize {
-    let at = sys::memory::map((count + 1) * FOLIO_BYTES).unwrap();
-    // SAFETY: this test's mapping.
-    unsafe { sys::memory::prefer_huge_pages(at, (count + 1) * FOLIO_BYTES) };
-    let base = (at.as_ptr() as usize).next_multiple_of(FOLIO_BYTES);
-    for page in 0..count * FOLIO_PAGES {
-        write(base, page, page + 1);
-    }
-    base
+    make(Some(only), false, Some(tracker))
 }
 
 fn make(
     only: Option<Range<usize>>,
     without_move: bool,
     tracker: Option<Box<dyn AccessTracker>>,
-    folio_pages: usize,
 ) -> Option<&'static Pager> {
     let config = Config {
-        folio_pages,
-        staging_pages: if folio_pages == FOLIO_PAGES { 4 * FOLIO_PAGES } else { 512 },
+        staging_pages: 512,
         handlers: 2,
         own: Vec::new(),
         only,

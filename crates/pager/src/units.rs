@@ -16,12 +16,6 @@ use sys::PAGE_SIZE;
 pub const BLOCK_PAGES: usize = 16;
 /// Bytes in a block.
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// Pages in a huge page, which goes and comes as a folio.
-pub const FOLIO_PAGES: usize = 512;
-/// Bytes in a huge page.
-pub const FOLIO_BYTES: usize = FOLIO_PAGES * PAGE_SIZE;
-/// Blocks in a huge page.
-pub const FOLIO_BLOCKS: usize = FOLIO_PAGES / BLOCK_PAGES;
 /// All pages of a block, as a mask.
 pub const ALL_PAGES: u32 = 0xffff;
 

@@ -61,7 +61,7 @@ const EXCEPTIONS: [(&str, &str, &str); 2] = [
 /// The layer of a module of `pages/`: several files make up staging.
 fn layer_in_pages(module: &str) -> &'static str {
     let named = match module {
-        "extents" | "folios" | "inbound" | "refs" => "pages/staging".to_owned(),
+        "extents" | "inbound" | "refs" => "pages/staging".to_owned(),
         module => format!("pages/{module}"),
     };
     LAYERS.into_iter().find(|layer| *layer == named).unwrap_or("pages")

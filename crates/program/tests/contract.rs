@@ -22,7 +22,6 @@ fn bad_arguments_name_cause_and_fix() {
         (&["run", "--rma", "64M", "--", "true"], &["--rma", "a similar argument exists: '--ram'"]),
         (&["run", "--rma", "64M", "true"], &["--rma", "a similar argument exists: '--ram'"]),
         (&["run", "--ram", "1G", "--compressor", "nope", "--", "true"], &["nope", "lz4", "zstd"]),
-        (&["run", "--ram", "1G", "--folio", "5K", "--", "true"], &["16K, 32K, 64K or 2M"]),
         (
             &["run", "--ram", "1G", "--report", "/no/such/dir/r.json", "--", "true"],
             &["/no/such/dir/r.json", "--report"],

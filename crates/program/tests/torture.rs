@@ -2,7 +2,7 @@
 //! under uzswap as they run bare.
 //!
 //! The short runs here are part of every `cargo test`. A long one takes seeds, features, budgets,
-//! folios and parts of the kernel at random, and stops at the first failure with the command that
+//! and parts of the kernel at random, and stops at the first failure with the command that
 //! replays it:
 //!
 //!     UZSWAP_TEST_TORTURE_SECONDS=36000 cargo test --release -p uzswap --test torture -- --nocapture long
@@ -39,7 +39,6 @@ struct Case {
     features: String,
     /// In percent of `mib`.
     budget: u32,
-    folio: &'static str,
     /// What the pager does without: "move", "scan".
     without: &'static str,
 }
@@ -55,7 +54,6 @@ impl Case {
             mib: 64,
             features: "all".into(),
             budget: 60,
-            folio: "64K",
             without: "",
         }
     }
@@ -70,9 +68,7 @@ impl Case {
 
     fn options(&self) -> Vec<String> {
         let ram = self.mib * self.budget / 100;
-        ["run", "--ram", &format!("{ram}M"), "--folio", self.folio, "--verify", "--"]
-            .map(str::to_owned)
-            .to_vec()
+        ["run", "--ram", &format!("{ram}M"), "--verify", "--"].map(str::to_owned).to_vec()
     }
 
     /// How to run it again.
@@ -168,12 +164,6 @@ fn several_processes() {
 }
 
 #[test]
-fn folios_of_other_sizes() {
-    let folios = ["16K", "32K", "2M"].into_iter().zip(40..);
-    survives(folios.map(|(folio, seed)| Case { folio, threads: 2, ..Case::new(seed) }));
-}
-
-#[test]
 fn parts_of_the_kernel_are_missing() {
     let ways = if can_move() { &["move", "scan", "move,scan"][..] } else { &["", "scan"] };
     survives(ways.iter().zip(50..).map(|(without, seed)| Case { without, threads: 2, ..Case::new(seed) }));
@@ -243,7 +233,6 @@ fn case_of(seed: u64) -> Case {
         mib: 80 + draw(120) as u32,
         features,
         budget: 30 + draw(41) as u32,
-        folio: ["16K", "32K", "64K", "64K", "2M"][draw(5) as usize],
         without: ["", "", "", "move", "scan", "move,scan"][draw(6) as usize],
     }
 }

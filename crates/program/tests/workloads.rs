@@ -63,7 +63,7 @@ fn every_load_verified_with_zstd() {
 
 #[test]
 fn emulated_accelerators_also_when_they_fail() {
-    let with = |name| ["--verify", "--folio", "64K", "--compressor", name];
+    let with = |name| ["--verify", "--compressor", name];
     survives("fork", &with("deflate-iaa-dynamic:generation=2"));
     // Lost completions, page faults and hardware errors, a hundred or more of them.
     survives("threads", &with("deflate-iaa:faults=lost:.001/page:.1/hardware:.01,patience_ms=2"));
@@ -134,11 +134,6 @@ fn pages_are_found_without_a_scan_and_moved() {
     assert_eq!(status, Some(0), "{said}");
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
     assert_eq!(report["page_finding"], "pagemap");
-}
-
-#[test]
-fn small_folios() {
-    survives("plain", &["--folio", "16K"]);
 }
 
 #[test]

@@ -9,8 +9,6 @@ use crate::{errno, PAGE_SIZE};
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const PFN_ZERO: u64 = 1 << 5;
-/// Mapped as a huge page.
-const HUGE: u64 = 1 << 6;
 /// Not armed, in a mapping whose pages can be ([`crate::userfaultfd::Userfaultfd::arm`], Linux
 /// 7.3).
 const ACCESSED: u64 = 1 << 9;
@@ -38,11 +36,6 @@ impl Run {
     /// Pages that were used since they were armed, or never armed; of [`Pagemap::uses`].
     pub fn is_used(&self) -> bool {
         self.categories & ACCESSED != 0
-    }
-
-    /// Pages that are mapped as huge pages; never known without `PAGEMAP_SCAN`.
-    pub fn is_huge(&self) -> bool {
-        self.categories & HUGE != 0
     }
 
     /// A run that says so of its pages, as simulations make it.
@@ -116,9 +109,8 @@ impl Pagemap {
     }
 
     /// Finds runs of present pages (the shared zero page left out) in `[start, end)`, which are
-    /// mappings of anonymous memory; up to [`LOOK_PAGES`] of them. Runs also end where huge pages
-    /// begin or end ([`Run::is_huge`]). Returns the number of runs filled in and the address up to
-    /// which the range was looked at.
+    /// mappings of anonymous memory; up to [`LOOK_PAGES`] of them. Returns the number of runs
+    /// filled in and the address up to which the range was looked at.
     pub fn present(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         self.look(start, end, runs, PRESENT)
     }
@@ -127,7 +119,7 @@ impl Pagemap {
     /// ([`Run::is_used`]). For ranges registered as [`crate::userfaultfd::TRACKED`], of a kernel
     /// that can (Linux 7.3): elsewhere no page is used.
     pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
-        self.scan_ioctl(start, end, runs, PRESENT, PRESENT | ACCESSED | HUGE).unwrap_or((0, end))
+        self.scan_ioctl(start, end, runs, PRESENT, PRESENT | ACCESSED).unwrap_or((0, end))
     }
 
     /// The same, pages in the kernel's swap or on their way between nodes included.
@@ -137,20 +129,12 @@ impl Pagemap {
 
     fn look(&self, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> (usize, usize) {
         if self.has_scan {
-            match self.scan_ioctl(start, end, runs, kinds, PRESENT | HUGE) {
+            match self.scan_ioctl(start, end, runs, kinds, PRESENT) {
                 Ok(found) => return found,
                 Err(_) => return (0, end),
             }
         }
         self.scan_file(start, end, runs, kinds)
-    }
-
-    /// Whether all of `[start, end)`, at most [`LOOK_PAGES`] pages, is mapped as huge pages. False
-    /// without `PAGEMAP_SCAN`.
-    pub fn is_huge(&self, start: usize, end: usize) -> bool {
-        let mut runs = [Run::default()];
-        let found = self.has_scan && self.scan_ioctl(start, end, &mut runs, PRESENT, PRESENT | HUGE).is_ok();
-        found && runs[0].is_huge() && (runs[0].start, runs[0].end) == (start as u64, end as u64)
     }
 
     /// Which of the first `count` pages from `start` are mapped, the shared zero page included,

@@ -585,7 +585,6 @@ fn closed() {
 
 fn refusals() {
     assert!(matches!(Space::builder().ram(1 << 20).start(), Err(SpaceError::Ram(_))));
-    assert!(matches!(Space::builder().folio(5000).start(), Err(SpaceError::Folio(5000))));
     assert!(matches!(Space::builder().compressor("nonsense").start(), Err(SpaceError::Compressor(_))));
     // A device that does no work would lose every page.
     let idle = Space::builder().compressor("deflate-iaa:work=null").start();
@@ -593,8 +592,7 @@ fn refusals() {
     let nowhere = Space::builder().swap(1 << 30).swap_directory(std::path::Path::new("/no/such/directory"));
     assert!(matches!(nowhere.start(), Err(SpaceError::Swap(SwapError::Open { .. }))));
     assert!(matches!(Space::builder().swap(5).start(), Err(SpaceError::Swap(SwapError::Size { .. }))));
-    let space =
-        Space::builder().ram(BUDGET).address_space(1 << 30).folio(2 << 20).compressor("lz4").start().unwrap();
+    let space = Space::builder().ram(BUDGET).address_space(1 << 30).compressor("lz4").start().unwrap();
     assert!(matches!(Space::builder().start(), Err(SpaceError::Started)));
     assert!(matches!(space.set_ram(5), Err(SpaceError::Ram(5))));
     assert!(matches!(space.region(2 << 30), Err(SpaceError::Full(_))));

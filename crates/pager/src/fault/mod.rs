@@ -23,10 +23,9 @@ use std::io;
 use crate::accounts::Accounts;
 use crate::config::Config;
 use crate::gate::Gate;
-use crate::pages::{Pages, EXTENT_PAGES, EXTENT_SLOTS};
+use crate::pages::{Pages, EXTENT_PAGES};
 use crate::quiesce::Quiesce;
 use crate::reclaim::Reclaimer;
-use crate::units::BLOCK_PAGES;
 
 use cluster::Clusters;
 use handlers::Handlers;
@@ -53,10 +52,7 @@ impl FaultState {
         Ok(FaultState {
             faults: Faults::new()?,
             handlers: Handlers::default(),
-            streams: Streams::new(match config.records {
-                true => 1,
-                false => (config.folio_pages * EXTENT_SLOTS).clamp(BLOCK_PAGES, EXTENT_PAGES),
-            }),
+            streams: Streams::new(if config.records { 1 } else { EXTENT_PAGES }),
             clusters: Clusters::new(),
         })
     }

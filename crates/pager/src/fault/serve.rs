@@ -254,11 +254,6 @@ impl FaultService<'_> {
     fn fault_in_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
-        if done > 0 {
-            // As far as the next folio: it comes as a whole, when the thread is there.
-            let last = bytes_of(start - 1);
-            left = left.min(self.pages.up_to_folio(last, left + 1) - 1);
-        }
         // A whole run was brought already, or the window ended with its block.
         if done > BLOCK_PAGES {
             return 0;

@@ -45,7 +45,6 @@ impl Lifecycle<'_> {
         while let Some(slot) = self.pages.staging().oldest() {
             self.pages.staging().give(slot);
         }
-        self.pages.staging().give_back_folios();
         while let Some(slot) = self.pages.staging().take_ready(1) {
             // SAFETY: a ready slot, just taken.
             unsafe { self.pages.staging().discard(slot) };

@@ -64,10 +64,6 @@ const COMPRESSING: u32 = 1 << 3;
 /// Flag: a thread reads pages of the block from the swap file, without the lock. No second one
 /// does.
 const READING: u32 = 1 << 4;
-/// Flag: the block left as a part of a huge page that left whole, and no page of it has been the
-/// kernel's since: nothing is mapped in the page table's place of that huge page, so that a whole
-/// one can be moved there. A hint: without it the kernel would move page by page.
-const WHOLE: u32 = 1 << 5;
 /// Added to the state of each page that is read so. Any change of the state ends it: the page may
 /// be another by then, also when it is stored again.
 const WATCHED: u64 = 8;
@@ -281,21 +277,6 @@ impl BlockGuard<'_> {
         }
     }
 
-    /// Notes that the block left as a part of a huge page that left whole.
-    pub(super) fn set_whole(&self) {
-        self.block.word.fetch_or(WHOLE, Ordering::Relaxed);
-    }
-
-    /// Notes that a whole huge page cannot come back to where the block is.
-    pub(super) fn clear_whole(&self) {
-        self.block.word.fetch_and(!WHOLE, Ordering::Relaxed);
-    }
-
-    /// Whether the block left so, and no page of it has been the kernel's since.
-    pub fn is_whole(&self) -> bool {
-        self.block.has(WHOLE)
-    }
-
     /// Whether a thread reads pages of the block from the swap file.
     pub fn is_reading(&self) -> bool {
         self.block.has(READING)
@@ -374,9 +355,6 @@ impl BlockGuard<'_> {
             }
         }
         self.block.pages.store(pages, Ordering::Relaxed);
-        if mask != 0 && to.is_kernels() {
-            self.clear_whole();
-        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::block::{BlockGuard, PageState, NO_SLOT};
 use super::fault_in::PlacedBack;
 use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
-use crate::units::{runs, span, PageNumber, ALL_PAGES, BLOCK_PAGES, FOLIO_PAGES};
+use crate::units::{runs, span, PageNumber, BLOCK_PAGES};
 
 /// What compressing slots came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,12 +86,6 @@ impl Pages {
         self.store_batch(batch);
         for taken in batch {
             outcome = outcome.and(self.finish_compressing(*taken));
-        }
-        let (folios, blocks) = self.staging.take_folios_stored();
-        if folios + blocks > 0 {
-            self.accounts.add(Counter::Batches, folios + blocks);
-            self.accounts.add(Counter::Stored2M, folios * FOLIO_PAGES as u64);
-            self.accounts.add(Counter::Stored64k, blocks * BLOCK_PAGES as u64);
         }
         outcome
     }
@@ -173,24 +167,6 @@ impl Pages {
                 taken.stored |= if refused.pages >> n & 1 == 0 { span(index, 1) } else { 0 };
                 n += 1;
             }
-            self.count_folios(taken.slot, taken.stored);
-        }
-    }
-
-    /// Counts what went of a block, as folios of at most the size that was asked for.
-    fn count_folios(&self, slot: u32, stored: u32) {
-        if stored == ALL_PAGES && self.staging.is_folios(slot) {
-            return self.staging.note_folio_stored(slot);
-        }
-        let folio = self.folio_pages.min(BLOCK_PAGES);
-        for (first, count) in runs(stored) {
-            let (mut at, end) = (first, first + count);
-            while at < end {
-                let next = end.min((at / folio + 1) * folio);
-                self.accounts.add(Counter::Batches, 1);
-                self.accounts.add(Counter::STORED[(next - at).ilog2() as usize], (next - at) as u64);
-                at = next;
-            }
         }
     }
 
@@ -203,13 +179,7 @@ impl Pages {
             for index in first..first + count {
                 // The frame of a copied page, shared with a forked relative, is left in the slot as
                 // a ready page.
-                // What leaves a folio's place one by one splits it.
-                let source = self.staging.frame(slot, index);
-                let placed = match self.staging.is_folios(slot) {
-                    true => self.place_copy_back(&quiet, index, source),
-                    false => self.place_back(&quiet, index, source),
-                };
-                match placed {
+                match self.place_back(&quiet, index, self.staging.frame(slot, index)) {
                     PlacedBack::WithFrame => self.staging.left(slot, span(index, 1)),
                     PlacedBack::FrameStays => {
                         // SAFETY: the slot of a locked block, which is not being compressed any
@@ -230,7 +200,7 @@ impl Pages {
     /// # Safety
     /// As for [`super::Staging::discard`].
     pub unsafe fn release_slot(&self, slot: u32) {
-        if !self.recycles() && !self.staging.is_folios(slot) {
+        if !self.recycles() {
             // SAFETY: by the caller's promise.
             unsafe { self.staging.discard(slot) };
         }
@@ -249,7 +219,7 @@ mod tests {
     use super::*;
     use crate::pages::FaultedIn;
     use crate::trial::{blocks, pager, read, write};
-    use crate::units::{page_at, BLOCK_BYTES};
+    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
     /// Queues one page of each block.
     fn queue(pages: &Pages, base: usize, numbers: impl Iterator<Item = usize>) {

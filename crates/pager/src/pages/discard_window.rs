@@ -15,7 +15,7 @@ use sys::{arena, memory, PAGE_SIZE};
 use super::extents::EXTENT_PAGES;
 use crate::config::StartError;
 use crate::sync::{Mutex, Userfaultfd};
-use crate::units::{bytes_of, FOLIO_BYTES};
+use crate::units::bytes_of;
 
 /// Attempts to move a range, each of which may end at any page.
 const TRIES: usize = 4 * EXTENT_PAGES;
@@ -23,8 +23,6 @@ const TRIES: usize = 4 * EXTENT_PAGES;
 /// The mapping, and the program's guard over staging.
 pub struct DiscardWindow {
     at: usize,
-    /// Where whole huge pages are moved to, and nothing else.
-    folio_at: Option<usize>,
     silent: Userfaultfd,
     program: Userfaultfd,
     turn: Mutex<()>,
@@ -33,25 +31,15 @@ pub struct DiscardWindow {
 impl DiscardWindow {
     /// One for staging that is guarded by `program`, and `executable` like it: pages move between
     /// equal protections.
-    pub fn new(program: Userfaultfd, executable: bool, folios: bool) -> Result<Self, StartError> {
+    pub fn new(program: Userfaultfd, executable: bool) -> Result<Self, StartError> {
         let system = |source| StartError::System { what: "staging memory", source };
-        let take = |len, align| -> Result<usize, StartError> {
-            let at = arena::take(len, align).map_err(system)?;
-            if executable {
-                // SAFETY: taken just now.
-                unsafe { memory::allow_execution(at, len) }.map_err(system)?;
-            }
-            Ok(at.as_ptr() as usize)
-        };
-        let at = take(bytes_of(EXTENT_PAGES), PAGE_SIZE)?;
-        let folio_at = folios.then(|| take(FOLIO_BYTES, FOLIO_BYTES)).transpose()?;
-        let window = DiscardWindow {
-            at,
-            folio_at,
-            silent: Userfaultfd::open(feature::MOVE)?,
-            program,
-            turn: Mutex::new(()),
-        };
+        let at = arena::take(bytes_of(EXTENT_PAGES), PAGE_SIZE).map_err(system)?;
+        if executable {
+            // SAFETY: taken just now.
+            unsafe { memory::allow_execution(at, bytes_of(EXTENT_PAGES)) }.map_err(system)?;
+        }
+        let (at, turn) = (at.as_ptr() as usize, Mutex::new(()));
+        let window = DiscardWindow { at, silent: Userfaultfd::open(feature::MOVE)?, program, turn };
         window.guard().map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
         Ok(window)
     }
@@ -68,65 +56,46 @@ impl DiscardWindow {
     pub fn guard(&self) -> io::Result<()> {
         // Write-protect mode satisfies the kernel's rule that a destination of moves is registered,
         // and leaves first touches to the kernel. No page is ever protected.
-        let folio = self.folio_at.map(|at| (at, FOLIO_BYTES));
-        for (at, len) in [(self.at, bytes_of(EXTENT_PAGES))].into_iter().chain(folio) {
-            if self.silent.register(at, len, WRITE_PROTECT).is_err() {
-                return Err(io::Error::last_os_error());
-            }
+        match self.silent.register(self.at, bytes_of(EXTENT_PAGES), WRITE_PROTECT) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(io::Error::last_os_error()),
         }
-        Ok(())
     }
 
-    /// Gives the frames of up to [`EXTENT_PAGES`] pages of staging back to the system, or those of
-    /// a folio's place.
+    /// Gives the frames of up to [`EXTENT_PAGES`] pages of staging back to the system.
     ///
     /// # Safety
     /// `[at, at + len)` is staging memory whose bytes are not needed and do not change during the
     /// call.
     pub unsafe fn discard(&self, at: usize, len: usize) {
-        let to = match len > bytes_of(EXTENT_PAGES) {
-            true => self.folio_at.expect("a window for folios"),
-            false => self.at,
-        };
-        assert!(len <= bytes_of(EXTENT_PAGES) || len == FOLIO_BYTES);
+        assert!(len <= bytes_of(EXTENT_PAGES));
         let _turn = self.turn.lock().expect("no panic while held");
         let mut done = 0;
         for _ in 0..TRIES {
             // SAFETY: the caller's word; the window holds nothing that is needed.
-            let progress = unsafe { self.silent.move_with_holes(to + done, at + done, len - done) };
+            let progress = unsafe { self.silent.move_with_holes(self.at + done, at + done, len - done) };
             done += progress.done;
             match progress {
                 Progress { stop: None, .. } => break,
                 Progress { stop: Some(Stop::Again), .. } => {}
                 // Linux 6.18 tries once more after it has moved (see `Mover::arrived`).
-                Progress { stop: Some(Stop::Exists), .. } => self.empty(to, len),
+                Progress { stop: Some(Stop::Exists), .. } => self.empty(len),
                 // Shared with a forked relative.
                 Progress { stop: Some(Stop::Busy), .. } => memory::unshare(at + done, PAGE_SIZE),
                 Progress { stop: Some(_), .. } => break,
             }
         }
-        self.empty(to, len);
+        self.empty(len);
         if done < len {
             // SAFETY: the caller's word.
             unsafe { self.discard_unguarded(at + done, len - done) };
         }
     }
 
-    fn empty(&self, at: usize, len: usize) {
-        let at = NonNull::new(at as *mut u8).expect("in the arena");
+    fn empty(&self, len: usize) {
+        let at = NonNull::new(self.at as *mut u8).expect("in the arena");
         // SAFETY: the window's memory.
         unsafe { memory::discard(at, len) };
-    }
-
-    /// Gives the frames at a place back to the system and its page table, too, where the kernel can
-    /// (Linux 6.14): with one, no huge page can be moved there as a whole.
-    ///
-    /// # Safety
-    /// As for [`DiscardWindow::discard`].
-    pub unsafe fn renew(&self, at: usize, len: usize) {
-        let _turn = self.turn.lock().expect("no panic while held");
-        // SAFETY: the caller's word.
-        unsafe { self.discard_unguarded(at, len) };
     }
 
     /// The slow way, for what cannot be moved: pinned pages, or locked ones.
@@ -177,7 +146,7 @@ mod tests {
         // SAFETY: only this test looks at the slot's pages, and the window is empty.
         let progress = unsafe { window.silent.move_with_holes(window.at, staging.address(slot, 0), len) };
         assert_eq!((progress.done, progress.stop, mapped()), (len, None, 0));
-        window.empty(window.at, len);
+        window.empty(len);
         // SAFETY: the slot is this test's.
         assert_eq!(unsafe { staging.discard(slot) }, 2);
         touch(0x00f0);

@@ -6,7 +6,6 @@ use zswap::Keep;
 
 use super::block::{BlockGuard, PageState};
 use super::evict::{fill_shared, place_copies, Placed};
-use super::extents::EXTENT_PAGES;
 use super::inbound::Inbound;
 use super::mover::Quiet;
 use super::refs::PageRefs;
@@ -14,7 +13,7 @@ use super::run::PageRun;
 use super::staging::Frame;
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
-use crate::units::{bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES, FOLIO_BYTES};
+use crate::units::{bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES};
 
 /// Windows from which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
@@ -46,12 +45,6 @@ pub(super) enum PlacedBack {
 impl Pages {
     /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
     pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
-        if window >= EXTENT_PAGES && at.is_multiple_of(FOLIO_BYTES) && self.moves_folios() {
-            if let Some(pages) = self.fault_in_folio(at, write, inbound.reads_disk) {
-                return FaultedIn::Done(pages);
-            }
-        }
-        let window = self.up_to_folio(at, window);
         if window >= LONG_WINDOW_MIN && self.moves_frames() {
             if let Some(pages) = self.fault_in_run(at, write, window, inbound.reads_disk) {
                 return FaultedIn::Done(pages);
@@ -163,8 +156,7 @@ impl Pages {
         let source = self.staging.frame(slot, index);
         // What a compressor reads must not change: the page comes back as a copy then, and its
         // frame stays.
-        // What leaves a folio's place one by one splits it.
-        let placed = match block.is_compressing() || self.staging.is_folios(slot) {
+        let placed = match block.is_compressing() {
             true => place_copies(&quiet, run, source.address()),
             false => self.backend.fault_in(&quiet, run, source),
         };
@@ -313,14 +305,6 @@ impl Pages {
         match self.backend.fault_in(quiet, PageRun::new(page, 1), source) {
             Placed::Moved(_) => PlacedBack::WithFrame,
             Placed::Copied(_) | Placed::Gone => PlacedBack::FrameStays,
-            Placed::Again | Placed::NoMemory => PlacedBack::NotNow,
-        }
-    }
-
-    /// The same by a copy.
-    pub(super) fn place_copy_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> PlacedBack {
-        match place_copies(quiet, PageRun::new(page, 1), source.address()) {
-            Placed::Moved(_) | Placed::Copied(_) | Placed::Gone => PlacedBack::FrameStays,
             Placed::Again | Placed::NoMemory => PlacedBack::NotNow,
         }
     }

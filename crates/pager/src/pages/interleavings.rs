@@ -38,7 +38,6 @@ struct World {
 fn world() -> Arc<World> {
     let kernel = Kernel::begin();
     let config = Config {
-        folio_pages: 16,
         staging_pages: 64,
         handlers: 2,
         own: Vec::new(),

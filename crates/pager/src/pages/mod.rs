@@ -26,9 +26,7 @@ mod events;
 mod evict;
 mod extents;
 mod fault_in;
-mod fault_in_folio;
 mod fault_in_run;
-mod folios;
 mod fork_point;
 mod from_disk;
 mod guard;
@@ -60,7 +58,6 @@ use crate::sync::{Mutex, Pagemap, Userfaultfd};
 use crate::tracker::{self, AccessTracker};
 use crate::units::{index_of, page_at, pages_in, within, PageNumber, BLOCK_PAGES};
 
-pub(crate) use block::Block;
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
 use discard_window::DiscardWindow;
@@ -133,7 +130,6 @@ pub(crate) struct Pages {
     mover: Mover,
     /// How pages leave and come back on this kernel.
     backend: Box<dyn EvictBackend>,
-    folio_pages: usize,
     /// Frames that pages left in are filled again; else they go back to the system, because
     /// something beside the program may still refer to them.
     recycles: AtomicBool,
@@ -186,7 +182,6 @@ impl Pages {
             events: EventQueue::new(),
             mover,
             backend,
-            folio_pages: config.folio_pages,
             recycles: AtomicBool::new(true),
             odd: AtomicBool::new(false),
             discarding: AtomicU64::new(0),
@@ -207,11 +202,6 @@ impl Pages {
     /// [`EvictBackend::move_out_extent`].
     pub fn evict_extent(&self, base: usize) -> bool {
         self.backend.move_out_extent(self, base)
-    }
-
-    /// Moves a whole huge page out with one call: see [`EvictBackend::move_out_folio`].
-    pub fn evict_folio(&self, base: usize) -> bool {
-        self.backend.move_out_folio(self, base)
     }
 
     /// Whether a frame goes with its page: then frames are kept ready, and runs move with one call.
@@ -304,7 +294,6 @@ impl Pages {
     /// after a page has been moved away.
     pub fn stop_recycling(&self) {
         self.recycles.store(false, Ordering::Release);
-        self.staging.give_back_folios();
     }
 
     /// Whether frames are filled again.

@@ -51,7 +51,7 @@ use super::run::{Locked, PageRun};
 use super::staging::Frame;
 use crate::sync::{Pagemap, Userfaultfd};
 use crate::tracker::AccessTracker;
-use crate::units::{bytes_of, page_at, FOLIO_BYTES, FOLIO_PAGES};
+use crate::units::{bytes_of, page_at};
 
 /// The descriptors of one process.
 pub struct Mover {
@@ -134,11 +134,6 @@ impl Mover {
         u128::from(high) << HALF | u128::from(low)
     }
 
-    /// Whether a huge page is mapped at `at`.
-    pub(super) fn is_huge(&self, at: usize) -> bool {
-        self.pagemap.is_huge(at, at + FOLIO_BYTES)
-    }
-
     /// Which of `count` pages a move brought from `source` to `target`, regardless of its result.
     ///
     /// Linux 6.18 may answer EEXIST after having moved: when something inside makes it start over
@@ -204,9 +199,7 @@ impl Quiet<'_> {
         // staging memory, which has no objects.
         let progress = unsafe { mover.guard.move_pages(at, source.address(), len, !sees_uses) };
         if sees_uses && progress.done > 0 {
-            // A part of a huge page is not disarmed by itself: that would split it.
-            let is_folio = run.count == FOLIO_PAGES;
-            mover.tracker.disarm(at, if is_folio { progress.done } else { PAGE_SIZE });
+            mover.tracker.disarm(at, PAGE_SIZE);
             mover.guard.reports().wake(at, progress.done);
         }
         progress

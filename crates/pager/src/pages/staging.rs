@@ -24,10 +24,7 @@ use sys::{arena, memory};
 
 use super::discard_window::DiscardWindow;
 use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
-use super::folios::{Folios, FOLIO_SLOTS};
-use crate::units::{
-    bytes_of, page_at, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, FOLIO_BYTES, FOLIO_PAGES,
-};
+use crate::units::{bytes_of, page_at, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
 struct Slot {
     /// Address of the block whose pages are staged here.
@@ -69,8 +66,6 @@ pub struct Staging {
     base: usize,
     slots: Box<[Slot]>,
     pub(crate) lists: Mutex<Lists>,
-    /// Places of folios, whose slots are the first ones.
-    pub(super) folios: Folios,
     /// Slots from here on are those of extents.
     pub(crate) first_extent_slot: u32,
     /// Pages that it was made for, and the part of them that may be used now.
@@ -100,38 +95,14 @@ impl Staging {
         Self::with_slots(pages_max, pages_max, 2 * pages_max / EXTENT_PAGES)
     }
 
-    /// The same with places for whole huge pages.
-    ///
-    /// # Errors
-    /// When the arena is full.
-    pub fn with_folios(pages_max: usize) -> io::Result<Self> {
-        let places = 2 * pages_max.div_ceil(FOLIO_PAGES);
-        Self::with_places(pages_max, pages_max, 2 * pages_max / EXTENT_PAGES, places)
-    }
-
     /// The same with `singles` slots outside of extents: when they run out, blocks with few pages
     /// staged cost the limit more than they hold.
     ///
     /// # Errors
     /// When the arena is full.
     pub fn with_slots(pages_max: usize, singles: usize, extents: usize) -> io::Result<Self> {
-        Self::with_places(pages_max, singles, extents, 0)
-    }
-
-    /// The same with places for whole huge pages.
-    ///
-    /// # Errors
-    /// When the arena is full.
-    pub fn with_places(pages_max: usize, singles: usize, extents: usize, places: usize) -> io::Result<Self> {
-        let first_single = places * FOLIO_SLOTS;
-        let count = first_single + singles + extents * EXTENT_SLOTS;
-        let align = if places > 0 { FOLIO_BYTES } else { BLOCK_BYTES };
-        let at = arena::take((count + 1) * BLOCK_BYTES, align)?;
-        let base = at.as_ptr() as usize;
-        if places > 0 {
-            // SAFETY: taken just now.
-            unsafe { memory::prefer_huge_pages(at, places * FOLIO_BYTES) };
-        }
+        let count = singles + extents * EXTENT_SLOTS;
+        let base = arena::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
         let hole = base + count * BLOCK_BYTES;
         let slot = |_| Slot {
             owner: AtomicUsize::new(0),
@@ -148,14 +119,13 @@ impl Staging {
             queue: VecDeque::with_capacity(count + 1),
             extents: Extents::new(extents),
         };
-        lists.empty.extend((first_single as u32..(first_single + singles) as u32).rev());
+        lists.empty.extend((0..singles as u32).rev());
         let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
-        let (lists, first_extent_slot) = (Mutex::new(lists), (first_single + singles) as u32);
+        let (lists, first_extent_slot) = (Mutex::new(lists), singles as u32);
         Ok(Staging {
             base,
             slots,
             lists,
-            folios: Folios::new(places),
             first_extent_slot,
             capacity: pages_max,
             pages_max: AtomicUsize::new(pages_max),
@@ -280,9 +250,6 @@ impl Staging {
         if self.slots[slot as usize].retired.load(Ordering::Relaxed) {
             return;
         }
-        if self.is_folios(slot) {
-            return self.give_to_folio(slot);
-        }
         let mut lists = self.lists.lock().expect("no panic while held");
         if slot >= self.first_extent_slot {
             let Lists { full, partial, extents, .. } = &mut *lists;
@@ -370,8 +337,7 @@ impl Staging {
     /// Gives frames back to the system.
     ///
     /// # Safety
-    /// `[at, at + len)` is staging memory of at most an extent, or all of a folio's place, whose
-    /// bytes are not needed.
+    /// `[at, at + len)` is staging memory of at most an extent, whose bytes are not needed.
     pub(super) unsafe fn give_back(&self, at: usize, len: usize) {
         match &self.discard_window {
             // SAFETY: the caller's word.

@@ -8,16 +8,11 @@ use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
-use crate::pages::{now_ms, Block};
-use crate::units::{
-    block_of, bytes_of, page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES, FOLIO_BLOCKS, FOLIO_BYTES,
-    FOLIO_PAGES,
-};
+use crate::pages::now_ms;
+use crate::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTES};
 
 use super::Reclaimer;
 
-/// The mask of a candidate that is a whole huge page, to go as one.
-pub(crate) const FOLIO: u32 = u32::MAX;
 /// Runs of present pages that one scan may find.
 const RUNS: usize = 128;
 /// A scan that finds fewer pages is in vain for the rest: it costs as much as looking at so many. A
@@ -62,40 +57,6 @@ impl Hand {
             offered: 0,
             turn: 0,
             leaps: Leaps::default(),
-        }
-    }
-
-    /// Whether the next block begins a whole huge page.
-    fn begins_folio(&self) -> bool {
-        let Some(run) = self.runs[..self.count].get(self.next) else { return false };
-        let (start, end) = (run.start as usize, run.end as usize);
-        run.is_huge() && start.is_multiple_of(FOLIO_BYTES) && end - start >= FOLIO_BYTES
-    }
-
-    /// Leaves a huge page for the next look that this one, from `start` on in a mapping that ends
-    /// at `end`, saw a part of.
-    fn leave_last_folio(&mut self, start: usize, end: usize) {
-        let Some(last) = self.runs[..self.count].last_mut().filter(|last| last.is_huge()) else { return };
-        let border = last.end as usize & !(FOLIO_BYTES - 1);
-        if border < last.end as usize && last.end as usize == self.at && self.at < end && border > start {
-            self.at = border;
-            match border > last.start as usize {
-                true => last.end = border as u64,
-                false => self.count -= 1,
-            }
-        }
-    }
-
-    /// Leaves the rest of a folio out, of which the first block has been seen.
-    fn pass_folio(&mut self, base: usize) {
-        let end = base + FOLIO_BYTES;
-        while self.next < self.count && (self.runs[self.next].start as usize) < end {
-            let run = &mut self.runs[self.next];
-            if run.end as usize > end {
-                run.start = end as u64;
-                break;
-            }
-            self.next += 1;
         }
     }
 
@@ -159,20 +120,7 @@ impl Reclaimer<'_> {
         let mut wraps = 0;
         loop {
             loop {
-                let is_folio = self.pages.moves_folios() && hand.begins_folio();
                 let Some((base, mask, used)) = hand.next_seen() else { break };
-                if is_folio && self.is_folio(base) {
-                    hand.pass_folio(base);
-                    if hand.leaps.skips(FOLIO_PAGES as u32) {
-                        continue;
-                    }
-                    if self.folio_goes(looked, hand, base, used != 0, wraps > 1) {
-                        hand.offered += 1;
-                        hand.leaps.went(FOLIO_PAGES as u32, self.pages.policy().all_returned());
-                        return Some((base, FOLIO));
-                    }
-                    continue;
-                }
                 if hand.leaps.skips(mask.count_ones()) {
                     continue;
                 }
@@ -215,38 +163,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether the huge page at `base` may go as a whole: no page of it must stay. Else it is taken
-    /// block by block, and split by that.
-    fn is_folio(&self, base: usize) -> bool {
-        (0..FOLIO_BLOCKS).map(|index| base + index * BLOCK_BYTES).all(|base| {
-            let stays = |block: &Block| block.refused_at(now_ms()) != 0 || block.is_compressing();
-            self.kept.of(base) == 0 && !self.pages.table().find(base).is_some_and(stays)
-        })
-    }
-
-    /// Whether the folio at `base` goes: most of its pages would. It goes or stays as one, and is
-    /// armed as one: by parts, it would be split.
-    fn folio_goes(&self, looked: &mut Looked, hand: &mut Hand, base: usize, used: bool, all: bool) -> bool {
-        let (mut going, mut arm) = (0, 0);
-        // The kernel does not tell which part of a huge page is used.
-        let used = if used { ALL_PAGES } else { 0 };
-        for block in (0..FOLIO_BLOCKS).map(|index| base + index * BLOCK_BYTES) {
-            let Ok(record) = self.pages.table().block(block) else { return false };
-            hand.turn += 1;
-            let (choice, armed) = self.judge(looked, record.history(), ALL_PAGES, used, hand.turn);
-            going += choice.going.count_ones() as usize;
-            arm += armed.count_ones() as usize;
-        }
-        let goes = all || going * 2 >= FOLIO_PAGES;
-        looked.pages += FOLIO_PAGES as u64;
-        looked.spared += if goes { 0 } else { FOLIO_PAGES as u64 };
-        if !goes && arm * 2 >= FOLIO_PAGES {
-            self.pages.tracker().arm(base, FOLIO_BYTES);
-            looked.armed += FOLIO_PAGES as u64;
-        }
-        goes
-    }
-
     /// Pages of a block that go. Arms others where uses are seen.
     fn choose(
         &self,
@@ -257,31 +173,17 @@ impl Reclaimer<'_> {
         used: u32,
         turn: u64,
     ) -> Choice {
-        let (choice, arm) = self.judge(looked, history, mask, used, turn);
+        let (policy, tracker) = (self.pages.policy(), self.pages.tracker());
+        if !tracker.sees_uses() {
+            return policy.choose(history, mask, turn);
+        }
+        let Tracked { going, tried, arm, used } = policy.choose_tracked(history, mask, mask & !used, turn);
         for (first, count) in runs(arm) {
-            self.pages.tracker().arm(page_at(base, first), bytes_of(count));
+            tracker.arm(page_at(base, first), bytes_of(count));
         }
+        looked.used += u64::from(used.count_ones());
         looked.armed += u64::from(arm.count_ones());
-        choice
-    }
-
-    /// Pages of a block that go, and those that are to be armed where uses are seen.
-    fn judge(
-        &self,
-        looked: &mut Looked,
-        history: &History,
-        mask: u32,
-        used: u32,
-        turn: u64,
-    ) -> (Choice, u32) {
-        let policy = self.pages.policy();
-        if !self.pages.tracker().sees_uses() {
-            return (policy.choose(history, mask, turn), 0);
-        }
-        let choice = policy.choose_tracked(history, mask, mask & !used, turn);
-        looked.used += u64::from(choice.used.count_ones());
-        let Tracked { going, tried, arm, .. } = choice;
-        (Choice { going, tried }, arm)
+        Choice { going, tried }
     }
 
     /// Fills the hand with the next present runs; false at the end of the address space.
@@ -295,7 +197,6 @@ impl Reclaimer<'_> {
             (hand.next, hand.count) = (0, count);
             let found: u64 = hand.runs[..count].iter().map(|run| run.end - run.start).sum();
             looked.barred += SCAN_PAGES.saturating_sub(pages_in(found as usize)) as u64;
-            hand.leave_last_folio(start, mapping.end);
             if count > 0 {
                 return true;
             }

@@ -133,7 +133,7 @@ impl Reclaimer<'_> {
         (trial.loaded, trial.stored) = (counters.zswpin, counters.zswpout);
         (trial.returned, trial.returned_after) = (returned, after);
         let before = is_dense.load(Ordering::Relaxed);
-        let suits = back * 2 >= out && !self.evictions.goes_by_extents() && !self.pages.moves_folios();
+        let suits = back * 2 >= out && !self.evictions.goes_by_extents();
         let dense = trial.decide(before, spared, suits);
         if dense != before {
             is_dense.store(dense, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::pages::{EXTENT_PAGES, EXTENT_SLOTS};
-use crate::units::{bytes_of, BLOCK_PAGES, FOLIO_BLOCKS, FOLIO_PAGES};
+use crate::units::BLOCK_PAGES;
 
 use super::free_list::STREAM_PAGES_MIN;
 use super::steps::{Role, Step};
@@ -79,18 +79,9 @@ impl Reclaimer<'_> {
         if self.free_pages() >= floor && total <= budget {
             return;
         }
-        // A folio that was compressed leaves no frames for single pages: it is given back as a
-        // whole, and the kernel makes others below the low water mark.
-        if self.pages.moves_folios() && total + bytes_of(floor as u64) <= low {
-            return;
-        }
         // Twice: once out of the program, once into the pool.
         for _ in 0..2 * pages.max(RESTOCK_PAGES).div_ceil(BLOCK_PAGES) + 2 {
-            let is_ready = match pages >= FOLIO_PAGES {
-                true => self.pages.staging().ready_folios() > 0,
-                false => self.free_pages() >= enough,
-            };
-            if is_ready && total <= budget || !self.reclaim_step() {
+            if self.free_pages() >= enough && total <= budget || !self.reclaim_step() {
                 break;
             }
         }
@@ -168,7 +159,7 @@ impl Reclaimer<'_> {
         }
         self.evict_run(pages);
         self.request_free_pages();
-        self.compress_to_an_extent(pages) || self.free_pages() >= STREAM_PAGES_MIN
+        self.compress_to_an_extent() || self.free_pages() >= STREAM_PAGES_MIN
     }
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
@@ -191,31 +182,22 @@ impl Reclaimer<'_> {
         // What finds no room waits until there is room for an extent: one block at a time they
         // would cost eight times the calls and interrupts. So what lies before a gap does not end
         // it, though it come to some blocks more.
-        // A folio more waits in the queue: a worker compresses it while the program uses the last.
-        let is_ahead = || self.pages.staging().queued_slots() >= 2 * FOLIO_BLOCKS;
-        while (left > 0 || pages >= FOLIO_PAGES && !is_ahead()) && self.has_room() {
+        while left > 0 && self.pages.staging().has_room_for_extent() {
             let mut went = 0;
             self.if_direct_reclaim_is_allowed(|| {
                 went = self.evict_neighbours(Role::Handler);
                 went > 0
             });
-            if went == 0 && left == 0 {
-                return;
-            }
             left = left.saturating_sub(went.max(1));
         }
     }
 
-    /// Compresses until as many pages can be brought in with one call as an extent has, or a folio
-    /// after a folio, when workers alone do not keep up; false when it does not come to that.
-    fn compress_to_an_extent(&self, pages: usize) -> bool {
-        let (staging, is_folio) = (self.pages.staging(), pages >= FOLIO_PAGES);
-        let has_extent = || match is_folio {
-            // The kernel zeroes what it makes, so frames that others leave soon are waited for.
-            true => staging.ready_folios() > 0 || staging.queued_slots() == 0 && staging.has_room_for_folio(),
-            false => staging.ready_extents() > 0 || staging.has_room_for_extent(),
-        };
-        for _ in 0..if is_folio { 2 * FOLIO_BLOCKS } else { HELP_SLOTS } {
+    /// Compresses until as many pages can be brought in with one call as an extent has, when
+    /// workers alone do not keep up; false when it does not come to that.
+    fn compress_to_an_extent(&self) -> bool {
+        let staging = self.pages.staging();
+        let has_extent = || staging.ready_extents() > 0 || staging.has_room_for_extent();
+        for _ in 0..HELP_SLOTS {
             if has_extent() {
                 return true;
             }
@@ -328,9 +310,9 @@ mod tests {
             assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));
-        assert!(pager.reclaimer().compress_to_an_extent(EXTENT_PAGES));
+        assert!(pager.reclaimer().compress_to_an_extent());
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (24, true));
-        assert!(pager.reclaimer().compress_to_an_extent(EXTENT_PAGES), "there is one");
+        assert!(pager.reclaimer().compress_to_an_extent(), "there is one");
         assert_eq!(staging.queued_slots(), 24);
     }
 }

@@ -47,7 +47,7 @@ impl Reclaimer<'_> {
     /// memory that the program lacks.
     pub(crate) fn staged_max(&self) -> usize {
         let most = self.pages.staging().pages_max();
-        match self.evictions.goes_by_extents() || self.pages.moves_folios() {
+        match self.evictions.goes_by_extents() {
             true => most,
             false => (most / SINGLES_PART).max(SINGLES_MIN).min(most),
         }

@@ -1,9 +1,8 @@
 //! Making room, a step at a time: moving pages out of the program, and compressing them.
 
 use crate::pages::{Compressed, EXTENT_SLOTS};
-use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, FOLIO_BLOCKS};
+use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
-use super::clock::FOLIO;
 use super::evictions::Found;
 use super::Reclaimer;
 
@@ -55,7 +54,7 @@ impl Reclaimer<'_> {
     pub(super) fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.workers.is_streaming();
         if wide && self.pages.moves_frames() {
-            let progress = if self.may_stage_block() && self.has_room() {
+            let progress = if self.may_stage_block() && self.pages.staging().has_room_for_extent() {
                 self.evict_neighbours(role) > 0
             } else {
                 self.compress_oldest() == Step::Progress
@@ -70,26 +69,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether as many pages may be staged yet as go with one call. Ready folios make way when
-    /// there is nothing to compress.
-    pub(super) fn has_room(&self) -> bool {
-        let staging = self.pages.staging();
-        match self.pages.moves_folios() {
-            true => {
-                if !staging.has_room_for_folio() && staging.queued_slots() == 0 {
-                    staging.give_back_folios();
-                }
-                staging.has_room_for_folio()
-            }
-            false => staging.has_room_for_extent(),
-        }
-    }
-
-    /// Moves a folio out; false when it cannot go as a whole.
-    fn evict_folio(&self, base: usize) -> bool {
-        !self.pages.is_held(&self.files.maps) && self.pages.evict_folio(base)
-    }
-
     /// Moves the next block out, into an empty slot if it has none; false when there is none that
     /// can be moved.
     pub(super) fn evict_into(&self, slot: u32, role: Role) -> bool {
@@ -102,13 +81,7 @@ impl Reclaimer<'_> {
                     found = Found::Nothing;
                     break;
                 };
-                if mask == FOLIO && !self.has_room() {
-                    self.offer_again((base, mask));
-                    break;
-                }
-                if mask == FOLIO && self.evict_folio(base)
-                    || self.evict(&mut spare, base, mask & ALL_PAGES, role)
-                {
+                if self.evict(&mut spare, base, mask, role) {
                     found = Found::Evicted;
                     break;
                 }
@@ -142,12 +115,6 @@ impl Reclaimer<'_> {
             self.evictions.end_look(&look, Found::Nothing);
             return 0;
         };
-        if mask == FOLIO && self.evict_folio(base) {
-            self.evictions.end_look(&look, Found::Evicted);
-            return FOLIO_BLOCKS;
-        }
-        // What does not go as a whole is split by the first block that goes.
-        let mask = mask & ALL_PAGES;
         let mut count = 1;
         while mask == ALL_PAGES && count < EXTENT_SLOTS {
             let Some(candidate) = self.next_candidate() else { break };

@@ -79,10 +79,6 @@ pub struct Arguments {
     compressor: String,
     #[command(flatten)]
     swap: swap::SwapArguments,
-    /// Memory evicted together: 16K, 32K, 64K, or 2M: where memory is huge pages, they leave whole,
-    /// and return whole to threads that read or write in order (slower to fill); 64K elsewhere
-    #[arg(long, value_name = "SIZE", default_value = "64K")]
-    folio: String,
     /// Pages in a request to the compressor, 1 to 8, for measurements; plain zswap uses 1 [default:
     /// 8, or what the compressor prefers]
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
@@ -262,16 +258,6 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     if let Some(notice) = size::beyond_machine(budget_bytes) {
         eprintln!("uzswap: --ram {}: {notice}", arguments.ram);
     }
-    let folio =
-        size::parse(&arguments.folio).map_err(|error| anyhow::anyhow!("--folio: {error}"))?.bytes()?;
-    if ![16 << 10, 32 << 10, 64 << 10, 2 << 20].contains(&folio) {
-        bail!("--folio {}: choose 16K, 32K, 64K or 2M", arguments.folio);
-    }
-    if folio > 64 << 10 {
-        if let Some(why) = no_huge_pages(ways::without()?) {
-            eprintln!("uzswap: --folio {}: the same as 64K, as {why}", arguments.folio);
-        }
-    }
     let registry = uzswap::registry();
     let compressor = &arguments.compressor;
     if compressor.starts_with("parallel:") {
@@ -287,7 +273,6 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     }
     let settings = Settings {
         budget_bytes,
-        folio_bytes: folio as u32,
         batch: arguments.batch.unwrap_or(0),
         // As the algorithm has it: files that it names are found from wherever a program of the
         // tree is.
@@ -297,23 +282,6 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
         ..Settings::default()
     };
     Ok((settings, algorithm.is_emulated()))
-}
-
-/// Why huge pages do not leave as a whole here; `without`: see [`ways::without`].
-fn no_huge_pages(without: u32) -> Option<&'static str> {
-    let ways = Ways::of_this_kernel(without);
-    let modes = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-    match modes {
-        _ if ways.eviction != Eviction::Move => Some("pages are not moved here (UFFDIO_MOVE, Linux 6.8)"),
-        _ if ways.finding != Finding::Scan => {
-            Some("huge pages are not told from others here (PAGEMAP_SCAN, Linux 6.7)")
-        }
-        Err(_) => Some("this kernel has no transparent huge pages"),
-        Ok(modes) if modes.contains("[never]") => {
-            Some("transparent huge pages are off (/sys/kernel/mm/transparent_hugepage/enabled)")
-        }
-        Ok(_) => None,
-    }
 }
 
 /// The preload object as a memory file: it has a path while the guardian lives, and leaves nothing

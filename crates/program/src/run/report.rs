@@ -37,7 +37,6 @@ pub struct Report {
     compressor: String,
     /// Whether it worked on emulated devices: then no figure says anything of real ones.
     emulated: bool,
-    folio_bytes: u32,
     /// How pages left memory, "move" or "remap", and how they were found, "scan" or "pagemap".
     eviction: Eviction,
     page_finding: Finding,
@@ -59,11 +58,8 @@ pub struct Report {
     /// Bytes stored by the pool's bytes, at that peak; 0 when nothing was stored.
     compression_ratio: f64,
     fault_latency_us: Latency,
-    /// Pages a call that stored some.
+    /// Pages a request to the compressor.
     pages_per_batch: f64,
-    /// Pages stored, by the size of what a call stored, rounded down to a power of two. As with
-    /// forms, their sum is zswpout and the few pages that a fault took back during the call.
-    stored_pages_by_folio: Counts,
     /// What the swap file came to; nothing without one.
     swap: Option<SwapReport>,
     replacement: Replacement,
@@ -127,7 +123,6 @@ impl Report {
         let ways = Ways::of_this_kernel(settings.without);
         let peaks = &supervisor.figures;
         let counts = Counts::of(tree, "");
-        let stored = Counter::STORED.iter().fold(0, |all: u64, size| all.saturating_add(counts.sum(*size)));
         Report {
             exit_status,
             elapsed_seconds: elapsed.as_secs_f64(),
@@ -141,7 +136,6 @@ impl Report {
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
             emulated,
-            folio_bytes: settings.folio_bytes,
             eviction: ways.eviction,
             page_finding: ways.finding,
             access_tracking: ways.tracking,
@@ -156,8 +150,7 @@ impl Report {
                 &tree.fault_counts(),
                 counts.ratio(Counter::FaultNs, Counter::Faults) / 1000.0,
             ),
-            pages_per_batch: ratio(stored, counts.sum(Counter::Batches)),
-            stored_pages_by_folio: Counts::of(tree, "stored_pages_by_folio"),
+            pages_per_batch: counts.ratio(Counter::CompressUnits, Counter::Batches),
             swap: SwapReport::of(tree, supervisor, elapsed.as_secs_f64()),
             replacement: Replacement {
                 mean_distance: counts.ratio(Counter::ReturnDistance, Counter::Returned),

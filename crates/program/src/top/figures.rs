@@ -26,8 +26,6 @@ pub struct Tree {
     pub ram_wanted_bytes: u64,
     /// The compressor by name.
     pub compressor: String,
-    /// Bytes evicted together.
-    pub folio_bytes: u32,
     /// Pages in the pools.
     pub stored_pages: u64,
     /// Bytes of the pools.
@@ -162,7 +160,6 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
         ram_peak_bytes: snapshot.total_peak_bytes(),
         ram_wanted_bytes: wanted,
         compressor: plain(&settings.compressor),
-        folio_bytes: settings.folio_bytes,
         stored_pages,
         pool_total_size,
         compression_ratio: match pool_total_size {
@@ -208,7 +205,6 @@ mod tests {
     fn rates_and_latencies_are_of_the_time_between_two_looks() {
         let settings = ledger::Settings {
             budget_bytes: 1 << 30,
-            folio_bytes: 65536,
             compressor: "lz4".into(),
             forms: vec!["same".into(), "lz4".into()],
             ..ledger::Settings::default()

@@ -181,7 +181,6 @@ mod tests {
     fn a_ledger_is_found_among_descriptors() {
         let settings = ledger::Settings {
             budget_bytes: 77 << 20,
-            folio_bytes: 65536,
             compressor: "lz4".into(),
             forms: vec!["same".into(), "lz4".into()],
             ..ledger::Settings::default()

@@ -88,7 +88,6 @@ fn levels(text: &mut Text, known: &[Known<'_>]) {
         .map(|one| {
             let mut labels = one.labels.clone();
             labels.push(("compressor", one.tree.compressor.clone()));
-            labels.push(("folio_bytes", one.tree.folio_bytes.to_string()));
             ("", labels, 1.0)
         })
         .collect();

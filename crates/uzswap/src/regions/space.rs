@@ -34,9 +34,6 @@ pub enum SpaceError {
     /// The budget is too small.
     #[error("a budget of {0} bytes is less than {RAM_BYTES_MIN}")]
     Ram(u64),
-    /// Folios are powers of two from 16 KiB to 2 MiB.
-    #[error("a folio of {0} bytes is not a power of two from 16 KiB to 2 MiB")]
-    Folio(usize),
     /// The kernel has pages of another size than 4 KiB.
     #[error("pages of {0} bytes: only 4 KiB are supported")]
     PageSize(usize),
@@ -82,7 +79,6 @@ impl From<StartError> for SpaceError {
 pub struct Builder {
     pub(super) ram_bytes: u64,
     pub(super) compressor: String,
-    pub(super) folio_bytes: usize,
     pub(super) verify: bool,
     pub(super) swap_bytes: u64,
     pub(super) swap_directory: PathBuf,
@@ -100,12 +96,6 @@ impl Builder {
     /// The compressor's name, one of [`registry`](crate::registry)'s; `auto` if nothing is said.
     pub fn compressor(mut self, name: &str) -> Self {
         name.clone_into(&mut self.compressor);
-        self
-    }
-
-    /// Bytes that go out together: a power of two from 16 KiB to 2 MiB; 64 KiB if nothing is said.
-    pub fn folio(mut self, bytes: usize) -> Self {
-        self.folio_bytes = bytes;
         self
     }
 
@@ -157,9 +147,6 @@ impl Builder {
         }
         if self.ram_bytes < RAM_BYTES_MIN {
             return Err(SpaceError::Ram(self.ram_bytes));
-        }
-        if !self.folio_bytes.is_power_of_two() || !(16 << 10..=2 << 20).contains(&self.folio_bytes) {
-            return Err(SpaceError::Folio(self.folio_bytes));
         }
         let _one = Starting::one();
         if Space::current().is_some() {
@@ -341,7 +328,6 @@ impl Space {
         Builder {
             ram_bytes: 256 << 20,
             compressor: DEFAULT_COMPRESSOR.to_owned(),
-            folio_bytes: 64 << 10,
             verify: cfg!(debug_assertions),
             swap_bytes: 0,
             swap_directory: PathBuf::from("/var/tmp"),

@@ -91,7 +91,6 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus).max(1);
     let config = Config {
-        folio_pages: settings.folio_bytes / PAGE_SIZE,
         staging_pages: staging_bytes / PAGE_SIZE,
         handlers: cpu_count,
         own: Vec::new(),

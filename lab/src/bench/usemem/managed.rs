@@ -27,8 +27,6 @@ pub struct Managed {
     pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when most was stored.
     pub compression_ratio: f64,
-    /// Pages stored, by the size of what was stored at once.
-    pub stored_pages_by_folio: BTreeMap<String, u64>,
     /// Pages stored, by the form they were stored in.
     pub forms: BTreeMap<String, u64>,
     /// The counters of the tables that this is compared with.
@@ -38,14 +36,13 @@ pub struct Managed {
 }
 
 /// Counters taken over from the report.
-const COUNTERS: [&str; 14] = [
+const COUNTERS: [&str; 13] = [
     "zswpout",
     "zswpin",
     "zswpwb",
     "refaults",
     "zero_filled",
     "batches",
-    "compress_requests",
     "compress_units",
     "stored_incompressible_pages",
     "reject_compress_poor",
@@ -74,9 +71,6 @@ pub fn run(plan: &Plan, progress: &Progress) -> Result<Managed> {
     command.arg0("uzswap-lab").args(["run", "--quiet", "--report", &path]);
     command.arg("--ram").arg(plan.ram_bytes.to_string());
     command.args(plan.swap.words());
-    if let Some(folio) = &plan.folio {
-        command.arg("--folio").arg(folio);
-    }
     if let Some(compressor) = &plan.compressor {
         command.arg("--compressor").arg(compressor);
     }
@@ -107,7 +101,6 @@ fn managed(driven: Driven, report: Value) -> Managed {
         disk_read_bytes: disk("bytes_read"),
         ram_peak_bytes: number("ram_peak_bytes").unwrap_or(0),
         compression_ratio: report.get("compression_ratio").and_then(Value::as_f64).unwrap_or(0.0),
-        stored_pages_by_folio: pages("stored_pages_by_folio"),
         counters,
         report,
     }

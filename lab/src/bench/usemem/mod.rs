@@ -60,9 +60,6 @@ pub struct UsememArgs {
     ram: String,
     #[command(flatten)]
     swap: SwapArguments,
-    /// Memory evicted together, as of `uzswap run`
-    #[arg(long, value_name = "SIZE")]
-    folio: Option<String>,
     /// Compressor, as of `uzswap run`
     #[arg(long, value_name = "NAME")]
     compressor: Option<String>,
@@ -93,7 +90,6 @@ pub struct Plan {
     job: job::JobArgs,
     ram_bytes: u64,
     swap: SwapArguments,
-    folio: Option<String>,
     compressor: Option<String>,
     batch: Option<u32>,
 }
@@ -229,7 +225,6 @@ impl UsememArgs {
             job: job::JobArgs { tasks, bytes, huge: self.huge, data, progress: false },
             ram_bytes,
             swap: self.swap.clone(),
-            folio: self.folio.clone(),
             compressor: self.compressor.clone(),
             batch: self.batch,
         })
@@ -274,7 +269,6 @@ mod tests {
             size: size.to_owned(),
             ram: ram.to_owned(),
             swap: SwapArguments::default(),
-            folio: None,
             compressor: None,
             batch: None,
             huge: false,

@@ -39,7 +39,6 @@ pub fn table(
     line(&mut text, "peak of memory", &format!("{}", Size::from(managed.ram_peak_bytes)));
     disk(&mut text, managed.disk_written_bytes, managed.disk_read_bytes);
     line(&mut text, "compression ratio", &format!("{:.2}", managed.compression_ratio));
-    stored(&mut text, &managed.stored_pages_by_folio);
     if let Some(forms) = forms_line(&managed.forms) {
         line(&mut text, "stored as", &forms);
     }
@@ -59,7 +58,9 @@ pub fn table(
     if kernel.compressor.is_some() {
         line(&mut text, "compression ratio", &format!("{:.2}", kernel.compression_ratio));
     }
-    stored(&mut text, &kernel.stored_pages_by_folio);
+    for (folio, pages) in kernel.stored_pages_by_folio.iter().filter(|(_, pages)| **pages > 0) {
+        line(&mut text, &format!("pages stored, {folio} folios"), &pages.to_string());
+    }
     counters(&mut text, kernel.counters.iter());
     for (name, value) in &kernel.settings {
         line(&mut text, name, value);
@@ -75,12 +76,6 @@ pub fn table(
 fn disk(text: &mut String, written: u64, read: u64) {
     if written + read > 0 {
         line(text, "disk", &format!("{} written, {} read", Size::from(written), Size::from(read)));
-    }
-}
-
-fn stored(text: &mut String, folios: &BTreeMap<String, u64>) {
-    for (folio, pages) in folios.iter().filter(|(_, pages)| **pages > 0) {
-        line(text, &format!("pages stored, {folio} folios"), &pages.to_string());
     }
 }
 

@@ -24,9 +24,7 @@ use crate::pages::run::{part, PageRun, RunGuard};
 use crate::pages::staging::{self, Frame, Staging};
 use crate::pages::{now_ms, Pages};
 use crate::sync::Userfaultfd;
-use crate::units::{
-    bytes_of, page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, FOLIO_BLOCKS, FOLIO_PAGES,
-};
+use crate::units::{bytes_of, page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES};
 
 /// The back end. All its state is staging's.
 pub(super) struct ByMove(());
@@ -35,13 +33,8 @@ impl ByMove {
     /// With staging that `program` guards.
     pub fn new(config: &Config, program: Userfaultfd) -> Result<(Self, Staging), StartError> {
         let system = |what| move |source| StartError::System { what, source };
-        let folios = config.moves_folios();
-        let staging = match folios {
-            true => Staging::with_folios(config.staging_pages),
-            false => Staging::new(config.staging_pages),
-        };
-        let mut staging = staging.map_err(system("staging memory"))?;
-        staging.discard_window = Some(DiscardWindow::new(program, config.executable, folios)?);
+        let mut staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
+        staging.discard_window = Some(DiscardWindow::new(program, config.executable)?);
         if config.executable {
             staging.allow_execution().map_err(system("executable staging memory"))?;
         }
@@ -85,10 +78,6 @@ impl EvictBackend for ByMove {
                 pages.apply_events();
                 return false;
             };
-            // What leaves a folio's place one by one splits it, and so does what joins it.
-            if pages.staging.is_folios(slot) {
-                return false;
-            }
             // What a page left behind that came back as a copy.
             let left_behind = pages.staging.present(slot) & wanted;
             // SAFETY: the block is locked and is not being compressed, and the pages wanted are the
@@ -182,55 +171,6 @@ impl EvictBackend for ByMove {
             }
         }
         moved != 0
-    }
-
-    fn move_out_folio(&self, pages: &Pages, base: usize) -> bool {
-        let Some(first) = pages.table.try_lock(base) else { return false };
-        let mut run = RunGuard::of(first);
-        run.extend(&pages.table, FOLIO_BLOCKS);
-        let is_whole = |block: &BlockGuard<'_>| {
-            block.mask(PageState::Kernel) == ALL_PAGES && block.slot() == NO_SLOT && !block.is_compressing()
-        };
-        if run.count() < FOLIO_BLOCKS || !run.iter().all(is_whole) {
-            return false;
-        }
-        let Some(first) = pages.staging.take_empty_folio() else { return false };
-        // It may have been split, or replaced, since the clock saw it.
-        let is_huge = || pages.mover.is_huge(base);
-        let Some(quiet) = pages.quiet(&run).filter(|quiet| quiet.is_guarded(0) && is_huge()) else {
-            pages.staging.give_folio(first);
-            return false;
-        };
-        let frame = pages.staging.frame(first, 0);
-        let progress = quiet.move_out(PageRun::new(0, FOLIO_PAGES), frame);
-        let moved: [u32; FOLIO_BLOCKS] = match progress.stop {
-            None => [ALL_PAGES; FOLIO_BLOCKS],
-            // It was split at this very moment, and some pages went one by one.
-            Some(_) => std::array::from_fn(|index| {
-                let offset = index * BLOCK_BYTES;
-                pages.mover.arrived(frame.address() + offset, base + offset, BLOCK_PAGES) as u32
-            }),
-        };
-        if progress.stop.is_some() {
-            // Also because of what is there beside the pages that came, as in `move_run`.
-            pages.staging.spoil_folio(first);
-        }
-        for ((slot, block), mask) in (first..).zip(run.iter()).zip(moved) {
-            note_staged(pages, block, slot, mask);
-            if progress.stop.is_none() {
-                block.set_whole();
-            }
-        }
-        // Only now may events be read: one that discards these pages must find them in the table.
-        drop(quiet);
-        drop(run);
-        for ((index, slot), mask) in (first..).enumerate().zip(moved) {
-            match mask {
-                0 => pages.staging.give(slot),
-                _ => pages.staging.queue(slot, base + index * BLOCK_BYTES),
-            }
-        }
-        moved != [0; FOLIO_BLOCKS]
     }
 
     fn fault_in(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {

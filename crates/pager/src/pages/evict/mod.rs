@@ -75,11 +75,6 @@ pub(in crate::pages) trait EvictBackend: Send + Sync {
         false
     }
 
-    /// Moves a whole huge page out with one call; false when nothing was moved.
-    fn move_out_folio(&self, _pages: &Pages, _base: usize) -> bool {
-        false
-    }
-
     /// Puts whole pages in their place.
     fn fault_in(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed;
 

@@ -82,7 +82,6 @@ mod tests {
     pub fn ledger() -> (ledger::Keeper, Tree) {
         let settings = ledger::Settings {
             budget_bytes: 1 << 30,
-            folio_bytes: 65536,
             compressor: "lz4".into(),
             forms: vec!["lz4".into()],
             ..ledger::Settings::default()

@@ -205,7 +205,7 @@ fn forms(figures: &Figures<'_>) -> String {
     }
     let _ = writeln!(
         text,
-        "</tbody></table>\n<p class=\"dim\">{} calls stored {:.1} pages each; {} pages repeat one word and took \
+        "</tbody></table>\n<p class=\"dim\">{} requests compressed {:.1} pages each; {} pages repeat one word and took \
          no memory.</p></div>",
         figures.count("batches"),
         figures.number("pages_per_batch"),
