@@ -2,8 +2,7 @@
 
 use std::io;
 
-use swapfile::{FileError, ReadFault};
-use uzswap::CommitError;
+use swapfile::ReadFault;
 
 /// A device could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +32,6 @@ pub enum Error {
     /// No thread, or no memory, for the swap file.
     #[error("what writes to the swap file cannot be started: {0}")]
     SwapWriter(#[source] io::Error),
-    /// What is kept in the swap file cannot be read.
-    #[error(transparent)]
-    File(#[from] FileError),
     /// No compressor of that name, or no pool.
     #[error(transparent)]
     Pool(#[from] uzswap::Error),
@@ -71,9 +67,6 @@ pub enum IoError {
         /// The block.
         at: u64,
     },
-    /// What was written before is there, but not durable.
-    #[error("not durable: {0}")]
-    Flush(#[from] CommitError),
     /// A block is in the swap file and cannot be read from there. It stays there.
     #[error("the block at byte {at} cannot be read from byte {offset} of the swap file: {fault}")]
     Disk {
@@ -94,11 +87,8 @@ impl IoError {
         const ENOSPC: i32 = 28;
         match self {
             IoError::OutOfRange => EINVAL,
-            IoError::NoSpace { .. } | IoError::Flush(CommitError::NoSpace) => ENOSPC,
-            IoError::Lost { .. }
-            | IoError::Damaged { .. }
-            | IoError::Disk { .. }
-            | IoError::Flush(CommitError::Io(_)) => EIO,
+            IoError::NoSpace { .. } => ENOSPC,
+            IoError::Lost { .. } | IoError::Damaged { .. } | IoError::Disk { .. } => EIO,
         }
     }
 }

@@ -29,12 +29,7 @@
 //! - Blocks that the swap file cannot give back are an error at every read, until they are written
 //!   or discarded.
 //!
-//! # What is kept
-//!
-//! With a swap file that is kept ([`SwapDisk::open_kept`]) all that was written before a
-//! [`flush`](Device::flush) is there after any end, [`close`](Device::close) or a loss of power. Of
-//! what was written later each block is there, or what it had before. Without such a file a flush
-//! promises nothing.
+//! Nothing outlives the process: a flush promises nothing.
 //!
 //! # Being swapped on
 //!
@@ -61,4 +56,3 @@ pub use device::{Device, Extent};
 pub use error::{Error, IoError};
 pub use split::BLOCK_BYTES;
 pub use swap_disk::SwapDisk;
-pub use swapfile::{FileError, KeyChoice};

@@ -5,19 +5,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use swapfile::{
-    Caching, Config, Disk, EngineChoice, FileError, KeptConfig, KeyChoice, NamedFile, Seal, Space, SwapFile,
-};
+use swapfile::{Caching, Config, Disk, EngineChoice, OpenError, Seal, Space, SwapFile};
 use sys::flusher;
 
 /// The open file, which nothing moves bytes of yet.
-pub struct SwapDisk(What);
-
-enum What {
-    /// Gone at the end.
-    Unnamed { disk: Arc<Disk>, segments: usize, is_plain: bool },
-    /// Kept, for a device.
-    Kept { file: NamedFile, config: KeptConfig },
+pub struct SwapDisk {
+    disk: Arc<Disk>,
+    segments: usize,
+    is_plain: bool,
 }
 
 impl SwapDisk {
@@ -46,45 +41,22 @@ impl SwapDisk {
         let disk = Disk::open(directory, Caching::Direct)
             .and_then(|disk| swapfile::segments_of(size_bytes).map(|segments| (disk, segments)));
         let (disk, segments) = disk.map_err(|error| error.to_string())?;
-        Ok(SwapDisk(What::Unnamed { disk: Arc::new(disk), segments, is_plain }))
-    }
-
-    /// Opens a file that keeps the device that `config` says, or makes it.
-    ///
-    /// # Errors
-    /// Why it cannot be used: it is another device's, in use, damaged, or the key does not fit.
-    pub fn open_kept(path: &Path, key: KeyChoice, config: &crate::Config) -> Result<SwapDisk, FileError> {
-        let kept = KeptConfig {
-            device_bytes: config.size_bytes,
-            unit_bytes: config.unit_bytes as u32,
-            compressor: config.compressor.clone(),
-            key,
-        };
-        let mut file = NamedFile::open(path)?;
-        file.prepare(&kept)?;
-        Ok(SwapDisk(What::Kept { file, config: kept }))
+        Ok(SwapDisk { disk: Arc::new(disk), segments, is_plain })
     }
 
     /// Whether data go past the page cache.
     pub fn is_direct(&self) -> bool {
-        match &self.0 {
-            What::Unnamed { disk, .. } => disk.is_direct(),
-            What::Kept { file, .. } => file.is_direct(),
-        }
+        self.disk.is_direct()
     }
 
     /// The swap file. Threads that move its bytes are children of this one, and inherit its mark;
     /// rings, whose memory is the kernel's, are for servers that others do not swap on.
     ///
     /// # Errors
-    /// When threads or a key cannot be had, or what is kept cannot be read.
-    pub fn start(self, is_swapped_on: bool) -> Result<Arc<SwapFile>, FileError> {
+    /// When threads cannot be had.
+    pub fn start(self, is_swapped_on: bool) -> Result<Arc<SwapFile>, OpenError> {
         let engine = if is_swapped_on { EngineChoice::Threads } else { EngineChoice::Auto };
         let config = Config { engine, ..Config::default() };
-        let disk = match &self.0 {
-            What::Unnamed { disk, .. } => disk.clone(),
-            What::Kept { file, .. } => file.disk(),
-        };
         let spawn = |work: Box<dyn FnOnce() + Send>| -> io::Result<()> {
             let work = move || {
                 if is_swapped_on {
@@ -94,14 +66,9 @@ impl SwapDisk {
             };
             std::thread::Builder::new().name("swap-io".into()).spawn(work).map(drop)
         };
-        let engine = swapfile::engine_on(disk, &config, &spawn)?;
-        match self.0 {
-            What::Unnamed { segments, is_plain, .. } => {
-                let seal = if is_plain { Seal::Plain } else { Seal::Encrypted };
-                let space = Arc::new(Space::private(segments));
-                Ok(SwapFile::with(engine, seal, space, std::process::id(), config.keep_free_percent)?)
-            }
-            What::Kept { file, config } => file.swap_file(engine, &config),
-        }
+        let engine = swapfile::engine_on(self.disk, &config, &spawn)?;
+        let seal = if self.is_plain { Seal::Plain } else { Seal::Encrypted };
+        let space = Arc::new(Space::private(self.segments));
+        SwapFile::with(engine, seal, space, std::process::id(), config.keep_free_percent)
     }
 }

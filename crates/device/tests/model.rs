@@ -280,7 +280,7 @@ impl Run {
             Op::Compact => {
                 self.device.compact();
             }
-            Op::Flush => self.device.flush().unwrap(),
+            Op::Flush => self.device.flush(),
             Op::FailObjects(after) => self.device.pool().fail_objects_after((after > 4).then_some(after)),
             Op::FailLeaves(after) => self.device.pool().fail_leaves_after((after > 1).then_some(after)),
             Op::FailCompressor(every) => self.compressor.store(every, Ordering::Relaxed),

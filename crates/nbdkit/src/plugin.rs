@@ -96,7 +96,7 @@ unsafe extern "C" fn config_complete() -> c_int {
         say("lock= needs ram=: memory is locked in advance");
         return -1;
     }
-    if let Err(reason) = settings.swap.check(settings.config.ram_bytes.is_some(), settings.lock) {
+    if let Err(reason) = settings.swap.check(settings.config.ram_bytes.is_some()) {
         say(&reason);
         return -1;
     }
@@ -108,7 +108,7 @@ unsafe extern "C" fn config_complete() -> c_int {
 unsafe extern "C" fn get_ready() -> c_int {
     let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = settings.as_ref().expect("config_complete was called");
-    match settings.swap.open(&settings.config, settings.lock) {
+    match settings.swap.open(settings.lock) {
         Ok(disk) => {
             if settings.lock == Lock::Try && disk.as_ref().is_some_and(|disk| !disk.is_direct()) {
                 say("lock=try: the swap file goes by the page cache, which takes memory");
@@ -176,9 +176,7 @@ unsafe extern "C" fn unload() {
         writer.stop();
     }
     if let Some(device) = DEVICE.get() {
-        if let Err(error) = device.close() {
-            say(&format!("what was written since the last flush is not kept: {error}"));
-        }
+        device.stop();
     }
 }
 
@@ -189,7 +187,6 @@ unsafe extern "C" fn dump_plugin() {
     println!("uzswap_block_bytes={}", device::BLOCK_BYTES);
     println!("uzswap_size_bytes_max={}", device::SIZE_BYTES_MAX);
     println!("uzswap_swap_file=yes");
-    println!("uzswap_kept_file=yes");
 }
 
 unsafe extern "C" fn open(_readonly: c_int) -> Handle {
@@ -267,12 +264,18 @@ unsafe extern "C" fn pwrite(
 fn end(device: &Device, flags: u32) -> Result<(), IoError> {
     match flags & abi::FLAG_FUA {
         0 => Ok(()),
-        _ => device.flush(),
+        _ => {
+            device.flush();
+            Ok(())
+        }
     }
 }
 
 unsafe extern "C" fn flush(_handle: Handle, _flags: u32) -> c_int {
-    serve(Device::flush)
+    serve(|device| {
+        device.flush();
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn trim(_handle: Handle, count: u32, offset: u64, flags: u32) -> c_int {

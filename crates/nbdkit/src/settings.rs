@@ -1,7 +1,6 @@
 //! What the command line says: `key=value`, by nbdkit's own rules for sizes and truth.
 
 use std::ffi::{c_char, CStr, CString};
-use std::path::PathBuf;
 
 use device::Config;
 
@@ -38,9 +37,6 @@ pub const HELP: &CStr = c"size=SIZE      (required) bytes of the device
 ram=SIZE       most memory for what is stored; no bound without it
 swap=SIZE      a file on disk for what ram has no room for, as large as that
 swap-dir=DIR   directory for that file, which has no name there; default /var/tmp
-swap-file=FILE  instead of swap=: keep all of the disk in FILE, made when it is not
-               there; what was flushed outlives a loss of power
-swap-key=FILE  its key, 32 random bytes; made with it when it is not there
 swap-plain=BOOL  leave out encryption: for disks that are encrypted below
 compressor=NAME  default auto; --dump-plugin lists all
 unit=SIZE      bytes compressed as one: 4k (default) to 64k
@@ -48,6 +44,9 @@ queues=N       requests compressed at once; default one a CPU
 checksums=BOOL keep and check a checksum of each block
 lock=no|yes|try  be fit to be swapped on: lock ram in advance
 stats=FILE     write figures there each second, as JSON";
+
+const NO_KEPT_DISK: &str = "swap-file= and swap-key= are gone: a disk does not outlive its server; swap=SIZE gives it a file for what ram \
+                            has no room for, and nbdkit's file plugin keeps one";
 
 impl Settings {
     /// Takes one setting. What is wrong with it was said when the answer is an error.
@@ -73,9 +72,11 @@ impl Settings {
             b"stats" => self.stats = Some(text()?.to_owned()),
             b"swap" => self.swap.size_bytes = Some(size(value)?),
             b"swap-dir" => self.swap.directory = Some(text()?.into()),
-            b"swap-file" => self.swap.file = Some(absolute(text()?)?),
-            b"swap-key" => self.swap.key = Some(absolute(text()?)?),
             b"swap-plain" => self.swap.is_plain = Some(truth(value)?),
+            b"swap-file" | b"swap-key" => {
+                say(NO_KEPT_DISK);
+                return Err(());
+            }
             other => {
                 say(&format!("there is no setting {:?}; see nbdkit --help", String::from_utf8_lossy(other)));
                 return Err(());
@@ -83,11 +84,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// A path as the user meant it, wherever nbdkit goes later.
-fn absolute(path: &str) -> Result<PathBuf, ()> {
-    std::path::absolute(path).map_err(|error| say(&format!("{path}: {error}")))
 }
 
 fn size(value: &CStr) -> Result<u64, ()> {

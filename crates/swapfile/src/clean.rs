@@ -7,7 +7,7 @@ use crate::pack::last_directory;
 use crate::place::{GRAIN_BYTES, SEGMENT_BYTES};
 use crate::segments::Candidate;
 use crate::writer::{Age, Writer};
-use crate::{Pack, Place, Record, SwapFile, WriteError, BLOCK_BYTES};
+use crate::{Pack, Place, Record, SwapFile, WriteError};
 
 /// A segment that is live to more than this is left alone: moving it frees little.
 const LIVE_PERCENT_MAX: u64 = 75;
@@ -153,12 +153,6 @@ impl Writer {
             let segment = candidate.number as u32;
             let Some((start, records)) = last_directory(segment, generation, &mut buffer[..end], &file.seal)
             else {
-                if file.kept.is_some() {
-                    // How far the segment was filled is not known of one that was written by
-                    // another run: this looks for it.
-                    end -= BLOCK_BYTES;
-                    continue;
-                }
                 // A pack that could not be written, or damage: what lies before it can still be
                 // found by who holds it.
                 file.counts.reads_failed.add(1);

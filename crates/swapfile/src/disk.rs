@@ -90,11 +90,6 @@ impl Disk {
         files::room(&self.file)
     }
 
-    /// Ends when all that was written is durable.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
-
     pub(crate) fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         files::reserve(&self.file, offset, len)
     }

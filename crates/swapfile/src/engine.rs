@@ -90,13 +90,6 @@ pub trait Engine: Send + Sync {
     /// What the file system says.
     fn room(&self) -> io::Result<Room>;
 
-    /// Ends when all that was written is durable: it is there after a loss of power.
-    ///
-    /// # Errors
-    /// The disk's error. Data written since the last call may be lost then, even if a later call
-    /// succeeds.
-    fn sync(&self) -> io::Result<()>;
-
     /// Whether none of the engine's own threads is at work. An unused engine becomes idle soon, and
     /// stays so.
     fn is_idle(&self) -> bool {

@@ -47,8 +47,6 @@ pub struct Rates {
     pub reserve_enospc: u16,
     /// Segments whose blocks cannot be given back.
     pub release_fails: u16,
-    /// Syncs that end with EIO.
-    pub sync_eio: u16,
 }
 
 /// What is to go wrong. Shared with the engine.
@@ -248,13 +246,6 @@ impl Engine for FaultyEngine {
         match self.faults.happens(|rates| rates.release_fails) {
             true => Err(io::Error::from_raw_os_error(95)),
             false => self.inner.release(offset, len),
-        }
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        match self.faults.happens(|rates| rates.sync_eio) {
-            true => Err(io::Error::from_raw_os_error(5)),
-            false => self.inner.sync(),
         }
     }
 

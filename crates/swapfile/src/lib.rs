@@ -11,7 +11,6 @@
 //! - Written is what the disk said it wrote. A write that fails is tried elsewhere; then it is an
 //!   error, and the objects are where they were.
 //! - The file takes no more than it may, leaves the disk some room, and gives back what is free.
-//! - A file with a name may be kept from run to run ([`SwapFile::open_kept`]).
 //! - Processes of a tree may share a file, each with a writer of its own ([`Space`]).
 //!
 //! Nothing is thread-local, nothing process-wide; threads are started by a function of the
@@ -25,7 +24,6 @@ mod counters;
 mod disk;
 mod engine;
 mod faults;
-mod kept;
 mod memory;
 mod pack;
 mod place;
@@ -48,10 +46,6 @@ pub use counters::{Counters, LATENCY_BUCKETS};
 pub use disk::Disk;
 pub use engine::{Done, Engine, Kind, Lane, Room, Transfer};
 pub use faults::{Fault, Faults, FaultyEngine, Rates};
-pub use kept::{
-    FileError, Identity, Index, IndexPage, KeptConfig, KeyChoice, NamedFile, INDEX_GROUP, INDEX_PAGES,
-    TOP_GROUP,
-};
 pub use memory::MemoryEngine;
 pub use pack::{Pack, Record, PACK_BYTES_MAX, TOGETHER_MAX};
 pub use place::{Place, BLOCK_BYTES, GRAIN_BYTES, OBJECT_BYTES_MAX, SEGMENTS_MAX, SEGMENT_BYTES};

@@ -126,7 +126,7 @@ impl Pack {
             slot,
             records,
             positions,
-            used: seal.head_bytes(),
+            used: 0,
             tail: seal.tail_bytes(),
         }
     }
@@ -223,15 +223,11 @@ impl Pack {
     pub(crate) fn seal(&mut self, seal: &Sealer) {
         let (total, slot) = (self.bytes(), self.slot);
         assert!(total <= slot.capacity as usize);
-        let head = seal.head(slot.segment, slot.generation);
         let buffer = self.buffer.as_mut().expect("a pack that is sealed has its buffer");
         for (record, &position) in self.records.iter().zip(&self.positions) {
             let start = position as usize;
             let sealed = &mut buffer[start..start + record.len as usize + self.tail];
             seal.seal(slot.nonce(start, false), b"", sealed);
-        }
-        if let Some(head) = head {
-            buffer[..head.len()].copy_from_slice(&head);
         }
         let footer = Footer {
             generation: slot.generation,
@@ -325,7 +321,6 @@ pub(crate) fn last_directory(
     }
     let start = end.checked_sub((footer.blocks as usize).checked_mul(BLOCK_BYTES)?)?;
     let at = start.checked_add(footer.directory as usize)?;
-    seal.is_headed(segment, generation, &bytes[start..]).then_some(())?;
     let len = (footer.objects as usize).checked_mul(RECORD_BYTES)?.checked_add(seal.tail_bytes())?;
     if !at.is_multiple_of(GRAIN_BYTES) || at.checked_add(len)? > footer_at {
         return None;

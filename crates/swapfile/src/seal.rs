@@ -9,14 +9,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 
 use aegis::aegis128l::Aegis128L;
 
-use crate::kept::{Stamps, HEAD_BYTES};
 use crate::secret::{wipe, Secret};
 
-pub(crate) const KEY_BYTES: usize = 16;
+const KEY_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 const SUM_BYTES: usize = 8;
 
@@ -78,32 +76,17 @@ impl Drop for SegmentKey {
     }
 }
 
-enum Keys {
-    /// A file of this run: a key for each segment.
-    Segments(Box<[SegmentKey]>),
-    /// A file that is kept: one key, and the segments' stamps, of which nonces are made; no stamps
-    /// where nonces are the caller's.
-    File(Secret<KEY_BYTES>, Option<Arc<Stamps>>),
-}
-
 /// Seals the objects of a file.
 pub(crate) struct Sealer {
     is_encrypted: bool,
-    keys: Keys,
+    keys: Box<[SegmentKey]>,
 }
 
 impl Sealer {
-    /// For a file of this run with so many segments.
+    /// For a file with so many segments.
     pub(crate) fn new(seal: Seal, segments: usize) -> Sealer {
         let keys = (0..segments).map(|_| SegmentKey::default()).collect();
-        Sealer { is_encrypted: seal == Seal::Encrypted, keys: Keys::Segments(keys) }
-    }
-
-    /// For a file that is kept: with its key, if it is encrypted, and the stamps of its segments,
-    /// if it is for what lies in these.
-    pub(crate) fn of_kept(key: Option<Secret<KEY_BYTES>>, stamps: Option<Arc<Stamps>>) -> Sealer {
-        let is_encrypted = key.is_some();
-        Sealer { is_encrypted, keys: Keys::File(key.unwrap_or_else(Secret::zero), stamps) }
+        Sealer { is_encrypted: seal == Seal::Encrypted, keys }
     }
 
     /// A segment was taken: what is sealed there from now on has nothing in common with what was
@@ -112,45 +95,26 @@ impl Sealer {
     /// # Errors
     /// When the kernel gives no random bytes.
     pub(crate) fn renew(&self, segment: usize) -> io::Result<()> {
-        match &self.keys {
-            Keys::Segments(keys) => keys[segment].set(Secret::random()?.bytes()),
-            Keys::File(_, stamps) => stamps.iter().for_each(|stamps| stamps.renew(segment)),
-        }
+        self.keys[segment].set(Secret::random()?.bytes());
         Ok(())
     }
 
     /// Nothing of this process's is in a segment any more.
     pub(crate) fn forget(&self, segment: usize) {
-        if let Keys::Segments(keys) = &self.keys {
-            keys[segment].set(&[0; KEY_BYTES]);
-        }
+        self.keys[segment].set(&[0; KEY_BYTES]);
     }
 
     /// The key of a segment with all bits inverted.
     #[cfg(test)]
     pub(crate) fn inverted_key(&self, segment: usize) -> Vec<u8> {
-        let Keys::Segments(keys) = &self.keys else { panic!("a file with one key") };
-        let words = keys[segment].0.iter().map(|word| !word.load(Ordering::Relaxed));
+        let words = self.keys[segment].0.iter().map(|word| !word.load(Ordering::Relaxed));
         words.flat_map(u64::to_ne_bytes).collect()
     }
 
-    /// The key for a place, and the nonce; `None` where nothing is sealed.
-    fn at(&self, nonce: Nonce) -> Option<([u8; KEY_BYTES], [u8; 16])> {
-        match &self.keys {
-            Keys::Segments(keys) => {
-                let key = keys[nonce.segment as usize].get();
-                (key != [0; KEY_BYTES]).then(|| (key, nonce.bytes()))
-            }
-            Keys::File(key, Some(stamps)) => Some((*key.bytes(), stamps.nonce(nonce))),
-            Keys::File(key, None) => Some((*key.bytes(), nonce.bytes())),
-        }
-    }
-
-    fn stamps(&self) -> Option<&Stamps> {
-        match &self.keys {
-            Keys::File(_, stamps) => stamps.as_deref(),
-            Keys::Segments(_) => None,
-        }
+    /// The key for a place; `None` where nothing is sealed.
+    fn key(&self, nonce: Nonce) -> Option<[u8; KEY_BYTES]> {
+        let key = self.keys[nonce.segment as usize].get();
+        (key != [0; KEY_BYTES]).then_some(key)
     }
 
     /// Whether objects are encrypted.
@@ -160,25 +124,7 @@ impl Sealer {
 
     /// Bytes of the keys' table.
     pub(crate) fn bytes(&self) -> usize {
-        match &self.keys {
-            Keys::Segments(keys) => size_of_val(&**keys),
-            Keys::File(..) => 0,
-        }
-    }
-
-    /// Bytes that each pack begins with.
-    pub(crate) fn head_bytes(&self) -> usize {
-        self.stamps().map_or(0, |_| HEAD_BYTES)
-    }
-
-    /// What each pack begins with.
-    pub(crate) fn head(&self, segment: u32, generation: u32) -> Option<[u8; HEAD_BYTES]> {
-        self.stamps().map(|stamps| stamps.head(segment, generation))
-    }
-
-    /// Whether a pack begins as one of the segment does that is there now.
-    pub(crate) fn is_headed(&self, segment: u32, generation: u32, pack: &[u8]) -> bool {
-        self.head(segment, generation).is_none_or(|head| pack.starts_with(&head))
+        size_of_val(&*self.keys)
     }
 
     /// Bytes behind each object.
@@ -195,8 +141,17 @@ impl Sealer {
     /// # Panics
     /// When the segment was not taken.
     pub(crate) fn seal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) {
-        let (mut key, nonce) = self.at(nonce).expect("a segment that is written to has a key");
-        self.seal_by(&key, nonce, context, bytes);
+        let mut key = self.key(nonce).expect("a segment that is written to has a key");
+        let nonce = nonce.bytes();
+        let (body, tail) = bytes.split_at_mut(bytes.len() - self.tail_bytes());
+        if self.is_encrypted {
+            let mut cipher = Aegis128L::<TAG_BYTES>::new(&key, &nonce);
+            tail.copy_from_slice(&cipher.encrypt_in_place(body, context));
+            // SAFETY: a key and a nonce, which are bytes.
+            unsafe { wipe(&mut cipher) };
+        } else {
+            tail.copy_from_slice(&checksum(mixed(&key, nonce), context, body).to_le_bytes());
+        }
         // SAFETY: bytes.
         unsafe { wipe(&mut key) };
     }
@@ -205,41 +160,11 @@ impl Sealer {
     /// they are anything.
     #[must_use]
     pub(crate) fn unseal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) -> bool {
-        let Some((mut key, nonce)) = self.at(nonce) else { return false };
-        let is_whole = self.unseal_by(&key, nonce, context, bytes);
+        let Some(mut key) = self.key(nonce) else { return false };
+        let is_whole = self.unseal_by(&key, nonce.bytes(), context, bytes);
         // SAFETY: bytes.
         unsafe { wipe(&mut key) };
         is_whole
-    }
-
-    /// [`Sealer::seal`] in a file that is kept, with a nonce of the caller's.
-    pub(crate) fn seal_with(&self, nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) {
-        self.seal_by(self.file_key(), nonce, context, bytes);
-    }
-
-    /// [`Sealer::unseal`] in a file that is kept, with a nonce of the caller's.
-    #[must_use]
-    pub(crate) fn unseal_with(&self, nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) -> bool {
-        self.unseal_by(self.file_key(), nonce, context, bytes)
-    }
-
-    fn file_key(&self) -> &[u8; KEY_BYTES] {
-        match &self.keys {
-            Keys::File(key, _) => key.bytes(),
-            Keys::Segments(_) => unreachable!("nonces of the caller's are for files that are kept"),
-        }
-    }
-
-    fn seal_by(&self, key: &[u8; KEY_BYTES], nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) {
-        let (body, tail) = bytes.split_at_mut(bytes.len() - self.tail_bytes());
-        if self.is_encrypted {
-            let mut cipher = Aegis128L::<TAG_BYTES>::new(key, &nonce);
-            tail.copy_from_slice(&cipher.encrypt_in_place(body, context));
-            // SAFETY: a key and a nonce, which are bytes.
-            unsafe { wipe(&mut cipher) };
-        } else {
-            tail.copy_from_slice(&checksum(mixed(key, nonce), context, body).to_le_bytes());
-        }
     }
 
     fn unseal_by(&self, key: &[u8; KEY_BYTES], nonce: [u8; 16], context: &[u8], bytes: &mut [u8]) -> bool {
@@ -257,8 +182,7 @@ impl Sealer {
     }
 }
 
-/// What a checksum begins with: the place, and the random bytes that the segment has; none in a
-/// file that is kept.
+/// What a checksum begins with: the place, and the random bytes that the segment has.
 fn mixed(key: &[u8; KEY_BYTES], mut nonce: [u8; 16]) -> [u8; 16] {
     nonce.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
     nonce
@@ -268,7 +192,7 @@ const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Four multiply-and-rotate lanes over words. Every step is a bijection of its lane, so a change
 /// within one lane is always seen; others go unseen once in 2^64.
-pub(crate) fn checksum(nonce: [u8; 16], context: &[u8], bytes: &[u8]) -> u64 {
+fn checksum(nonce: [u8; 16], context: &[u8], bytes: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);

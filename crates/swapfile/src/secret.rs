@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
     use crate::seal::{Nonce, Sealer};
-    use crate::{KeptConfig, KeyChoice, NamedFile, Seal};
+    use crate::Seal;
 
     /// How often bytes occur in this process's memory; they are given inverted, so as not to be
     /// found here.
@@ -84,10 +84,6 @@ mod tests {
         count
     }
 
-    fn inverted(key: &[u8]) -> Vec<u8> {
-        key.iter().map(|byte| !byte).collect()
-    }
-
     #[test]
     fn a_wiped_value_is_zero() {
         let mut secret = Secret::<32>::random().unwrap();
@@ -114,28 +110,5 @@ mod tests {
         assert_eq!(occurrences(&keys[2]), 0, "a segment was let go");
         drop(sealer);
         keys.iter().for_each(|key| assert_eq!(occurrences(key), 0));
-    }
-
-    #[test]
-    fn the_key_of_a_file_leaves_nothing_behind() {
-        let directory = std::path::PathBuf::from(format!("/var/tmp/uzswap-wiped-{}", std::process::id()));
-        sys::owned::make_directory(&directory).unwrap();
-        let (file, key) = (directory.join("disk"), directory.join("key"));
-        let config = KeptConfig {
-            device_bytes: 16 << 20,
-            unit_bytes: 4096,
-            compressor: "lz4".into(),
-            key: KeyChoice::File(key.clone()),
-        };
-        for _ in 0..2 {
-            NamedFile::open(&file).unwrap().prepare(&config).unwrap();
-        }
-        let (mut bytes, file) = ([0u8; 32], File::open(&key).unwrap());
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        let key = inverted(&bytes);
-        // SAFETY: bytes.
-        unsafe { wipe(&mut bytes) };
-        std::fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(occurrences(&key), 0);
     }
 }

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::place::{GRAIN_BYTES, SEGMENT_BYTES};
-
 /// Added to the live grains while a segment is written to.
 const OPEN: u32 = 1 << 30;
 /// Added while it is cleaned.
@@ -87,15 +85,6 @@ impl Segments {
         let before = self.all[number].live.fetch_sub(amount, Ordering::AcqRel);
         assert!(before >= amount, "what dies was alive");
         before == amount
-    }
-
-    /// Adds grains to a closed segment of a file that is kept, of which no more is known than what
-    /// lives there; returns whether it can have so many. No other thread uses the segment yet.
-    pub(crate) fn adopt(&self, number: usize, grains: u32) -> bool {
-        let segment = &self.all[number];
-        segment.filled.store(SEGMENT_BYTES as u32, Ordering::Relaxed);
-        let before = segment.live.fetch_add(grains, Ordering::Relaxed);
-        before + grains <= (SEGMENT_BYTES / GRAIN_BYTES) as u32
     }
 
     pub(crate) fn set_filled(&self, number: usize, bytes: u32) {

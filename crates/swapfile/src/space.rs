@@ -243,18 +243,6 @@ impl Space {
         None
     }
 
-    /// Has a row hold a segment that is in use since another run had this file; not if it is held.
-    /// No other process uses the table yet.
-    pub(crate) fn adopt(&self, row: usize, number: usize, generation: u32) -> bool {
-        if Word(self.segment(number).load(Ordering::Relaxed)).state() != HOLE {
-            return false;
-        }
-        self.segment(number).store(Word::new(generation, HELD, 1).0, Ordering::Release);
-        self.word(IN_USE).fetch_add(1, Ordering::Relaxed);
-        self.bits(row, number).fetch_or(1 << (number % 64), Ordering::AcqRel);
-        true
-    }
-
     /// Holes that were given blocks: they are taken before others now. Where another process gave
     /// some of the blocks back since, a segment has none after all, which is found out by writing.
     pub(crate) fn keep(&self, range: std::ops::Range<usize>) {

@@ -10,7 +10,6 @@ use crate::buffer::Buffers;
 use crate::counters::{Counters, Counts};
 use crate::disk::Disk;
 use crate::engine::{Engine, Lane};
-use crate::kept::Kept;
 use crate::place::{grains, GRAIN_BYTES, SEGMENTS_MAX, SEGMENT_BYTES};
 use crate::seal::Sealer;
 use crate::segments::Segments;
@@ -46,8 +45,6 @@ pub struct SwapFile {
     /// Rows that were made for children: the writer closes its logs when there is another one.
     pub(crate) forks: AtomicUsize,
     pub(crate) has_writer: AtomicBool,
-    /// What a file has that is kept.
-    pub(crate) kept: Option<Kept>,
 }
 
 struct Lanes {
@@ -139,19 +136,8 @@ impl SwapFile {
         keep_free_percent: u8,
     ) -> Result<Arc<SwapFile>, OpenError> {
         let seal = Sealer::new(seal, space.segments());
-        SwapFile::of_parts(engine, seal, space, owner, keep_free_percent, None).map(Arc::new)
-    }
-
-    pub(crate) fn of_parts(
-        engine: Arc<dyn Engine>,
-        seal: Sealer,
-        space: Arc<Space>,
-        owner: u32,
-        keep_free_percent: u8,
-        kept: Option<Kept>,
-    ) -> Result<SwapFile, OpenError> {
         let row = space.join(owner).ok_or(OpenError::NoRow)?;
-        Ok(SwapFile {
+        Ok(Arc::new(SwapFile {
             seal,
             row: AtomicUsize::new(row),
             segments: Segments::new(space.segments()),
@@ -163,8 +149,7 @@ impl SwapFile {
             packs: AtomicUsize::new(PACKS_MAX),
             forks: AtomicUsize::new(0),
             has_writer: AtomicBool::new(false),
-            kept,
-        })
+        }))
     }
 
     /// Has at most so many writes be in flight from now on: each has 256 KiB of memory.
@@ -191,8 +176,7 @@ impl SwapFile {
 
     /// Bytes of memory that its tables take, and the buffers that are kept at most.
     pub fn memory_bytes_max(&self) -> u64 {
-        let kept = self.kept.as_ref().map_or(0, Kept::memory_bytes);
-        (self.table_bytes() + kept + Buffers::bytes_max()) as u64
+        (self.table_bytes() + Buffers::bytes_max()) as u64
     }
 
     fn table_bytes(&self) -> usize {
@@ -238,14 +222,8 @@ impl SwapFile {
     }
 
     pub(crate) fn let_go(&self, segment: usize) {
-        match &self.kept {
-            // What is durable may still name it.
-            Some(kept) => kept.let_go_later(segment),
-            None => {
-                self.seal.forget(segment);
-                self.space.let_go(self.row(), segment);
-            }
-        }
+        self.seal.forget(segment);
+        self.space.let_go(self.row(), segment);
     }
 
     pub(crate) fn row(&self) -> usize {

@@ -131,10 +131,6 @@ impl Engine for Threads {
         self.shared.disk.room()
     }
 
-    fn sync(&self) -> io::Result<()> {
-        self.shared.disk.sync()
-    }
-
     fn is_idle(&self) -> bool {
         lock(&self.shared.queue).jobs.is_empty() && self.shared.busy.load(Ordering::SeqCst) == 0
     }

@@ -60,10 +60,6 @@ impl Engine for Uring {
     fn room(&self) -> io::Result<Room> {
         self.disk.room()
     }
-
-    fn sync(&self) -> io::Result<()> {
-        self.disk.sync()
-    }
 }
 
 struct UringLane {

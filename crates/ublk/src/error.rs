@@ -55,9 +55,6 @@ pub enum Error {
         /// Why.
         reason: io::Error,
     },
-    /// The disk is gone, and what was written to it last is not kept.
-    #[error("what was written since the last flush is not kept: {0}")]
-    Close(#[source] device::IoError),
     /// A thread may not be made fit to be swapped on.
     #[error(transparent)]
     Flusher(#[from] sys::flusher::FlusherError),

@@ -72,11 +72,15 @@ impl Request {
     pub(crate) fn serve(&self, device: &Device, bytes: &mut [u8]) -> Result<(), i32> {
         let done = match self.operation {
             Operation::Read => device.read(self.at, bytes),
-            Operation::Write { is_durable: false } => device.write(self.at, bytes),
-            Operation::Write { is_durable: true } => {
-                device.write(self.at, bytes).and_then(|()| device.flush())
+            Operation::Write { is_durable } => device.write(self.at, bytes).map(|()| {
+                if is_durable {
+                    device.flush();
+                }
+            }),
+            Operation::Flush => {
+                device.flush();
+                Ok(())
             }
-            Operation::Flush => device.flush(),
             Operation::WriteZeroes => device.zero(self.at, self.len as u64),
             Operation::Discard => device.discard(self.at, self.len as u64),
             Operation::Unknown => return Err(-libc::EOPNOTSUPP),

@@ -263,12 +263,11 @@ impl Server {
     /// [`is_busy`]: Self::is_busy
     ///
     /// # Errors
-    /// [`Error::Command`], [`Error::Close`].
+    /// [`Error::Command`].
     pub fn stop(mut self) -> Result<(), Error> {
         let ended = self.end();
-        // In every case, written data is to be kept.
-        let closed = self.device.close().map_err(Error::Close);
-        ended.and(closed)
+        self.device.stop();
+        ended
     }
 
     /// In this order: the queues serve what is in flight while the disk goes away, and end when it

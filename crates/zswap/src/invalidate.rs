@@ -16,9 +16,6 @@ impl Zswap {
         if count == 0 || !in_range(first_key, count) {
             return 0;
         }
-        if let Some(kept) = &self.kept {
-            kept.note_forgotten(group, first_key, count);
-        }
         match self.group(group) {
             Some(cell) => self.erase(cell, first_key, count),
             None => 0,
@@ -59,7 +56,6 @@ impl Zswap {
             }
             if mask != 0 {
                 cell.remove(&mut state, &self.slabs, name, mask, &mut freed);
-                self.note_changed(key_high);
                 pages += u64::from(mask.count_ones());
             }
             if !freed.has_room() {

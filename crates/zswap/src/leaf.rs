@@ -260,12 +260,6 @@ impl Leaf {
         self.words[slot] = word;
     }
 
-    /// Publishes a page whose object an earlier run left in the swap file.
-    pub(crate) fn insert_on_disk(&mut self, slot: usize, entry: DiskEntry) {
-        self.insert(slot, entry.0, false);
-        self.on_disk |= 1 << slot;
-    }
-
     /// The pages still stored of the unit that the page at `slot`, which has an object, belongs to.
     pub(crate) fn unit_of(&self, slot: usize) -> u16 {
         let source = self.source(slot);

@@ -428,10 +428,7 @@ impl Zswap {
                 leaf.chances = leaf.chances.max(1);
             }
             match keep {
-                Keep::Exclusive => {
-                    cell.remove(&mut state, &self.slabs, name, part, &mut freed);
-                    self.note_changed(key_high);
-                }
+                Keep::Exclusive => cell.remove(&mut state, &self.slabs, name, part, &mut freed),
                 Keep::Shared => leaf.chances = leaf.chances.max(1),
             }
         }

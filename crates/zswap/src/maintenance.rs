@@ -39,11 +39,6 @@ impl Zswap {
             true => self.clean(&mut shrinker, segments_max),
             false => CleanReport::default(),
         };
-        if cleaned.segments + cleaned.unreadable > 0 {
-            // What was cleaned of a file that is kept is free with the next commit. One that fails
-            // is tried again.
-            let _ = self.commit_with(&mut shrinker);
-        }
         MaintenanceReport {
             segments_cleaned: cleaned.segments,
             objects_moved: cleaned.objects,
@@ -91,9 +86,6 @@ struct Holder<'a>(&'a Zswap);
 impl Owner for Holder<'_> {
     fn holds(&self, record: &Record, place: Place) -> bool {
         let zswap = self.0;
-        if zswap.leave_index(record, place) {
-            return false;
-        }
         let Some(cell) = zswap.group(Group(record.group)) else { return false };
         let mut state = cell.lock();
         let Some(name) = state.tree.find(&zswap.slabs, (record.key >> LEAF_BITS) as u32) else {
@@ -116,9 +108,7 @@ impl Owner for Holder<'_> {
                 state = cell.wait(state);
                 continue;
             }
-            let is_needed = leaf.move_on_disk(first, pages, from, to) != 0;
-            zswap.note_changed((record.key >> LEAF_BITS) as u32);
-            return is_needed;
+            return leaf.move_on_disk(first, pages, from, to) != 0;
         }
         false
     }

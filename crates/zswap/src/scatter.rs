@@ -50,7 +50,7 @@ impl Zswap {
         let raw_allowed = self.can_write_back(group, cell);
         if let Err(error) = self.admit(group, cell) {
             for (key, count) in runs_of(pages) {
-                self.lose(group, cell, key, count);
+                self.erase(cell, key, count);
             }
             return Err(error);
         }
@@ -90,7 +90,7 @@ impl Zswap {
             if refused & mask != 0 {
                 all |= mask;
                 for (key, count) in runs_of(part) {
-                    self.lose(folio.group, folio.cell, key, count);
+                    self.erase(folio.cell, key, count);
                 }
             }
         }
@@ -215,13 +215,8 @@ impl Zswap {
                 chances,
                 &mut freed,
             );
-            match published {
-                Ok(()) => {
-                    if let Some(kept) = &self.kept {
-                        kept.note_stored(folio.group, key, range.len() as u64);
-                    }
-                }
-                Err(_) => lost |= (u64::MAX >> (64 - range.len())) << range.start,
+            if published.is_err() {
+                lost |= (u64::MAX >> (64 - range.len())) << range.start;
             }
         }
         drop(state);

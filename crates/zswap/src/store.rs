@@ -95,7 +95,7 @@ impl Zswap {
         let stored =
             self.admit(group, cell).and_then(|()| self.store_folio(group, cell, key, pages, raw_allowed));
         if stored.is_err() {
-            self.lose(group, cell, key, pages.len() as u64);
+            self.erase(cell, key, pages.len() as u64);
         }
         stored
     }
@@ -113,18 +113,9 @@ impl Zswap {
         let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
         let stored = self.store_folio(group, cell, key, pages, true);
         if stored.is_err() {
-            self.lose(group, cell, key, pages.len() as u64);
+            self.erase(cell, key, pages.len() as u64);
         }
         stored
-    }
-
-    /// The old content is gone after a store that failed; a kept swap file records that as
-    /// intended.
-    pub(crate) fn lose(&self, group: Group, cell: &GroupCell, key: u64, count: u64) {
-        if let Some(kept) = &self.kept {
-            kept.note_lost(group, key, count);
-        }
-        self.erase(cell, key, count);
     }
 
     fn store_folio(
@@ -275,9 +266,6 @@ impl Zswap {
             }
             self.events.reject_kmemcache_fail.add(1);
             return Err(StoreError::NoMemory);
-        }
-        if let Some(kept) = &self.kept {
-            kept.note_stored(folio.group, key, cut.pages as u64);
         }
         if done + cut.pages == all_pages.len() {
             cell.numbers().zswpout.add(all_pages.len() as u64);

@@ -37,20 +37,20 @@ struct Pinned<'a> {
 }
 
 /// What of a leaf goes: its objects, with their units' first slots.
-pub(crate) struct Going {
+struct Going {
     records: [Record; TOGETHER_MAX],
     entries: [Entry; TOGETHER_MAX],
     len: usize,
 }
 
 impl Going {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0, mark: 0 };
         Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 }
     }
 
     /// Takes the objects in the pool of a leaf's pages.
-    pub(crate) fn fill(&mut self, leaf: &Leaf, group: Group, mask: u16, mark: u16) {
+    fn fill(&mut self, leaf: &Leaf, group: Group, mask: u16, mark: u16) {
         let mut left = mask;
         for slot in slots(mask) {
             if left >> slot & 1 == 0 {
@@ -73,7 +73,7 @@ impl Going {
     }
 
     /// Copies the objects, which stay during the call, into a pack; false when they do not fit.
-    pub(crate) fn copy(&self, zswap: &Zswap, pack: &mut Pack) -> bool {
+    fn copy(&self, zswap: &Zswap, pack: &mut Pack) -> bool {
         let (records, entries) = (self.records(), &self.entries[..self.len]);
         let Some(first) = pack.add(records) else { return false };
         for (number, (record, &entry)) in records.iter().zip(entries).enumerate() {
@@ -106,7 +106,6 @@ impl Zswap {
     pub(crate) fn swap_out(&self, shrinker: &mut Shrinker, target_bytes: u64) -> ShrinkReport {
         let mut report = ShrinkReport::default();
         let mut cleaned = false;
-        self.commit_if_wanted(shrinker);
         while !report.reached && report.failures < FAILURES_MAX {
             let now = self.pool_bytes();
             if now <= target_bytes {
@@ -142,7 +141,6 @@ impl Zswap {
         let mut report = ShrinkReport::default();
         let Some(file) = &self.config.swap else { return report };
         let mut shrinker = lock(&self.shrinker);
-        self.commit_if_wanted(&mut shrinker);
         let round = self.write_oldest(&mut shrinker, None, bytes, &mut report);
         report.reached = round.bytes >= bytes && report.failures == 0;
         if report.no_space {
@@ -222,7 +220,7 @@ impl Zswap {
             self.hand_over(pack, &mut writer, report);
         }
         while let Some(finished) = writer.poll(true) {
-            self.settle(&mut writer, finished, true, report);
+            self.settle(&mut writer, finished, report);
         }
         shrinker.writer = Some(writer);
         round
@@ -303,7 +301,7 @@ impl Zswap {
             return;
         }
         while let Some(finished) = writer.poll(!writer.is_ready()) {
-            self.settle(writer, finished, true, report);
+            self.settle(writer, finished, report);
         }
         writer.submit(Age::New, pack);
     }
@@ -317,14 +315,8 @@ impl Zswap {
         self.events.reject_reclaim_fail.add(1);
     }
 
-    /// The end of a write. `is_news`: an index that is kept does not know of it yet.
-    pub(crate) fn settle(
-        &self,
-        writer: &mut Writer,
-        finished: Finished,
-        is_news: bool,
-        report: &mut ShrinkReport,
-    ) {
+    /// The end of a write.
+    fn settle(&self, writer: &mut Writer, finished: Finished, report: &mut ShrinkReport) {
         if let Err(error) = &finished.result {
             self.count_failure(error, report);
         }
@@ -339,14 +331,14 @@ impl Zswap {
                 leaf[len] = Some(next);
                 len += 1;
             }
-            report.pages_written += self.settle_leaf(&leaf[..len], is_written, is_news);
+            report.pages_written += self.settle_leaf(&leaf[..len], is_written);
         }
         drop(objects);
         writer.recycle(finished);
     }
 
     /// The end of a write for a leaf's objects; returns how many pages are on disk by it.
-    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool, is_news: bool) -> u64 {
+    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool) -> u64 {
         let (record, _) = objects[0].expect("a leaf that was written has objects");
         let cell = self.group(Group(record.group)).expect("groups stay");
         let key_high = (record.key >> LEAF_BITS) as u32;
@@ -395,9 +387,6 @@ impl Zswap {
             if leaf.objects() == 0 {
                 let state = &mut *state;
                 state.lru.remove(&mut state.tree, &self.slabs, name);
-            }
-            if is_news {
-                self.note_changed(key_high);
             }
             break;
         }

@@ -11,7 +11,6 @@ use crate::balance::Balance;
 use crate::config::{Config, Error, Group, KEY_BITS, NODES_MAX};
 use crate::counters::{Counters, Events, GroupUsage};
 use crate::group::{leaf_part, Freed, GroupCell};
-use crate::kept::Kept;
 use crate::leaf::{Entry, Leaf, LEAF_BYTES, LEAF_BYTES_WITH_SUMS, LEAF_PAGES};
 use crate::pool::{Pool, Pools};
 use crate::returned::Returned;
@@ -40,8 +39,6 @@ pub struct Zswap {
     pub(crate) shrinker: Mutex<Shrinker>,
     pub(crate) balance: Balance,
     pub(crate) returned: Returned,
-    /// What a swap file wants that is kept.
-    pub(crate) kept: Option<Kept>,
     contexts: usize,
     nodes: usize,
     /// NUMA node of each CPU.
@@ -62,11 +59,6 @@ impl Zswap {
             sys::cpu::nodes(cpus).into_iter().map(|node| (usize::from(node) % NODES_MAX) as u8).collect();
         let nodes = node_of_cpu.iter().max().map_or(1, |&node| node as usize + 1);
         let pool = Pool::new(&config, contexts, nodes, algorithm)?;
-        if pool.keeps_account && config.swap.as_ref().is_some_and(|file| file.identity().is_some()) {
-            return Err(Error::Swap(
-                "what this compressor makes can be read by this process alone, so it cannot be kept",
-            ));
-        }
         Ok(Zswap {
             unit_pages: config.unit_size / PAGE_SIZE,
             slabs: Slabs {
@@ -80,7 +72,6 @@ impl Zswap {
             shrinker: Mutex::new(Shrinker::new(&config)?),
             balance: Balance::default(),
             returned: Returned::default(),
-            kept: config.swap.as_ref().and_then(|file| Kept::new(file)),
             contexts,
             nodes,
             node_of_cpu,
@@ -402,14 +393,6 @@ fn check(config: &Config) -> Result<(), Error> {
     }
     if config.swap.is_some() && config.writeback.is_some() {
         return Err(Error::Swap("pages go to a swap file or to an owner's home, not to both"));
-    }
-    if config.swap.as_ref().is_some_and(|file| file.identity().is_some()) {
-        if config.verify {
-            return Err(Error::Swap("checksums of pages are not kept with the swap file, which has its own"));
-        }
-        if config.max_groups > 1 {
-            return Err(Error::Swap("a swap file that is kept is one group's"));
-        }
     }
     if config.contexts > CONTEXTS_MAX {
         return bad("contexts", config.contexts, "0 to 4096");

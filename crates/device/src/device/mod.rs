@@ -41,7 +41,7 @@ pub struct Device {
     reads: Kind,
     writes: Kind,
     discards: Kind,
-    flushes: Kind,
+    flushes: AtomicU64,
     invalid: AtomicU64,
 }
 
@@ -95,10 +95,6 @@ impl Device {
             pool.make_room(blocks, bytes).map_err(|_| Error::Ram(least))?;
         }
         let block_locks = BlockLocks::new(size.div_ceil(LEAF_BYTES as u64) as usize);
-        for block in pool.restore()? {
-            let (leaf, mask) = (block as usize / LEAF_BLOCKS, 1 << (block as usize % LEAF_BLOCKS));
-            block_locks.lock(leaf, mask).lose(mask);
-        }
         let memory = Arc::new(Memory::new(pool, limit, swap_bytes, config.is_locked));
         if config.is_locked {
             memory.make_swap_room().map_err(Error::SwapWriter)?;
@@ -115,7 +111,7 @@ impl Device {
             reads: Kind::new(),
             writes: Kind::new(),
             discards: Kind::new(),
-            flushes: Kind::new(),
+            flushes: AtomicU64::new(0),
             invalid: AtomicU64::new(0),
         })
     }
@@ -243,25 +239,10 @@ impl Device {
         })
     }
 
-    /// Ends when everything written is as durable as it will be. With a swap file that is kept that
-    /// is for good: it is there after a loss of power. Otherwise nothing is there any more when the
-    /// process ends, in memory or in the swap file, which has no name and a key that only this
-    /// process knows; so this ends at once.
-    ///
-    /// # Errors
-    /// [`IoError::Flush`]; what was durable before still is.
-    pub fn flush(&self) -> Result<(), IoError> {
-        self.flushes.count(0, || Ok(self.pool().commit()?))
-    }
-
-    /// Ends the device's own thread, and makes all blocks durable in a kept swap file. No write may
-    /// run during or after it.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub fn close(&self) -> Result<(), IoError> {
-        self.stop();
-        self.flush()
+    /// Counts a flush, and does nothing: nothing is there any more when the process ends, in memory
+    /// or in the swap file, which has no name and a key that only this process knows.
+    pub fn flush(&self) {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Tells in order which parts of the range have blocks; neighbours that are alike are told as
@@ -334,7 +315,7 @@ impl Device {
             failed_writes: self.writes.failed(),
             discard_ios: self.discards.requests(),
             discard_bytes: self.discards.bytes(),
-            flush_ios: self.flushes.requests(),
+            flush_ios: self.flushes.load(Ordering::Relaxed),
             invalid_io: self.invalid.load(Ordering::Relaxed),
             read_latency: self.reads.latencies(),
             write_latency: self.writes.latencies(),

@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::{bail, Context, Result};
-use device::{Config, KeyChoice, SwapDisk};
+use anyhow::{bail, Result};
+use device::SwapDisk;
 
 use crate::size;
 
@@ -22,14 +22,9 @@ pub struct StorageArguments {
     /// Do not encrypt that file, for disks that are encrypted already; checksums remain
     #[arg(long)]
     swap_plain: bool,
-    /// Keep the disk in FILE, which is created if it does not exist: its content survives this
-    /// process, and flushed writes survive a power loss. With --swap-key or --swap-plain. Not for
-    /// swap
-    #[arg(long, value_name = "FILE", conflicts_with = "swap")]
-    swap_file: Option<PathBuf>,
-    /// Key of that file: 32 random bytes, readable by its owner only; created with the file
-    #[arg(long, value_name = "FILE", requires = "swap_file", conflicts_with = "swap_plain")]
-    swap_key: Option<PathBuf>,
+    /// What kept a disk beyond its server: an error that says so
+    #[arg(long, alias = "swap-key", hide = true)]
+    swap_file: Vec<OsString>,
     /// Compressor; an unknown name lists the known ones
     #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
     pub compressor: String,
@@ -45,12 +40,6 @@ impl StorageArguments {
         }
         if let Some(directory) = &self.swap_dir {
             add("--swap-dir", directory.into());
-        }
-        if let Some(file) = &self.swap_file {
-            add("--swap-file", file.into());
-        }
-        if let Some(file) = &self.swap_key {
-            add("--swap-key", file.into());
         }
         if self.swap_plain {
             words.push("--swap-plain".into());
@@ -76,7 +65,7 @@ impl StorageArguments {
         Ok(settings)
     }
 
-    /// How large the file may be that is gone at the end.
+    /// How large the file may be.
     ///
     /// # Errors
     /// When the size is none.
@@ -86,25 +75,7 @@ impl StorageArguments {
 
     /// What is said of the disk behind memory.
     pub fn described(&self) -> String {
-        match (&self.swap, &self.swap_file) {
-            (Some(size), _) => format!(" and {size} of disk"),
-            (None, Some(file)) => format!(", kept in {}", file.display()),
-            (None, None) => String::new(),
-        }
-    }
-
-    /// Refuses, for a device that is swapped on, a file that is kept.
-    ///
-    /// # Errors
-    /// Why.
-    pub fn check_swapped_on(&self) -> Result<()> {
-        if self.swap_file.is_some() {
-            bail!(
-                "--swap-file keeps a disk: what is swapped out means nothing once its programs are gone, and a flush takes \
-                 memory, which a server of swap must not ask for; --swap is for swap"
-            );
-        }
-        Ok(())
+        self.swap.as_ref().map_or(String::new(), |size| format!(" and {size} of disk"))
     }
 
     /// Checks what clap cannot.
@@ -112,15 +83,17 @@ impl StorageArguments {
     /// # Errors
     /// What makes no sense.
     pub fn check(&self, has_ram: bool) -> Result<()> {
-        let has_file = self.swap.is_some() || self.swap_file.is_some();
-        if self.swap_plain && !has_file {
-            bail!("--swap-plain needs --swap or --swap-file");
+        if !self.swap_file.is_empty() {
+            bail!(
+                "--swap-file and --swap-key are gone: a disk does not outlive its server; --swap SIZE gives it a file for what \
+                 --ram has no room for"
+            );
         }
-        if has_file && !has_ram {
-            bail!("--swap and --swap-file need --ram: without a bound nothing goes to the file");
+        if self.swap_plain && self.swap.is_none() {
+            bail!("--swap-plain needs --swap");
         }
-        if self.swap_file.is_some() && self.swap_key.is_none() && !self.swap_plain {
-            bail!("--swap-file needs --swap-key FILE, or --swap-plain on a disk that is encrypted below");
+        if self.swap.is_some() && !has_ram {
+            bail!("--swap needs --ram: without a bound nothing goes to the file");
         }
         Ok(())
     }
@@ -129,11 +102,7 @@ impl StorageArguments {
     ///
     /// # Errors
     /// Why it cannot be had.
-    pub fn open(&self, config: &Config) -> Result<Option<SwapDisk>> {
-        if let Some(file) = &self.swap_file {
-            let key = self.swap_key.clone().map_or(KeyChoice::Plain, KeyChoice::File);
-            return SwapDisk::open_kept(file, key, config).context("--swap-file").map(Some);
-        }
+    pub fn open(&self) -> Result<Option<SwapDisk>> {
         let Some(size_bytes) = self.swap_bytes()? else { return Ok(None) };
         let disk = SwapDisk::open(self.swap_dir.as_deref(), size_bytes, self.swap_plain);
         disk.map_err(|error| anyhow::anyhow!("--swap, --swap-dir: {error}")).map(Some)
@@ -160,8 +129,6 @@ mod tests {
         for words in [
             &["--compressor", "lz4"][..],
             &["--compressor", "lz4", "--swap", "1G", "--swap-dir", "/srv", "--swap-plain"],
-            &["--compressor", "auto", "--swap-file", "/srv/disk", "--swap-key", "/etc/key"],
-            &["--compressor", "auto", "--swap-file", "/srv/disk", "--swap-plain"],
         ] {
             let storage = parsed(words).unwrap();
             assert_eq!(storage.words(), words.iter().map(OsString::from).collect::<Vec<_>>());
@@ -174,17 +141,10 @@ mod tests {
         let checked =
             |words: &[&str], has_ram| parsed(words).unwrap().check(has_ram).unwrap_err().to_string();
         assert!(checked(&["--swap-plain"], true).contains("needs --swap"));
-        assert!(checked(&["--swap", "1G"], false).contains("need --ram"));
-        assert!(checked(&["--swap-file", "x"], true).contains("--swap-key"));
-        let kept = parsed(&["--swap-file", "x", "--swap-plain"]).unwrap();
-        assert!(kept.check_swapped_on().unwrap_err().to_string().contains("means nothing"));
-        for words in [
-            &["--swap-dir", "/srv"][..],
-            &["--swap", "1G", "--swap-file", "x"],
-            &["--swap-key", "x"],
-            &["--swap-file", "x", "--swap-key", "y", "--swap-plain"],
-        ] {
-            assert!(parsed(words).is_err(), "{words:?}");
+        assert!(checked(&["--swap", "1G"], false).contains("needs --ram"));
+        for words in [&["--swap-key", "x"][..], &["--swap-file", "x", "--swap-key", "y", "--swap", "1G"]] {
+            assert!(checked(words, true).contains("--swap-key are gone"));
         }
+        assert!(parsed(&["--swap-dir", "/srv"]).is_err());
     }
 }

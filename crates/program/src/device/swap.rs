@@ -86,7 +86,7 @@ impl SwappedOn {
 
 /// Serves swap; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
-    arguments.storage.check_swapped_on()?;
+    arguments.storage.check(true)?;
     // SAFETY: asks for a number.
     if unsafe { libc::geteuid() } != 0 {
         bail!("only root may swap: try sudo");
@@ -97,7 +97,6 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Some(text) => bytes("--ram", text)?,
         None => size_bytes / 3 / 4096 * 4096,
     };
-    arguments.storage.check(true)?;
     let file_bytes = arguments.storage.swap_bytes()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {

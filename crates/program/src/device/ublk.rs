@@ -44,15 +44,12 @@ enum Lock {
 Swap on it, undone in order by Ctrl-C or SIGTERM:
   sudo uzswap device swap --attach ublk --size 8G --ram 2G
 
-A disk that is kept; the same command serves it again, with its content:
-  sudo uzswap device ublk --size 8G --ram 2G --swap-file /srv/disk --swap-key /etc/disk.key &
-
 As another user than root, where udev gives him the nodes (docs/operate/block-device.md):
   uzswap device ublk --size 1G --ram 256M --unprivileged
 
 SIGTERM, or Ctrl-C, takes the disk away; while it is mounted or swapped on that waits until it is not, unless asked twice. \
-Without --swap-file the content is this process's memory: when it is killed, all that comes later fails (EIO), and nothing can be \
-recovered. With it what was flushed is there at the next start, and all of it if the disk was taken away.")]
+Its content is this process's memory and, with --swap, an encrypted file that goes with it: when it is killed, all that comes later \
+fails (EIO), and nothing can be recovered.")]
 pub struct Arguments {
     /// Bytes of the disk: 8G, or 50% of the machine's memory
     #[arg(long, value_name = "SIZE")]
@@ -127,10 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         takes_any_kernel: arguments.any_kernel,
     };
     arguments.storage.check(config.ram_bytes.is_some())?;
-    if config.is_locked {
-        arguments.storage.check_swapped_on()?;
-    }
-    let swap = open_swap(&arguments.storage, &config, arguments.lock)?;
+    let swap = open_swap(&arguments.storage, arguments.lock)?;
     load_driver();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -150,8 +144,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
 }
 
 /// Opens the swap file, if one was asked for.
-fn open_swap(storage: &StorageArguments, config: &Config, lock: Lock) -> Result<Option<SwapDisk>> {
-    let Some(disk) = storage.open(config)? else { return Ok(None) };
+fn open_swap(storage: &StorageArguments, lock: Lock) -> Result<Option<SwapDisk>> {
+    let Some(disk) = storage.open()? else { return Ok(None) };
     let why = "the swap file's file system writes by the page cache alone, which takes memory";
     match lock {
         Lock::Yes if !disk.is_direct() => bail!("--lock yes: {why}; --lock try continues without"),
