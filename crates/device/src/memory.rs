@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use uzswap::{Group, Pool, ShrinkReport};
+use uzswap::{compacting_bytes, Group, Pool, ShrinkReport, TIDYING_BYTES};
 
 use crate::admission::{Admission, AdmissionControl, Worst};
 use crate::signal::Signal;
@@ -18,14 +18,6 @@ pub(crate) const GROUP: Group = Group(0);
 /// What is stored is packed again when this share of it is holes, and this share of its pages has
 /// gone since it was last: packing looks at every object.
 const PACK_SHARE: u64 = 32;
-/// What packing holds twice: this share of the pool, or so much if that is more. zsmalloc's own
-/// figures.
-const PACKED_SHARE: u64 = 16;
-const PACKED_BYTES_MIN: u64 = 1 << 20;
-/// What the allocator moves when it tidies by itself, at any time: if there is no more memory, a
-/// write that was admitted must still find room. zsmalloc's own figure, and a frame that is not
-/// full.
-const TIDIED_BYTES: u64 = (2 << 20) + (64 << 10);
 /// Writing to the swap file begins when less than this share of memory is free, and ends at twice
 /// that.
 const FREE_SHARE: u64 = 16;
@@ -146,7 +138,9 @@ impl Memory {
             let left = sys::arena::left_bytes().unwrap_or(0) as u64;
             // Frames come sixteen at a time.
             let free = self.pool.free_frame_bytes() + (left & !((1 << 20) - 1));
-            return free.saturating_sub(TIDIED_BYTES);
+            // If there is no more memory while the allocator tidies by itself, a write that was
+            // admitted must still find room.
+            return free.saturating_sub(TIDYING_BYTES);
         }
         (limit + self.swap_bytes).saturating_sub(used)
     }
@@ -208,7 +202,7 @@ impl Memory {
                 return;
             }
             if self.is_sparse() {
-                let twice = (self.pool.pool_bytes() / PACKED_SHARE).max(PACKED_BYTES_MIN);
+                let twice = compacting_bytes(self.pool.pool_bytes());
                 // Writes admitted during packing do without what it holds twice.
                 if let Some(_held) = self.admission.hold(twice, || self.free_bytes(limit)) {
                     self.compact();

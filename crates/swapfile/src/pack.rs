@@ -121,14 +121,7 @@ impl Pack {
             spare.map_or_else(Default::default, |pack| (pack.records, pack.positions));
         records.clear();
         positions.clear();
-        Pack {
-            buffer: Some(buffer),
-            slot,
-            records,
-            positions,
-            used: 0,
-            tail: seal.tail_bytes(),
-        }
+        Pack { buffer: Some(buffer), slot, records, positions, used: 0, tail: seal.tail_bytes() }
     }
 
     /// Objects so far.

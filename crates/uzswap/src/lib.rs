@@ -48,9 +48,9 @@ pub use codecs::dictionary::train as train_dictionary;
 #[cfg(feature = "zstd")]
 pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
-    form_names, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback, Forms,
-    Group, GroupUsage, Keep, LoadError, MemoryWriteback, Page, ShrinkReport, StoreError, Tally, Writeback,
-    WritebackError, Zswap as Pool, FORMS_MAX, KEY_BITS,
+    compacting_bytes, form_names, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback,
+    Forms, Group, GroupUsage, Keep, LoadError, MemoryWriteback, Page, ShrinkReport, StoreError, Tally,
+    Writeback, WritebackError, Zswap as Pool, FORMS_MAX, KEY_BITS, TIDYING_BYTES,
 };
 
 /// The compressor for memory of unknown content: it chooses a form page by page.

@@ -26,6 +26,11 @@ const PASS_BYTES_MIN: u64 = 1 << 20;
 /// ... as a fraction of the pool too.
 const PASS_DIVISOR: u64 = 16;
 
+/// Most bytes that the compaction of a pool of so many bytes holds twice.
+pub fn compacting_bytes(pool_bytes: u64) -> u64 {
+    (pool_bytes / PASS_DIVISOR).max(PASS_BYTES_MIN)
+}
+
 /// Passes of one compaction: beside threads that free all the time it would never end.
 const PASSES_MAX: usize = 64;
 
@@ -119,7 +124,7 @@ impl Pool {
         let Some(mut scratch) = self.compaction.try_lock() else { return 0 };
         let before = self.bytes();
         self.close_mixed();
-        let budget_max = (before as u64 / PASS_DIVISOR).max(PASS_BYTES_MIN);
+        let budget_max = compacting_bytes(before as u64);
         let mut budget = budget_max;
         let mut held = self.held_pages();
         for _ in 0..PASSES_MAX {

@@ -51,7 +51,9 @@ mod tidy;
 mod uniform;
 
 pub use class::{Geometry, OBJECT_BYTES_MAX};
+pub use compact::compacting_bytes;
 pub use handles::Handle;
 pub use pool::{AllocError, Config, Pool};
 pub use read::{ReadGuard, READ_BATCH_MAX};
 pub use stats::{ClassStats, Stats};
+pub use tidy::TIDYING_BYTES;

@@ -15,6 +15,9 @@ use crate::pool::Pool;
 /// Live bytes of the zspages that one tidying empties: half a millisecond's copying, and enough for
 /// the walk over the handles to pay.
 const TIDY_BYTES: u64 = 2 << 20;
+/// Most bytes that a thread which allocates moves by itself, at any time: those, and a frame that
+/// is not full.
+pub const TIDYING_BYTES: u64 = TIDY_BYTES + FRAME_BYTES as u64;
 /// Bytes that are never worth moving objects for, ...
 const WASTE_BYTES_MIN: usize = 2 * FRAME_BYTES;
 /// ... and one part in so many of the pool: to find them takes a look at each object.

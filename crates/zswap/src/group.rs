@@ -241,7 +241,7 @@ impl GroupCell {
         chances: impl Fn(u32) -> u8,
         freed: &mut Freed,
     ) -> Result<(), std::io::Error> {
-        const LEAVES_MAX: usize = crate::store::BATCH_PAGES_MAX / LEAF_PAGES + 1;
+        const LEAVES_MAX: usize = crate::batch::BATCH_PAGES_MAX / LEAF_PAGES + 1;
         let mut names = [0u32; LEAVES_MAX];
         let mut made = 0;
         let (mut at, mut left) = (key, items.len() as u64);

@@ -25,6 +25,7 @@
 //! worker's context; the group; slabs and the allocator.
 
 mod balance;
+mod batch;
 mod checksum;
 mod config;
 mod counters;
@@ -63,4 +64,5 @@ pub use scatter::{Refused, SCATTERED_MAX};
 pub use shrink::ShrinkReport;
 pub use swapfile::{ReadFault, SwapFile};
 pub use writeback::{FailingWriteback, MemoryWriteback, Writeback, WritebackError};
+pub use zsmalloc::{compacting_bytes, TIDYING_BYTES};
 pub use zswap::Zswap;
