@@ -29,8 +29,8 @@
 //! ```
 //!
 //! Pages that the pool cannot hold are refused with a reason ([`StoreError`]), unless there is a
-//! [`Writeback`]: then the oldest pages go there when [`Pool::shrink_to_accept`] is called, and
-//! incompressible ones are kept as they are.
+//! swap file ([`PoolConfig::swap`]): then the oldest pages go there when
+//! [`Pool::shrink_to_accept`] is called, and incompressible ones are kept as they are.
 //!
 //! # Compressors by name
 //!
@@ -48,9 +48,9 @@ pub use codecs::dictionary::train as train_dictionary;
 #[cfg(feature = "zstd")]
 pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
-    compacting_bytes, form_names, Config as PoolConfig, Counters, Error as PoolError, FailingWriteback,
-    Forms, Group, GroupUsage, Keep, LoadError, MemoryWriteback, Page, ShrinkReport, StoreError, Tally,
-    Writeback, WritebackError, Zswap as Pool, FORMS_MAX, KEY_BITS, TIDYING_BYTES,
+    compacting_bytes, form_names, Config as PoolConfig, Counters, Error as PoolError, Forms, Group,
+    GroupUsage, Keep, LoadError, Page, ShrinkReport, StoreError, Tally, Zswap as Pool, FORMS_MAX, KEY_BITS,
+    TIDYING_BYTES,
 };
 
 /// The compressor for memory of unknown content: it chooses a form page by page.

@@ -14,7 +14,7 @@ use acomp::PAGE_SIZE;
 use crate::load::Chunk;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::lock;
-use crate::{ShrinkReport, Zswap};
+use crate::Zswap;
 
 /// One of so many loads from the pool is timed.
 const SAMPLE: u64 = 64;
@@ -161,14 +161,6 @@ impl Zswap {
             pool_load_ns: self.balance.pool_load_ns() + self.config.fault_ns,
             object_bytes: counters.pool_total_size.checked_div(objects).unwrap_or(PAGE_SIZE as u64),
         }
-    }
-
-    /// For who needs `wanted_bytes` of memory and could store more pages instead: writes pages out
-    /// for that part of it which is had cheaper so ([`Costs::share`]). The report's target is that
-    /// part.
-    pub fn shrink_for(&self, wanted_bytes: u64) -> ShrinkReport {
-        let share = u128::from(wanted_bytes) * u128::from(self.costs().share()) / 1024;
-        self.shrink(self.pool_bytes().saturating_sub(share as u64))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use swapfile::{ReadFault, SwapFile};
 
-use crate::{Tally, Writeback};
+use crate::Tally;
 
 /// Bits of a key: page numbers up to 2^36, which is 48 bits of address.
 pub const KEY_BITS: u32 = 36;
@@ -43,10 +43,6 @@ pub struct Config {
     pub accept_threshold_percent: u8,
     /// Most pages chained to one zspage, 4 to 16.
     pub chain: usize,
-    /// Where pages go, decompressed, when the pool must shrink; with it, incompressible pages are
-    /// kept raw instead of refused. For owners with a home of their own for pages; not together
-    /// with `swap`.
-    pub writeback: Option<Arc<dyn Writeback>>,
     /// Where pages go, compressed as they are, when the pool must shrink, and are loaded from like
     /// those in the pool; with it, incompressible pages are kept raw instead of refused. The store
     /// becomes its writer.
@@ -72,7 +68,6 @@ impl Default for Config {
             max_pool_bytes: u64::MAX,
             accept_threshold_percent: 90,
             chain: zsmalloc::Config::default().chain,
-            writeback: None,
             swap: None,
             fault_ns: 8000,
             verify: cfg!(debug_assertions),
@@ -91,7 +86,6 @@ impl fmt::Debug for Config {
             .field("max_pool_bytes", &self.max_pool_bytes)
             .field("accept_threshold_percent", &self.accept_threshold_percent)
             .field("chain", &self.chain)
-            .field("writeback", &self.writeback.is_some())
             .field("swap", &self.swap.is_some())
             .field("fault_ns", &self.fault_ns)
             .field("verify", &self.verify)
@@ -121,7 +115,7 @@ pub enum Error {
     /// The algorithm could not make a context.
     #[error(transparent)]
     Context(#[from] acomp::ContextError),
-    /// Both kinds of writeback, or a swap file that another store writes to.
+    /// A swap file that another store writes to.
     #[error("{0}")]
     Swap(&'static str),
     /// As many older pools still hold pages as there may be.

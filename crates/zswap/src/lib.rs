@@ -49,7 +49,6 @@ mod store;
 mod swap_out;
 mod sync;
 mod tree;
-mod writeback;
 mod zswap;
 
 pub use acomp::{Page, TierSample, PAGE_SIZE};
@@ -63,6 +62,5 @@ pub use promote::PromoteReport;
 pub use scatter::{Refused, SCATTERED_MAX};
 pub use shrink::ShrinkReport;
 pub use swapfile::{ReadFault, SwapFile};
-pub use writeback::{FailingWriteback, MemoryWriteback, Writeback, WritebackError};
 pub use zsmalloc::{compacting_bytes, TIDYING_BYTES};
 pub use zswap::Zswap;

@@ -45,7 +45,7 @@ impl Zswap {
             return Err(StoreError::OutOfRange);
         }
         let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
-        let raw_allowed = self.can_write_back(group, cell);
+        let raw_allowed = self.can_write_back(cell);
         if let Err(error) = self.admit(group, cell) {
             for (key, count) in runs_of(pages) {
                 self.erase(cell, key, count);

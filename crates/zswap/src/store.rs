@@ -20,7 +20,7 @@ impl Zswap {
             return Err(StoreError::OutOfRange);
         }
         let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
-        let raw_allowed = self.can_write_back(group, cell);
+        let raw_allowed = self.can_write_back(cell);
         let stored =
             self.admit(group, cell).and_then(|()| self.store_folio(group, cell, key, pages, raw_allowed));
         if stored.is_err() {

@@ -232,7 +232,7 @@ impl Zswap {
         for _ in 0..if only.is_some() { 1 } else { groups } {
             let group = only.unwrap_or_else(|| shrinker.next_group(groups));
             let Some(cell) = self.group(group) else { continue };
-            if !self.can_write_back(group, cell) {
+            if !self.can_write_back(cell) {
                 continue;
             }
             for _ in 0..NODES_MAX {

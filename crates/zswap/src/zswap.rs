@@ -391,9 +391,6 @@ fn check(config: &Config) -> Result<(), Error> {
     if config.max_groups == 0 {
         return bad("max_groups", 0, "1 or more");
     }
-    if config.swap.is_some() && config.writeback.is_some() {
-        return Err(Error::Swap("pages go to a swap file or to an owner's home, not to both"));
-    }
     if config.contexts > CONTEXTS_MAX {
         return bad("contexts", config.contexts, "0 to 4096");
     }

@@ -7,8 +7,8 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use support::{assert_empty, load, page, refs, Liar, Trim};
-use zswap::{Config, Group, Keep, LoadError, MemoryWriteback, Page, StoreError, Zswap};
+use support::{assert_empty, load, page, refs, with_swap, Liar, Trim};
+use zswap::{Config, Group, Keep, LoadError, Page, StoreError, Zswap};
 
 const A: Group = Group(3);
 const FOLIO: usize = 21;
@@ -72,10 +72,9 @@ fn the_compressor_fails_on_every_unit_in_turn() {
 }
 
 #[test]
-fn with_writeback_a_failing_compressor_only_costs_room() {
-    let config = || Config { writeback: Some(Arc::new(MemoryWriteback::new())), ..Config::default() };
+fn with_a_swap_file_a_failing_compressor_only_costs_room() {
     for unit in 0..FOLIO {
-        let scene = Scene::new(config());
+        let scene = Scene::new(with_swap(Config::default()));
         scene.trim.fail_after.store(unit as i64, Ordering::Relaxed);
         let folio = folio();
         scene.zswap.store(A, KEY, &refs(&folio)).unwrap();

@@ -3,11 +3,10 @@
 mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
 
 use acomp::Page;
-use support::Trim;
-use zswap::{form_names, Config, Forms, Group, MemoryWriteback, StoreError, Zswap, FORMS_MAX};
+use support::{with_swap, Trim};
+use zswap::{form_names, Config, Forms, Group, StoreError, Zswap, FORMS_MAX};
 
 static TOTALS: [AtomicU64; FORMS_MAX] = [const { AtomicU64::new(0) }; FORMS_MAX];
 
@@ -61,8 +60,7 @@ fn what_is_stored_is_told_by_form() {
     assert_eq!(told(), [0, 0, 12]);
 
     // Where pages can be written back, those that do not shrink are kept as they are.
-    let raw = Config { writeback: Some(Arc::new(MemoryWriteback::new())), ..config.clone() };
-    let store = Zswap::new(raw, trim.clone()).unwrap();
+    let store = Zswap::new(with_swap(config.clone()), trim.clone()).unwrap();
     store.store(Group(0), 0, &poor).unwrap();
     assert_eq!(told(), [0, 1, 15]);
 

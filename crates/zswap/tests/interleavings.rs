@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use shuttle::thread;
 use support::{assert_file_empty, page, refs, Swap, Trim};
-use zswap::{Config, Group, Keep, LoadError, MemoryWriteback, Page, Zswap};
+use zswap::{Config, Group, Keep, LoadError, Page, Zswap};
 
 const A: Group = Group(0);
 const PAGES: usize = 4;
@@ -18,18 +18,17 @@ fn pages(version: u64) -> Vec<Page> {
     (0..PAGES as u64).map(|n| page(2, version * 100 + n)).collect()
 }
 
-fn world(unit_size: usize, contexts: usize) -> (Arc<Zswap>, Arc<MemoryWriteback>) {
-    let writeback = Arc::new(MemoryWriteback::new());
+fn world(unit_size: usize, contexts: usize, swap: &Swap) -> Arc<Zswap> {
     let config = Config {
         unit_size,
         contexts,
         batch: 2,
         max_groups: 1,
         verify: true,
-        writeback: Some(writeback.clone()),
+        swap: Some(swap.file.clone()),
         ..Config::default()
     };
-    (Arc::new(Zswap::new(config, Trim::new("first", 1)).unwrap()), writeback)
+    Arc::new(Zswap::new(config, Trim::new("first", 1)).unwrap())
 }
 
 /// Takes the pages that are stored at the moment.
@@ -45,13 +44,7 @@ fn take_present(zswap: &Zswap, keep: Keep) -> Vec<(usize, Page)> {
 
 /// What is where at the end: the newer version of each page is in one place, and nothing is left
 /// over.
-fn check(
-    zswap: &Zswap,
-    writeback: &MemoryWriteback,
-    taken: &[(usize, Page)],
-    newer: &[Page],
-    older: &[Page],
-) {
+fn check(zswap: &Zswap, taken: &[(usize, Page)], newer: &[Page], older: &[Page]) {
     for at in 0..PAGES {
         let mut places = Vec::new();
         places.extend(taken.iter().filter(|(other, _)| *other == at).map(|(_, page)| *page));
@@ -60,7 +53,6 @@ fn check(
             assert!(stored[0] == newer[at], "an older page came back");
             places.push(stored[0]);
         }
-        places.extend(writeback.take(A, at as u64).map(|page| *page));
         assert_eq!(places.iter().filter(|page| **page == newer[at]).count(), 1, "page {at}");
         assert!(places.iter().all(|page| *page == newer[at] || *page == older[at]));
     }
@@ -80,7 +72,7 @@ fn store_load_and(
 ) {
     shuttle::check_random(
         move || {
-            let (zswap, writeback) = world(unit_size, contexts);
+            let zswap = world(unit_size, contexts, &Swap::new(4));
             zswap.set_compressor(compressor("own", 1)).unwrap();
             let (older, newer) = (pages(1), pages(2));
             zswap.store(A, 0, &refs(&older)).unwrap();
@@ -102,7 +94,7 @@ fn store_load_and(
             storing.join().unwrap();
             let taken = loading.join().unwrap();
             others.into_iter().for_each(|other| other.join().unwrap());
-            check(&zswap, &writeback, &taken, &newer, &older);
+            check(&zswap, &taken, &newer, &older);
         },
         ROUNDS,
     );
@@ -133,7 +125,7 @@ fn a_unit_is_stored_loaded_and_written_back_at_once() {
 fn the_compressor_changes_and_objects_move_meanwhile() {
     shuttle::check_random(
         || {
-            let (zswap, writeback) = world(8192, 2);
+            let zswap = world(8192, 2, &Swap::new(4));
             let (older, newer) = (pages(1), pages(2));
             zswap.store(A, 0, &refs(&older)).unwrap();
             let switching = {
@@ -159,7 +151,7 @@ fn the_compressor_changes_and_objects_move_meanwhile() {
             storing.join().unwrap();
             let (seen, taken) = loading.join().unwrap();
             assert!(seen.iter().all(|(at, page)| *page == older[*at] || *page == newer[*at]));
-            check(&zswap, &writeback, &taken, &newer, &older);
+            check(&zswap, &taken, &newer, &older);
         },
         ROUNDS,
     );
@@ -175,7 +167,7 @@ fn a_page_is_promoted_stored_loaded_and_written_back_at_once() {
 fn readers_of_the_same_pages_and_an_invalidation() {
     shuttle::check_random(
         || {
-            let (zswap, _) = world(8192, 2);
+            let zswap = world(8192, 2, &Swap::new(4));
             let older = pages(1);
             zswap.store(A, 0, &refs(&older)).unwrap();
             let reading: Vec<_> = (0..2)
@@ -204,7 +196,7 @@ fn readers_of_the_same_pages_and_an_invalidation() {
 fn loads_that_overlap_wait_in_order() {
     shuttle::check_random(
         || {
-            let (zswap, _) = world(4096, 1);
+            let zswap = world(4096, 1, &Swap::new(4));
             // More than one chunk of 64, so that pages are held while others are waited for.
             let all: Vec<Page> = (0..80).map(|n| page(0, n)).collect();
             zswap.store(A, 8, &refs(&all)).unwrap();
@@ -285,16 +277,7 @@ fn at_once(unit_size: usize, starts_on_disk: bool, doings: &'static [Doing]) {
     shuttle::check_random(
         move || {
             let swap = Swap::new(4);
-            let config = Config {
-                unit_size,
-                contexts: 2,
-                batch: 2,
-                max_groups: 1,
-                verify: true,
-                swap: Some(swap.file.clone()),
-                ..Config::default()
-            };
-            let zswap = Arc::new(Zswap::new(config, Trim::new("first", 1)).unwrap());
+            let zswap = world(unit_size, 2, &swap);
             let (older, newer) = (pages(1), pages(2));
             zswap.store(A, 0, &refs(&older)).unwrap();
             if starts_on_disk {

@@ -1,15 +1,15 @@
-//! Random operations against ordered maps: one for the store, one for where pages are written back
-//! to.
+//! Random operations against an ordered map, without a swap file and with one, with all that a disk
+//! does to it.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use proptest::prelude::*;
-use support::{assert_empty, page, refs, Trim};
-use zswap::{Config, Group, Keep, LoadError, MemoryWriteback, Page, StoreError, Zswap};
+use support::{assert_empty, load, page, refs, Swap, Trim};
+use swapfile::Rates;
+use zswap::{Config, Group, Keep, LoadError, Page, StoreError, Zswap};
 
 /// Keys cluster around these, with room between.
 const PLACES: [u64; 4] = [0, 40, 1 << 20, (1 << 36) - 64];
@@ -20,12 +20,17 @@ enum Step {
     Scatter { group: u16, key: u64, pages: Vec<(u64, u8)>, folio_bits: u32, seed: u64 },
     Load { group: u16, key: u64, count: usize, keep: bool },
     LoadPresent { group: u16, key: u64, keep: bool },
+    LoadAvailable { group: u16, key: u64, wanted: u64, keep: bool },
     Invalidate { group: u16, key: u64, count: u64 },
     Switch { to: u8 },
     Compact,
+    Promote { group: u16 },
     Shrink { percent: u64 },
+    Maintain,
     Limit { group: u16, bytes: Option<u64> },
+    Writeback { group: u16, allowed: bool },
     FailUnit { after: i64 },
+    Faults { which: u8 },
 }
 
 fn key() -> impl Strategy<Value = u64> {
@@ -42,49 +47,42 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(group, key, count, keep)| Step::Load { group, key, count, keep }),
         4 => (0u16..3, key(), any::<bool>())
             .prop_map(|(group, key, keep)| Step::LoadPresent { group, key, keep }),
+        4 => (0u16..3, key(), any::<u64>(), any::<bool>())
+            .prop_map(|(group, key, wanted, keep)| Step::LoadAvailable { group, key, wanted, keep }),
         2 => (0u16..3, key(), prop_oneof![1u64..30, Just(1 << 36)])
             .prop_map(|(group, key, count)| Step::Invalidate { group, key, count }),
         1 => (0u8..4).prop_map(|to| Step::Switch { to }),
         1 => Just(Step::Compact),
-        1 => (0u64..100).prop_map(|percent| Step::Shrink { percent }),
+        1 => (0u16..3).prop_map(|group| Step::Promote { group }),
+        5 => (0u64..100).prop_map(|percent| Step::Shrink { percent }),
+        2 => Just(Step::Maintain),
         1 => (0u16..3, prop_oneof![Just(None), (0u64..40_000).prop_map(Some)])
             .prop_map(|(group, bytes)| Step::Limit { group, bytes }),
+        1 => (0u16..3, any::<bool>()).prop_map(|(group, allowed)| Step::Writeback { group, allowed }),
         1 => (0i64..10).prop_map(|after| Step::FailUnit { after }),
+        2 => (0u8..5).prop_map(|which| Step::Faults { which }),
     ]
 }
 
-type Map = BTreeMap<(u16, u64), Page>;
-
-/// Pages that writeback has taken leave the model's map and must be at home there.
-/// Those of `stored` were overwritten since.
-fn reconcile(
-    zswap: &Zswap,
-    writeback: Option<&MemoryWriteback>,
-    map: &mut Map,
-    stored: Option<(u16, std::ops::Range<u64>)>,
-) {
-    let Some(writeback) = writeback else { return };
-    map.retain(|&(group, key), page| match writeback.take(Group(group), key) {
-        Some(written) => {
-            assert!(*written == *page, "what was written back is what was stored");
-            let is_stored_now =
-                stored.as_ref().is_some_and(|(other, keys)| *other == group && keys.contains(&key));
-            assert!(is_stored_now || zswap.present(Group(group), key, 1) == 0);
-            false
-        }
-        None => true,
-    });
-    assert!(writeback.is_empty());
+fn rates(which: u8) -> Rates {
+    match which {
+        0 => Rates { write_eio: 300, ..Rates::default() },
+        1 => Rates { write_enospc: 300, reserve_enospc: 300, release_fails: 300, ..Rates::default() },
+        2 => Rates { write_short: 300, read_short: 300, interrupted: 200, ..Rates::default() },
+        3 => Rates { read_eio: 200, read_flip: 200, ..Rates::default() },
+        _ => Rates::default(),
+    }
 }
 
-fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) {
-    let raw_allowed = writeback.is_some();
+fn run(config: Config, swap: Option<Swap>, steps: &[Step]) {
     let is_unit_a_page = config.unit_size == 4096;
     let is_armed = steps.iter().any(|step| matches!(step, Step::FailUnit { .. }));
-    let mut trim = Trim::new("0", 1);
-    let zswap = Zswap::new(Config { writeback: writeback.clone().map(|it| it as _), ..config }, trim.clone())
-        .unwrap();
-    let mut map = Map::new();
+    let mut raw_allowed = [swap.is_some(); 3];
+    let mut reads_fail = false;
+    let mut trim = Trim::tiered("0", 1);
+    let file = swap.as_ref().map(|swap| swap.file.clone());
+    let zswap = Zswap::new(Config { swap: file, ..config }, trim.clone()).unwrap();
+    let mut map: BTreeMap<(u16, u64), Page> = BTreeMap::new();
     let mut out = 0u64;
     for step in steps {
         match step {
@@ -96,8 +94,6 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                     .collect();
                 let pages = &pages[..pages.len().min(((1u64 << 36) - key) as usize)];
                 let stored = zswap.store(Group(*group), *key, &refs(pages));
-                let keys = Some((*group, *key..key + pages.len() as u64));
-                reconcile(&zswap, writeback.as_deref(), &mut map, keys);
                 for (at, page) in (*key..).zip(pages) {
                     match stored {
                         Ok(()) => map.insert((*group, at), *page),
@@ -106,10 +102,9 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                 }
                 match stored {
                     Ok(()) => out += pages.len() as u64,
-                    Err(StoreError::Poor { index }) => {
-                        assert!(!raw_allowed && index < pages.len());
+                    Err(StoreError::Poor { index } | StoreError::Failed { index }) => {
+                        assert!(!raw_allowed[*group as usize] && index < pages.len());
                     }
-                    Err(StoreError::Failed { index }) => assert!(!raw_allowed && index < pages.len()),
                     Err(StoreError::GroupLimit) => {}
                     Err(other) => panic!("{other}"),
                 }
@@ -128,8 +123,6 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                 let keyed: Vec<(u64, &Page)> = pages.iter().map(|(at, _, page)| (*at, page)).collect();
                 let folio_pages = 1u64 << folio_bits;
                 let stored = zswap.store_scattered(Group(*group), &keyed, folio_pages);
-                let span = (*group, *key..at + 1);
-                reconcile(&zswap, writeback.as_deref(), &mut map, Some(span));
                 let refused = match stored {
                     Ok(refused) => refused,
                     Err(StoreError::GroupLimit) => zswap::Refused { pages: u64::MAX, poor: 0 },
@@ -150,7 +143,7 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                     let all =
                         of_folio.iter().all(|other| is_in(refused.pages, *other) == is_in(refused.pages, n));
                     assert!(all, "a folio is stored or not");
-                    if raw_allowed {
+                    if raw_allowed[*group as usize] {
                         assert_eq!(refused.pages, 0);
                     } else if is_unit_a_page && !is_armed {
                         let has_poor = of_folio.iter().any(|other| pages[*other].1 == 1);
@@ -169,7 +162,7 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
             Step::Load { group, key, count, keep } => {
                 let keep = if *keep { Keep::Shared } else { Keep::Exclusive };
                 let missing = (0..*count).find(|&n| !map.contains_key(&(*group, key + n as u64)));
-                match (support::load(&zswap, Group(*group), *key, *count, keep), missing) {
+                match (load(&zswap, Group(*group), *key, *count, keep), missing) {
                     (Ok(pages), None) => {
                         for (at, page) in (*key..).zip(&pages) {
                             assert!(map[&(*group, at)] == *page);
@@ -181,6 +174,7 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                     (Err(LoadError::Missing { index }), Some(missing)) => {
                         assert!(index == missing || key + *count as u64 > 1 << 36);
                     }
+                    (Err(LoadError::Disk { .. }), _) => assert!(reads_fail),
                     (got, expected) => panic!("{:?} where {expected:?} is missing", got.map(|_| ())),
                 }
             }
@@ -194,13 +188,40 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                 assert_eq!(mask, expected);
                 let mut pages = vec![[0xEE; 4096]; mask.count_ones() as usize];
                 let mut slots: Vec<&mut Page> = pages.iter_mut().collect();
-                zswap.load_masked(Group(*group), *key, mask, &mut slots, keep).unwrap();
+                if let Err(error) = zswap.load_masked(Group(*group), *key, mask, &mut slots, keep) {
+                    assert!(reads_fail, "{error}");
+                    continue;
+                }
                 let keys = (0..64).filter(|at| mask >> at & 1 == 1).map(|at| (*group, key + at));
                 for (at, page) in keys.zip(&pages) {
                     assert!(map[&at] == *page);
                     if keep == Keep::Exclusive {
                         map.remove(&at);
                     }
+                }
+            }
+            Step::LoadAvailable { group, key, wanted, keep } => {
+                let keep = if *keep { Keep::Shared } else { Keep::Exclusive };
+                let expected = (0..64.min((1u64 << 36) - key))
+                    .filter(|at| wanted >> at & 1 == 1 && map.contains_key(&(*group, key + at)))
+                    .fold(0u64, |mask, at| mask | 1 << at);
+                let wanted = if key + 64 > 1 << 36 { expected } else { *wanted };
+                let mut pages = vec![[0xEE; 4096]; wanted.count_ones() as usize];
+                let mut slots: Vec<&mut Page> = pages.iter_mut().collect();
+                match zswap.load_available(Group(*group), *key, wanted, &mut slots, keep) {
+                    Ok(got) => {
+                        assert_eq!(got, expected);
+                        for (at, page) in (0..64).filter(|at| wanted >> at & 1 == 1).zip(&pages) {
+                            match got >> at & 1 {
+                                1 => assert!(map[&(*group, key + at)] == *page),
+                                _ => assert!(*page == [0xEE; 4096]),
+                            }
+                            if keep == Keep::Exclusive {
+                                map.remove(&(*group, key + at));
+                            }
+                        }
+                    }
+                    Err(error) => assert!(reads_fail, "{error}"),
                 }
             }
             Step::Invalidate { group, key, count } => {
@@ -212,31 +233,46 @@ fn run(config: Config, writeback: Option<Arc<MemoryWriteback>>, steps: &[Step]) 
                 assert_eq!(gone as usize, before - map.len());
             }
             Step::Switch { to } => {
-                let next = Trim::new(&to.to_string(), 1 + *to as usize * 2);
+                let next = Trim::tiered(&to.to_string(), 1 + *to as usize * 2);
                 match zswap.set_compressor(next.clone()) {
                     Ok(()) => trim = next,
                     Err(error) => panic!("{error}"),
                 }
                 assert_eq!(zswap.compressor(), to.to_string());
             }
-            Step::Compact => {
-                zswap.compact();
-            }
-            Step::Shrink { percent } => {
-                zswap.shrink(zswap.pool_bytes() * percent / 100);
-                reconcile(&zswap, writeback.as_deref(), &mut map, None);
-            }
+            Step::Compact => drop(zswap.compact()),
+            Step::Promote { group } => drop(zswap.promote(Group(*group), 100, 10)),
+            Step::Shrink { percent } => drop(zswap.shrink(zswap.pool_bytes() * percent / 100)),
+            Step::Maintain => drop(zswap.maintain(4)),
             Step::Limit { group, bytes } => zswap.set_group_limit(Group(*group), bytes.unwrap_or(u64::MAX)),
+            Step::Writeback { group, allowed } => {
+                zswap.set_group_writeback(Group(*group), *allowed);
+                raw_allowed[*group as usize] = *allowed && swap.is_some();
+            }
             Step::FailUnit { after } => trim.fail_after.store(*after, std::sync::atomic::Ordering::Relaxed),
+            Step::Faults { which } => {
+                reads_fail = *which == 3;
+                swap.iter().for_each(|swap| swap.faults.set_rates(rates(*which)));
+            }
         }
         let counters = zswap.counters();
-        assert_eq!(counters.stored_pages as usize, map.len());
+        assert_eq!((counters.stored_pages + counters.on_disk_pages) as usize, map.len());
         assert_eq!(counters.zswpout, out);
+        if let Some(swap) = swap.as_ref().filter(|_| counters.on_disk_pages == 0) {
+            assert_eq!(swap.file.counters().live_bytes, 0);
+        }
+        for group in (0..3).map(Group) {
+            assert_eq!(zswap.on_disk(group, 0, 64) & !zswap.present(group, 0, 64), 0);
+        }
     }
+    swap.iter().for_each(|swap| swap.faults.set_rates(Rates::default()));
     for (&(group, key), page) in &map {
-        assert!(support::load(&zswap, Group(group), key, 1, Keep::Exclusive).unwrap()[0] == *page);
+        assert!(load(&zswap, Group(group), key, 1, Keep::Exclusive).unwrap()[0] == *page);
     }
-    assert_empty(&zswap);
+    match &swap {
+        Some(swap) => swap.assert_empty(&zswap),
+        None => assert_empty(&zswap),
+    }
     assert!(zswap.pools().len() == 1);
 }
 
@@ -244,14 +280,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_steps_agree_with_maps(
+    fn random_steps_agree_with_a_map(
         steps in prop::collection::vec(step(), 1..80),
         unit_bits in 0u32..5,
         batch in 0usize..9,
-        written in any::<bool>(),
+        has_swap in any::<bool>(),
         verify in any::<bool>(),
     ) {
-        let writeback = written.then(|| Arc::new(MemoryWriteback::new()));
         let config = Config {
             unit_size: 4096 << unit_bits,
             batch,
@@ -260,6 +295,6 @@ proptest! {
             contexts: 1,
             ..Config::default()
         };
-        run(config, writeback, &steps);
+        run(config, has_swap.then(|| Swap::new(16)), &steps);
     }
 }

@@ -5,8 +5,8 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use support::{assert_empty, load, page, refs, Trim, PADDING};
-use zswap::{Config, Group, Keep, MemoryWriteback, Page, PromoteReport, Zswap};
+use support::{assert_empty, load, page, refs, with_swap, Trim, PADDING};
+use zswap::{Config, Group, Keep, Page, PromoteReport, Zswap};
 
 const A: Group = Group(0);
 const B: Group = Group(1);
@@ -85,9 +85,8 @@ fn a_page_that_comes_to_the_youngest_leaf_has_its_turn() {
 
 #[test]
 fn pages_without_a_denser_object_stay() {
-    let writeback = Some(std::sync::Arc::new(MemoryWriteback::new()) as _);
     let trim = Trim::tiered("tiers", 8);
-    let zswap = Zswap::new(Config { verify: true, writeback, ..Config::default() }, trim.clone()).unwrap();
+    let zswap = Zswap::new(with_swap(Config { verify: true, ..Config::default() }), trim.clone()).unwrap();
     // Same-filled, raw, and one that was promoted.
     let some = [page(0, 1), page(1, 2), page(2, 3)];
     zswap.store(A, 0, &refs(&some)).unwrap();

@@ -1,90 +1,43 @@
-//! Two threads store, load, invalidate, switch compressors, promote, compact, shrink and run out of
-//! memory, against a model.
+//! Two threads store, load, invalidate, switch compressors, promote, compact, write to a disk that
+//! fails, clean it and run out of memory, against a model.
 //!
 //! 20 seconds, or as many as `UZSWAP_TEST_SOAK_SECONDS` says; `UZSWAP_TEST_SEED` takes other steps.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use support::{assert_empty, page, refs, Trim};
-use zswap::{Config, Group, Keep, LoadError, Page, StoreError, Writeback, WritebackError, Zswap};
+use support::{assert_empty, assert_file_empty, page, refs, Swap, Trim};
+use swapfile::{EngineChoice, Faults, Rates, SwapFile};
+use zswap::{Config, Group, Keep, LoadError, Page, StoreError, Zswap};
 
 const FOLIO: usize = 16;
 const FOLIOS: usize = 96;
 const GROUPS: u16 = 2;
 
-type Written = BTreeMap<(u16, u64), Box<Page>>;
-
-/// Where pages go: what is written, and what is at home here since.
-#[derive(Default)]
-struct Home {
-    pages: Mutex<[Written; 2]>,
-    writes: AtomicU64,
-}
-
-impl Home {
-    fn take(&self, group: Group, key: u64) -> Option<Box<Page>> {
-        self.pages.lock().unwrap()[1].remove(&(group.0, key))
-    }
-
-    /// Forgets the page unless it is `page`.
-    fn drop_older(&self, group: Group, key: u64, page: &Page) {
-        let mut pages = self.pages.lock().unwrap();
-        if pages[1].get(&(group.0, key)).is_some_and(|written| **written != *page) {
-            pages[1].remove(&(group.0, key));
-        }
-    }
-}
-
-impl Writeback for Home {
-    fn write(&self, group: Group, key: u64, mask: u16, pages: &[&Page]) -> Result<(), WritebackError> {
-        if self.writes.fetch_add(1, Ordering::Relaxed) % 13 == 12 {
-            return Err(std::io::Error::from_raw_os_error(5).into());
-        }
-        let mut all = self.pages.lock().unwrap();
-        let slots = (0..16).filter(|slot| mask >> slot & 1 == 1);
-        for (slot, page) in slots.zip(pages) {
-            all[0].insert((group.0, key + slot), Box::new(**page));
-        }
-        Ok(())
-    }
-
-    fn finish(&self, group: Group, key: u64, claimed: u16, written: u16) {
-        let mut all = self.pages.lock().unwrap();
-        for slot in (0..16).filter(|slot| claimed >> slot & 1 == 1) {
-            let at = (group.0, key + slot);
-            let page = all[0].remove(&at);
-            if written >> slot & 1 == 1 {
-                all[1].insert(at, page.expect("written"));
-            }
-        }
-    }
-}
-
 type Folio = [Option<Box<Page>>; FOLIO];
 
 struct World {
     zswap: Zswap,
-    home: Arc<Home>,
+    file: Arc<SwapFile>,
+    faults: Arc<Faults>,
     folios: Vec<Mutex<Folio>>,
-    done: AtomicBool,
     versions: AtomicU64,
     stored: AtomicU64,
     loaded: AtomicU64,
     promoted: AtomicU64,
+    failed: AtomicU64,
 }
 
 impl World {
-    fn new(unit_size: usize) -> Self {
-        let home = Arc::new(Home::default());
+    fn new(unit_size: usize, (file, faults): (Arc<SwapFile>, Arc<Faults>)) -> Self {
         let config = Config {
             unit_size,
-            writeback: Some(home.clone()),
+            swap: Some(file.clone()),
             verify: true,
             max_groups: GROUPS,
             contexts: 2,
@@ -92,13 +45,14 @@ impl World {
         };
         World {
             zswap: Zswap::new(config, Trim::tiered("0", 1)).unwrap(),
-            home,
+            file,
+            faults,
             folios: (0..GROUPS as usize * FOLIOS).map(|_| Mutex::new(Folio::default())).collect(),
-            done: AtomicBool::new(false),
             versions: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             loaded: AtomicU64::new(0),
             promoted: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
         }
     }
 
@@ -145,14 +99,12 @@ impl World {
                     Ok(()) => {
                         self.stored.fetch_add(count, Ordering::Relaxed);
                         for (key, page) in keys.zip(&pages) {
-                            self.home.drop_older(group, key, page);
                             *Self::slot(&mut models, first, key) = Some(Box::new(*page));
                         }
                     }
                     Err(error) => {
                         assert_eq!(error, StoreError::NoMemory);
                         for key in keys {
-                            self.home.take(group, key);
                             *Self::slot(&mut models, first, key) = None;
                         }
                     }
@@ -164,37 +116,23 @@ impl World {
                 let mut at = key;
                 while at < keys.end {
                     let part = (keys.end - at).min(64) as usize;
-                    let mask = self.zswap.present(group, at, part);
-                    let mut pages = vec![[0xEE; 4096]; mask.count_ones() as usize];
+                    let mut pages = vec![[0xEE; 4096]; part];
                     let mut slots: Vec<&mut Page> = pages.iter_mut().collect();
-                    match self.zswap.load_masked(group, at, mask, &mut slots, keep) {
-                        Ok(()) => {}
-                        // Written back since; look again.
-                        Err(LoadError::Missing { .. }) => continue,
-                        Err(error) => panic!("{error}"),
-                    }
-                    let mut loaded = pages.into_iter();
-                    for n in 0..part as u64 {
-                        let model = Self::slot(&mut models, first, at + n);
-                        if mask >> n & 1 == 1 {
-                            let page = loaded.next().unwrap();
-                            assert!(model.as_deref() == Some(&page), "key {} of {group:?}, stored", at + n);
-                            if keep == Keep::Exclusive {
-                                *model = None;
+                    let wanted = u64::MAX >> (64 - part);
+                    match self.zswap.load_available(group, at, wanted, &mut slots, keep) {
+                        Ok(got) => {
+                            for (n, page) in pages.iter().enumerate() {
+                                let model = Self::slot(&mut models, first, at + n as u64);
+                                let loaded = (got >> n & 1 == 1).then_some(page);
+                                assert!(model.as_deref() == loaded, "page {n} from {at} of {group:?}");
+                                if keep == Keep::Exclusive {
+                                    *model = None;
+                                }
                             }
-                        } else if let Some(page) = self.home.take(group, at + n) {
-                            assert!(
-                                model.as_deref() == Some(&*page),
-                                "key {} of {group:?}, at home; model {:x?}, home {:x?}",
-                                at + n,
-                                model.as_deref().map(|page| &page[..16]),
-                                &page[..16]
-                            );
-                            *model = None;
-                        } else {
-                            assert!(model.is_none(), "key {} of {group:?} is lost", at + n);
+                            self.loaded.fetch_add(u64::from(got.count_ones()), Ordering::Relaxed);
                         }
-                        self.loaded.fetch_add(1, Ordering::Relaxed);
+                        Err(LoadError::Disk { .. }) => drop(self.failed.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) => panic!("{error}"),
                     }
                     at += part as u64;
                 }
@@ -203,7 +141,6 @@ impl World {
                 let mut models = lock();
                 self.zswap.invalidate(group, key, count);
                 for key in keys {
-                    self.home.take(group, key);
                     *Self::slot(&mut models, first, key) = None;
                 }
             }
@@ -221,10 +158,11 @@ impl World {
                 assert_eq!(report.bytes, report.pages * support::PADDING as u64);
                 self.promoted.fetch_add(report.pages, Ordering::Relaxed);
             }
-            97..99 => {
-                let target = self.zswap.pool_bytes() * (50 + below(50)) / 100;
-                self.zswap.shrink(target);
-            }
+            97 => drop(self.zswap.shrink(self.zswap.pool_bytes() * (50 + below(50)) / 100)),
+            98 => match below(2) {
+                0 => drop(self.zswap.maintain(4)),
+                _ => self.faults.set_rates(self.rates(below(5))),
+            },
             _ => {
                 let after = Some(below(8) as u32);
                 match below(3) {
@@ -240,60 +178,88 @@ impl World {
         }
     }
 
+    fn rates(&self, which: u64) -> Rates {
+        let default = Rates::default;
+        match which {
+            0 => Rates { write_enospc: 100, reserve_enospc: 100, release_fails: 100, ..default() },
+            1 => Rates { write_short: 200, read_short: 200, interrupted: 100, ..default() },
+            2 => Rates { read_eio: 60, read_flip: 60, ..default() },
+            // Every one costs a segment for good.
+            3 => Rates { write_eio: u16::from(self.file.counters().segments_retired < 24), ..default() },
+            _ => default(),
+        }
+    }
+
     fn drain(&self) {
+        self.faults.set_rates(Rates::default());
         for number in 0..GROUPS {
             for key in 0..(FOLIOS * FOLIO) as u64 {
                 let group = Group(number);
                 let mut folio = self.folios[number as usize * FOLIOS + key as usize / FOLIO].lock().unwrap();
                 let model = folio[key as usize % FOLIO].take();
                 let stored = support::load(&self.zswap, group, key, 1, Keep::Exclusive);
-                let found = match (stored, self.home.take(group, key)) {
-                    (Ok(pages), None) => Some(Box::new(pages[0])),
-                    (Err(LoadError::Missing { .. }), home) => home,
-                    (stored, home) => panic!("{:?} and {}", stored.map(|_| ()), home.is_some()),
-                };
-                assert!(found == model, "key {key} of {group:?}");
+                let found = stored.as_ref().ok().map(|pages| &pages[0]);
+                assert!(found == model.as_deref(), "key {key} of {group:?}: {:?}", stored.err());
             }
         }
         assert_empty(&self.zswap);
-        assert!(self.home.pages.lock().unwrap().iter().all(BTreeMap::is_empty));
+        assert_file_empty(&self.file);
         assert_eq!(self.zswap.pools().len(), 1);
     }
 }
 
-#[test]
-fn two_threads_agree_with_the_model() {
-    let seconds =
-        std::env::var("UZSWAP_TEST_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20u64);
-    let seed = std::env::var("UZSWAP_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0u64);
-    for (round, unit_size) in [4096, 16384, 65536, 4096].into_iter().enumerate() {
-        let world = World::new(unit_size);
-        let end = Instant::now() + Duration::from_millis(seconds * 1000 / 4);
-        std::thread::scope(|scope| {
-            for thread in 0..2u64 {
-                let world = &world;
-                scope.spawn(move || {
-                    let mut random =
-                        0x1234_5678_9ABC_DEF1 ^ (thread << 40) ^ ((round as u64) << 50) ^ (seed << 8);
-                    while !world.done.load(Ordering::Relaxed) && Instant::now() < end {
-                        for _ in 0..50 {
-                            world.step(&mut random);
-                        }
+fn soak(unit_size: usize, name: &str, swap: (Arc<SwapFile>, Arc<Faults>)) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seconds = number("UZSWAP_TEST_SOAK_SECONDS").unwrap_or(20u64);
+    let seed = number("UZSWAP_TEST_SEED").unwrap_or(0u64);
+    let world = World::new(unit_size, swap);
+    let end = Instant::now() + Duration::from_millis(seconds * 1000 / 4);
+    std::thread::scope(|scope| {
+        for thread in 0..2u64 {
+            let world = &world;
+            scope.spawn(move || {
+                let mut random =
+                    0x1234_5678_9ABC_DEF1 ^ (thread << 40) ^ ((unit_size as u64) << 50) ^ (seed << 8);
+                while Instant::now() < end {
+                    for _ in 0..50 {
+                        world.step(&mut random);
                     }
-                });
-            }
-        });
-        let counters = world.zswap.counters();
-        world.drain();
-        println!(
-            "units of {unit_size}: {} pages stored, {} loaded, {} promoted, {} written back, {} failed writebacks",
-            world.stored.load(Ordering::Relaxed),
-            world.loaded.load(Ordering::Relaxed),
-            world.promoted.load(Ordering::Relaxed),
-            counters.zswpwb,
-            counters.reject_reclaim_fail,
-        );
-        assert!(counters.zswpwb > 0 && counters.zswpout > 1000);
-        assert!(world.promoted.load(Ordering::Relaxed) > 0);
+                }
+            });
+        }
+    });
+    let (counters, disk) = (world.zswap.counters(), world.file.counters());
+    world.drain();
+    println!(
+        "{name}, units of {unit_size}: {} pages stored, {} loaded, {} promoted, {} written, {} from disk, {} cleaned \
+         segments, {} failed",
+        world.stored.load(Ordering::Relaxed),
+        world.loaded.load(Ordering::Relaxed),
+        world.promoted.load(Ordering::Relaxed),
+        counters.zswpwb,
+        counters.disk_loads,
+        disk.segments_cleaned,
+        world.failed.load(Ordering::Relaxed),
+    );
+    assert!(counters.zswpwb > 100 && counters.disk_loads > 100 && counters.zswpout > 1000);
+    assert!(world.promoted.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn two_threads_agree_with_the_model_on_every_engine() {
+    let swap = Swap::new(64);
+    soak(65536, "memory", (swap.file, swap.faults));
+    let spawn = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).map(|_| ());
+    for (engine, direct, unit_size) in [
+        (EngineChoice::Uring, true, 4096),
+        (EngineChoice::Threads, true, 16384),
+        (EngineChoice::Threads, false, 4096),
+    ] {
+        let directory = PathBuf::from("/var/tmp");
+        let config = swapfile::Config { directory, engine, direct, ..swapfile::Config::default() };
+        match swapfile::open_engine(&config, &spawn) {
+            Ok(open) => soak(unit_size, &format!("{engine:?}"), Swap::on(open, 64)),
+            Err(error) => testkit::skip!("disk", "{error}"),
+        }
     }
 }

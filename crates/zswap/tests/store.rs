@@ -6,8 +6,8 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use support::{assert_empty, load, page, refs, Trim};
-use zswap::{Config, Group, Keep, LoadError, MemoryWriteback, Page, StoreError, Zswap};
+use support::{assert_empty, load, page, refs, with_swap, Trim};
+use zswap::{Config, Group, Keep, LoadError, Page, StoreError, Zswap};
 
 const A: Group = Group(0);
 const B: Group = Group(7);
@@ -44,8 +44,7 @@ fn what_goes_in_comes_out_for_every_unit_and_alignment() {
 fn batches_of_a_load_pass_over_pages_without_a_unit() {
     let load_in = |kinds: &[u8; 64], unit_size: usize, switch: bool| -> Vec<[u64; 9]> {
         let trims = [Trim::new("first", 8), Trim::new("second", 4)];
-        let config =
-            Config { unit_size, writeback: Some(Arc::new(MemoryWriteback::new())), ..Config::default() };
+        let config = with_swap(Config { unit_size, ..Config::default() });
         let zswap = Zswap::new(config, trims[0].clone()).unwrap();
         let pages: Vec<Page> = (0..).zip(kinds).map(|(n, &kind)| page(kind.min(2), n)).collect();
         zswap.store(A, 64, &refs(&pages)).unwrap();
@@ -202,7 +201,7 @@ fn same_filled_pages_take_no_object() {
 }
 
 #[test]
-fn incompressible_pages_are_raw_with_writeback_and_refused_without() {
+fn incompressible_pages_are_raw_with_a_swap_file_and_refused_without() {
     for unit_size in [4096, 16384] {
         let pages: Vec<Page> = (0..16).map(|n| page(if n == 9 { 1 } else { 2 }, n)).collect();
         let hard: Vec<Page> = (0..16).map(|n| page(1, n)).collect();
@@ -216,8 +215,7 @@ fn incompressible_pages_are_raw_with_writeback_and_refused_without() {
         assert!(zswap.counters().reject_compress_poor > 0);
         assert_empty(&zswap);
 
-        let writeback = Arc::new(MemoryWriteback::new());
-        let (zswap, _) = make(Config { unit_size, writeback: Some(writeback), ..Config::default() });
+        let (zswap, _) = make(with_swap(Config { unit_size, ..Config::default() }));
         zswap.store(A, 0, &refs(&hard)).unwrap();
         assert_eq!(zswap.counters().stored_incompressible_pages, 16);
         assert_eq!(zswap.compressed_bytes(), 16 * 4096);

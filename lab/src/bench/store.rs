@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use pagecodec::t16::prefetch;
 use uzswap::acomp::{CompressRequest, DecompressRequest, Object, UnitError, UnitResult, MAX_BATCH};
-use uzswap::{Algorithm, Group, Keep, MemoryWriteback, Page, Pool, PoolConfig, PAGE_SIZE};
+use uzswap::{Algorithm, Group, Keep, Page, Pool, PoolConfig, PAGE_SIZE};
 
 /// What to measure, one row.
 pub struct Case<'a> {
@@ -150,9 +150,6 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
             batch: case.batch,
             chain: case.chain,
             verify: false,
-            // Real memory has pages that do not shrink; they are kept as a store with writeback
-            // keeps them.
-            writeback: Some(Arc::new(MemoryWriteback::new())),
             contexts: case.threads,
             ..PoolConfig::default()
         },
@@ -325,7 +322,9 @@ impl Worker<'_> {
         let range = self.range(call);
         let (at, len) = (range.start, range.len());
         let mut stored = Ok(());
-        let time = timed(|| stored = self.pool.store(self.group(), (self.first + at) as u64, &refs[range]));
+        // Real memory has pages that do not shrink; they are kept, as with a swap file.
+        let time =
+            timed(|| stored = self.pool.store_any(self.group(), (self.first + at) as u64, &refs[range]));
         calls.push(time as f64 / len as f64);
         let file = || self.case.file.to_owned();
         stored.map_err(|error| CaseError::Refused { file: file(), page: self.first + at, error })?;

@@ -307,6 +307,11 @@ pub fn load(
     Ok(pages)
 }
 
+/// The same, with a swap file: what does not compress is kept as it is.
+pub fn with_swap(config: zswap::Config) -> zswap::Config {
+    zswap::Config { swap: Some(Swap::new(8).file), ..config }
+}
+
 /// A swap file whose disk is memory and whose faults are asked for.
 pub struct Swap {
     pub file: Arc<SwapFile>,
