@@ -47,9 +47,7 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
     }
     assert!(dump.contains("uzswap_compressors=") && dump.contains("zstd"), "{dump}");
     let help = run(command("nbdkit").arg("--help").arg(plugin()));
-    for setting in
-        ["ram=SIZE", "lock=no|yes|try", "swap=SIZE", "swap-dir=DIR", "swap-file=FILE", "swap-plain=BOOL"]
-    {
+    for setting in ["ram=SIZE", "lock=no|yes|try", "swap=SIZE", "swap-dir=DIR", "swap-plain=BOOL"] {
         assert!(help.contains(setting), "{setting} in {help}");
     }
 
@@ -67,6 +65,8 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
         (&["size=1M", "ram=64M", "swap-plain=yes"], "swap-plain= needs swap="),
         (&["size=1M", "ram=1M", "swap=16M"], "needs at least 3"),
         (&["size=1M", "ram=64M", "swap=16M", "swap-dir=/proc"], "no swap file in /proc"),
+        (&["size=1M", "ram=64M", "swap-file=/srv/disk"], "swap-key= are gone"),
+        (&["size=1M", "ram=64M", "swap-key=/srv/key"], "swap-key= are gone"),
         (&["size=1M", "colour=red"], "there is no setting \"colour\""),
         (&["size=large"], "could not parse size"),
         (&["size=1M", "checksums=perhaps"], "could not decipher boolean"),

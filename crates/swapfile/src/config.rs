@@ -87,9 +87,6 @@ pub enum OpenError {
     /// No shared memory for the table of segments.
     #[error("no memory for the table of segments: {0}")]
     Table(io::Error),
-    /// No random bytes for a key.
-    #[error("no key")]
-    Key(#[source] io::Error),
 }
 
 /// Why objects were not written. They are where they were.

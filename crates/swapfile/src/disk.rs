@@ -121,7 +121,7 @@ impl Disk {
 }
 
 /// EINVAL and EOPNOTSUPP, and what some file systems answer to the first transfer.
-pub(crate) fn is_about_caching(error: &io::Error) -> bool {
+fn is_about_caching(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
         || error.raw_os_error() == Some(22)
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aegis::aegis128l::Aegis128L;
 
-use crate::secret::{wipe, Secret};
+use crate::secret::wipe;
 
 const KEY_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
@@ -95,8 +95,14 @@ impl Sealer {
     /// # Errors
     /// When the kernel gives no random bytes.
     pub(crate) fn renew(&self, segment: usize) -> io::Result<()> {
-        self.keys[segment].set(Secret::random()?.bytes());
-        Ok(())
+        let mut key = [0; KEY_BYTES];
+        let made = sys::files::random(&mut key);
+        if made.is_ok() {
+            self.keys[segment].set(&key);
+        }
+        // SAFETY: bytes.
+        unsafe { wipe(&mut key) };
+        made
     }
 
     /// Nothing of this process's is in a segment any more.

@@ -149,16 +149,6 @@ impl Pool {
         entry.unlock(object);
     }
 
-    /// Writes several objects.
-    ///
-    /// # Panics
-    /// As [`write`](Self::write).
-    pub fn write_bulk(&self, writes: &[(Handle, &[u8])]) {
-        for &(handle, bytes) in writes {
-            self.write(handle, bytes);
-        }
-    }
-
     /// Bytes of an object, as asked for when it was allocated.
     ///
     /// # Panics

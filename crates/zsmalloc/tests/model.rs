@@ -63,17 +63,13 @@ impl Model {
     fn malloc(&mut self, sizes: &[u32], nid: u8) -> Result<(), AllocError> {
         let mut handles = vec![Handle::DANGLING; sizes.len()];
         self.pool.malloc_bulk(sizes, nid, &mut handles)?;
-        let mut writes = Vec::new();
         for (&handle, &size) in handles.iter().zip(sizes) {
             self.stamp += 1;
             assert_eq!(self.pool.len_of(handle), size as usize);
             let fresh = self.objects.insert(handle, content(self.stamp, size as usize));
             assert!(fresh.is_none(), "{handle:?} given out twice");
-            writes.push(handle);
         }
-        let writes: Vec<(Handle, &[u8])> =
-            writes.iter().map(|&handle| (handle, &self.objects[&handle][..])).collect();
-        self.pool.write_bulk(&writes);
+        handles.iter().for_each(|&handle| self.pool.write(handle, &self.objects[&handle]));
         Ok(())
     }
 
