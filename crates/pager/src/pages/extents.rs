@@ -16,11 +16,12 @@
 
 use std::sync::atomic::Ordering;
 
+use super::run::RUN_BLOCKS;
 use super::staging::{Staging, FULL};
 use crate::units::{bytes_of, ALL_PAGES, BLOCK_PAGES};
 
 /// Slots of an extent.
-pub const EXTENT_SLOTS: usize = 8;
+pub const EXTENT_SLOTS: usize = RUN_BLOCKS;
 /// Pages of an extent.
 pub const EXTENT_PAGES: usize = EXTENT_SLOTS * BLOCK_PAGES;
 

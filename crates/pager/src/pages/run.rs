@@ -1,9 +1,11 @@
 //! Adjacent blocks whose locks are held together.
 
 use super::block::{BlockGuard, PageState};
-use super::extents::EXTENT_SLOTS;
 use super::table::AddressTable;
 use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+
+/// Blocks that one transition may concern: those of an extent.
+pub const RUN_BLOCKS: usize = 8;
 
 /// Adjacent pages of what is locked, by their numbers in it: a block's first page is page 0, a
 /// run's that of its first block.
@@ -58,14 +60,14 @@ impl Locked for RunGuard<'_> {
 /// Adjacent blocks whose locks are held, the lowest first. All but the first were only tried for,
 /// since a thread that waits for a block may hold another.
 pub struct RunGuard<'a> {
-    blocks: [Option<BlockGuard<'a>>; EXTENT_SLOTS],
+    blocks: [Option<BlockGuard<'a>>; RUN_BLOCKS],
     count: usize,
 }
 
 impl<'a> RunGuard<'a> {
     /// A run of one block.
     pub fn of(first: BlockGuard<'a>) -> Self {
-        let mut run = RunGuard { blocks: [const { None }; EXTENT_SLOTS], count: 1 };
+        let mut run = RunGuard { blocks: [const { None }; RUN_BLOCKS], count: 1 };
         run.blocks[0] = Some(first);
         run
     }
@@ -73,7 +75,7 @@ impl<'a> RunGuard<'a> {
     /// Takes further blocks in, up to `count` in all, as far as their locks are free and their
     /// records can be had.
     pub fn extend(&mut self, table: &'a AddressTable, count: usize) {
-        while self.count < count.min(EXTENT_SLOTS) {
+        while self.count < count.min(RUN_BLOCKS) {
             let next = self.base() + self.count * BLOCK_BYTES;
             let Some(guard) = table.try_lock(next) else { return };
             self.blocks[self.count] = Some(guard);

@@ -47,7 +47,7 @@ use crate::embedded;
 use crate::place::Place;
 use crate::rights;
 use crate::size::{self, Size};
-use crate::ways::{self, Eviction, Finding, Ways};
+use crate::ways;
 
 /// The least budget that leaves room for the pager's own tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
