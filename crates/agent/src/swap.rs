@@ -3,10 +3,6 @@
 //! The supervisor has the file and the table of its segments, and gives descriptors of both out.
 //! The file's number is valid in the file table of the pager's threads; a forked child is given the
 //! file again, by its parent, under the same number.
-//!
-//! The engine is the one of threads. A ring of io_uring is its maker's alone, so that a forked
-//! child would have to do without what the parent's copy says of it, and the kernel's workers for
-//! it are threads of the process, which would be taken for the program's.
 
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -14,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use ledger::wire::{self, Kind};
-use swapfile::{engine_on, Config, Disk, Engine, EngineChoice, ForkedRow, Shared, SwapFile};
+use swapfile::{engine_on, Config, Disk, Engine, ForkedRow, Shared, SwapFile};
 use sys::thread;
 
 use crate::{paging, threads};
@@ -69,7 +65,7 @@ fn shared() -> Option<&'static Shared> {
 }
 
 fn engine(disk: Arc<Disk>) -> Result<Arc<dyn Engine>, swapfile::OpenError> {
-    let config = Config { engine: EngineChoice::Threads, threads: ENGINE_THREADS, ..Config::default() };
+    let config = Config { threads: ENGINE_THREADS, ..Config::default() };
     engine_on(disk, &config, &spawn)
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use swapfile::{Caching, Config, Disk, EngineChoice, OpenError, Seal, Space, SwapFile};
+use swapfile::{Caching, Config, Disk, OpenError, Seal, Space, SwapFile};
 use sys::flusher;
 
 /// The open file, which nothing moves bytes of yet.
@@ -49,14 +49,12 @@ impl SwapDisk {
         self.disk.is_direct()
     }
 
-    /// The swap file. Threads that move its bytes are children of this one, and inherit its mark;
-    /// rings, whose memory is the kernel's, are for servers that others do not swap on.
+    /// The swap file. Threads that move its bytes are children of this one, and inherit its mark.
     ///
     /// # Errors
     /// When threads cannot be had.
     pub fn start(self, is_swapped_on: bool) -> Result<Arc<SwapFile>, OpenError> {
-        let engine = if is_swapped_on { EngineChoice::Threads } else { EngineChoice::Auto };
-        let config = Config { engine, ..Config::default() };
+        let config = Config::default();
         let spawn = |work: Box<dyn FnOnce() + Send>| -> io::Result<()> {
             let work = move || {
                 if is_swapped_on {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use device::{Config, Device, Error, BLOCK_BYTES};
 use support::fill;
-use swapfile::{EngineChoice, OpenError, SwapFile};
+use swapfile::{OpenError, SwapFile};
 
 /// A field of a status file, in bytes.
 fn field(name: &str) -> u64 {
@@ -27,7 +27,6 @@ fn main() {
     let of_file = swapfile::Config {
         directory: "/var/tmp".into(),
         size_bytes: 192 << 20,
-        engine: EngineChoice::Threads,
         ..swapfile::Config::default()
     };
     let spawn = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).map(|_| ());

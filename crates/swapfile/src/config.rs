@@ -3,18 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Which engine to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum EngineChoice {
-    /// io_uring where the kernel lets this process have it, else threads.
-    #[default]
-    Auto,
-    /// io_uring or an error.
-    Uring,
-    /// pread(2) and pwrite(2).
-    Threads,
-}
-
 /// How a swap file is opened.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -24,11 +12,9 @@ pub struct Config {
     pub size_bytes: u64,
     /// Leave out encryption: for disks that are encrypted below. Checksums stay.
     pub plain: bool,
-    /// Which engine.
-    pub engine: EngineChoice,
     /// Go past the page cache where the file system can.
     pub direct: bool,
-    /// Threads of the engine beside its callers', where it has any.
+    /// Threads that move its bytes beside its callers'.
     pub threads: usize,
     /// Percent of the disk that stay free.
     pub keep_free_percent: u8,
@@ -40,7 +26,6 @@ impl Default for Config {
             directory: PathBuf::from("/var/tmp"),
             size_bytes: 1 << 30,
             plain: false,
-            engine: EngineChoice::Auto,
             direct: true,
             threads: 2,
             keep_free_percent: 5,
@@ -67,14 +52,9 @@ pub enum OpenError {
         /// Why.
         error: io::Error,
     },
-    /// The engine that was asked for is not to be had.
-    #[error("the kernel does not let this process use {engine}: {error}")]
-    Engine {
-        /// Which.
-        engine: &'static str,
-        /// Why.
-        error: io::Error,
-    },
+    /// Its threads cannot be started.
+    #[error("the swap file's threads cannot be started: {0}")]
+    Threads(io::Error),
     /// A size of less than one segment, or more than there may be.
     #[error("a swap file of {bytes} bytes: it can be 1 MiB to 2 TiB")]
     Size {

@@ -17,8 +17,6 @@ pub struct Counters {
     pub bytes_cleaned: u64,
     /// Bytes read from the file, all told.
     pub bytes_read: u64,
-    /// Of these, bytes read by cleaning.
-    pub bytes_read_cleaning: u64,
     /// Writes, each of a pack.
     pub writes: u64,
     /// Reads for loads: one or more a request.
@@ -60,11 +58,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Bytes in use that hold no live object of this process.
-    pub fn dead_bytes(&self) -> u64 {
-        self.used_bytes.saturating_sub(self.live_bytes)
-    }
-
     /// Bytes written for each byte of objects handed over, in thousandths.
     pub fn write_amplification_milli(&self) -> u64 {
         self.bytes_written.saturating_mul(1000).checked_div(self.object_bytes).unwrap_or(0)
@@ -108,7 +101,6 @@ pub(crate) struct Counts {
     pub(crate) bytes_written: Count,
     pub(crate) bytes_cleaned: Count,
     pub(crate) bytes_read: Count,
-    pub(crate) bytes_read_cleaning: Count,
     pub(crate) writes: Count,
     pub(crate) reads: Count,
     pub(crate) loads: Count,
@@ -143,7 +135,6 @@ impl Counts {
             bytes_written: self.bytes_written.get(),
             bytes_cleaned: self.bytes_cleaned.get(),
             bytes_read: self.bytes_read.get(),
-            bytes_read_cleaning: self.bytes_read_cleaning.get(),
             writes: self.writes.get(),
             reads: self.reads.get(),
             loads: self.loads.get(),

@@ -60,9 +60,6 @@ pub struct Done {
 /// Callers go by lanes, one a thread at a time. Implementations hold no lock while they wait for
 /// the disk, start no threads but by what they were given, and keep nothing outside of themselves.
 pub trait Engine: Send + Sync {
-    /// A short name for reports.
-    fn name(&self) -> &'static str;
-
     /// Whether data go past the page cache.
     fn is_direct(&self) -> bool;
 

@@ -222,10 +222,6 @@ impl FaultyEngine {
 }
 
 impl Engine for FaultyEngine {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
     fn is_direct(&self) -> bool {
         self.inner.is_direct()
     }

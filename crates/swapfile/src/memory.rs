@@ -68,10 +68,6 @@ impl MemoryEngine {
 }
 
 impl Engine for MemoryEngine {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-
     fn is_direct(&self) -> bool {
         true
     }

@@ -166,7 +166,6 @@ impl SwapFile {
         let offset = (segment * SEGMENT_BYTES) as u64;
         lane.push(Transfer { kind: Kind::Read, offset, buffer, start: 0, end: len, token: 0 });
         self.counts.bytes_read.add(len as u64);
-        self.counts.bytes_read_cleaning.add(len as u64);
         loop {
             let done = lane.pop().expect("it is in flight");
             match continued(lane, done) {

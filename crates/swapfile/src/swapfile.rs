@@ -15,9 +15,8 @@ use crate::seal::Sealer;
 use crate::segments::Segments;
 use crate::sync::lock;
 use crate::threads::{Spawn, Threads};
-use crate::uring::Uring;
 use crate::writer::PACKS_MAX;
-use crate::{Age, Config, EngineChoice, OpenError, Place, Seal, Space, WriteError};
+use crate::{Age, Config, OpenError, Place, Seal, Space, WriteError};
 
 /// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait
 /// for all writes that are in flight, some milliseconds.
@@ -90,24 +89,14 @@ pub fn open_engine(config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>,
     engine_on(disk, config, spawn)
 }
 
-/// The engine for an open file: in a child after fork, whose rings are its parent's and whose
-/// threads are gone.
+/// The engine for an open file: in a child after fork, whose threads are gone.
 ///
 /// # Errors
 /// [`OpenError`].
 pub fn engine_on(disk: Arc<Disk>, config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>, OpenError> {
-    if config.engine != EngineChoice::Threads {
-        match Uring::new(disk.clone()) {
-            Ok(engine) => return Ok(Arc::new(engine)),
-            Err(error) if config.engine == EngineChoice::Uring => {
-                return Err(OpenError::Engine { engine: "io_uring", error });
-            }
-            Err(_) => {}
-        }
-    }
     match Threads::new(disk, config.threads, spawn) {
         Ok(engine) => Ok(Arc::new(engine)),
-        Err(error) => Err(OpenError::Engine { engine: "threads", error }),
+        Err(error) => Err(OpenError::Threads(error)),
     }
 }
 
@@ -185,11 +174,6 @@ impl SwapFile {
 
     pub(crate) fn packs(&self) -> usize {
         self.packs.load(Ordering::Relaxed)
-    }
-
-    /// The engine's name.
-    pub fn engine_name(&self) -> &'static str {
-        lock(&self.lanes).engine.name()
     }
 
     /// Whether data go past the page cache.
@@ -387,8 +371,7 @@ impl SwapFile {
         self.space.rename(row.number, owner);
         self.row.store(row.number, Ordering::Relaxed);
         let mut lanes = lock(&self.lanes);
-        // Rings that are not mapped here, threads that are not there: nothing of them is to be
-        // dropped.
+        // Threads that are not there: nothing of them is to be dropped.
         std::mem::forget(std::mem::replace(&mut lanes.engine, engine));
         lanes.idle.drain(..).for_each(std::mem::forget);
     }

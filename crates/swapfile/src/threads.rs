@@ -1,4 +1,4 @@
-//! The engine that goes everywhere: pread(2) and pwrite(2), by threads that the caller starts.
+//! The engine of a file: pread(2) and pwrite(2), by threads that the caller starts.
 //!
 //! A thread that waits for a transfer which no thread has taken does it itself. So one transfer
 //! costs no change of thread, and without any threads everything is done by the callers.
@@ -106,10 +106,6 @@ impl Drop for Threads {
 }
 
 impl Engine for Threads {
-    fn name(&self) -> &'static str {
-        "threads"
-    }
-
     fn is_direct(&self) -> bool {
         self.shared.disk.is_direct
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use support::{object, World, ROOM};
 use swapfile::{
-    Age, Config, EngineChoice, Fault, MemoryEngine, OpenError, Rates, ReadFault, Record, Room, Seal,
-    SwapFile, WriteError, SEGMENT_BYTES,
+    Age, Config, Fault, MemoryEngine, OpenError, Rates, ReadFault, Record, Room, Seal, SwapFile, WriteError,
+    SEGMENT_BYTES,
 };
 
 fn objects(keys: std::ops::Range<u64>, len: usize) -> Vec<(u16, u64, Vec<u8>)> {
@@ -300,11 +300,9 @@ fn memory_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_file_is_opened_by_either_engine_and_has_one_writer() {
-    for (engine, direct) in
-        [(EngineChoice::Auto, true), (EngineChoice::Threads, true), (EngineChoice::Threads, false)]
-    {
-        let config = Config { size_bytes: 8 << 20, engine, direct, ..Config::default() };
+fn a_file_is_opened_and_has_one_writer() {
+    for direct in [true, false] {
+        let config = Config { size_bytes: 8 << 20, direct, ..Config::default() };
         let file = SwapFile::open(&config, &support::spawn).unwrap();
         assert!(file.is_encrypted() && (direct || !file.is_direct()));
         assert_eq!(file.size_bytes(), 8 << 20);
@@ -312,7 +310,7 @@ fn a_file_is_opened_by_either_engine_and_has_one_writer() {
         assert!(file.writer().is_none());
         drop(writer);
         assert!(file.writer().is_some());
-        println!("{}, {}", file.engine_name(), if file.is_direct() { "O_DIRECT" } else { "page cache" });
+        println!("{}", if file.is_direct() { "O_DIRECT" } else { "page cache" });
     }
 }
 

@@ -8,9 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use support::{object, real_engine, World};
-use swapfile::{
-    engine_on, Caching, Config, Disk, EngineChoice, Faults, FaultyEngine, MemoryEngine, Seal, Space, SwapFile,
-};
+use swapfile::{engine_on, Caching, Config, Disk, Faults, FaultyEngine, MemoryEngine, Seal, Space, SwapFile};
 
 /// Zeroed memory that children share.
 fn shared_words(len: usize) -> NonNull<AtomicU64> {
@@ -49,11 +47,8 @@ fn wait(pid: i32) -> i32 {
 
 #[test]
 fn both_are_whole_and_the_last_one_frees() {
-    for choice in [EngineChoice::Threads, EngineChoice::Auto] {
-        if real_engine(choice, true, 0).is_none() {
-            continue;
-        }
-        let config = Config { engine: choice, threads: 0, ..Config::default() };
+    if real_engine(true, 0).is_some() {
+        let config = Config { threads: 0, ..Config::default() };
         let disk = Arc::new(Disk::open(&config.directory, Caching::Direct).unwrap());
         let engine = || engine_on(disk.clone(), &config, &support::spawn).unwrap();
         let (segments, rows) = (32, 4);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use support::{object, World};
-use swapfile::{engine_on, Caching, Config, Disk, EngineChoice, ReadFault, Seal, BLOCK_BYTES, SEGMENT_BYTES};
+use swapfile::{engine_on, Caching, Config, Disk, ReadFault, Seal, BLOCK_BYTES, SEGMENT_BYTES};
 
 /// Objects that fill more than three segments, in pages that do not compress.
 const OBJECTS: u64 = 900;
@@ -32,7 +32,7 @@ fn attacked(seal: Seal) -> Option<Attacked> {
     };
     let path = format!("/proc/self/fd/{}", disk.descriptor());
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let config = Config { engine: EngineChoice::Threads, threads: 1, ..Config::default() };
+    let config = Config { threads: 1, ..Config::default() };
     let engine = engine_on(disk, &config, &support::spawn).unwrap();
     let mut attacked = Attacked { world: World::new(engine, seal, 16), file };
     attacked.write(0);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use support::{object, real_engine, World, ROOM};
-use swapfile::{Engine, EngineChoice, MemoryEngine, Rates, ReadFault, Room, Seal, WriteError};
+use swapfile::{Engine, MemoryEngine, Rates, ReadFault, Room, Seal, WriteError};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -249,10 +249,8 @@ fn random_step(below: &mut impl FnMut(u64) -> u64) -> Step {
 }
 
 #[test]
-fn both_engines_agree_with_a_map() {
-    soak("io_uring", real_engine(EngineChoice::Uring, true, 0));
-    soak("io_uring by the page cache", real_engine(EngineChoice::Uring, false, 0));
-    soak("threads", real_engine(EngineChoice::Threads, true, 2));
-    soak("threads by the page cache", real_engine(EngineChoice::Threads, false, 2));
-    soak("no threads", real_engine(EngineChoice::Threads, true, 0));
+fn real_files_agree_with_a_map() {
+    soak("threads", real_engine(true, 2));
+    soak("threads by the page cache", real_engine(false, 2));
+    soak("no threads", real_engine(true, 0));
 }

@@ -1,7 +1,7 @@
 //! What a swap file costs, against the bare disk it lies on, in turns within one run:
 //!
 //! `cargo run --release -p uzswap-zswap --example swap -- [--dir DIR] [--mib N] [--rounds N]
-//! [--engine uring|threads] [--plain] [--compressor NAME] [--pages FILE]...`
+//! [--plain] [--compressor NAME] [--pages FILE]...`
 //!
 //! - *fill*: pages are stored by one thread and written by another, in a pool of an eighth of their
 //!   bytes; against a loop of pwrite(2), 1 MiB at a time, past the page cache: what `dd
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use swapfile::{Buffer, EngineChoice};
+use swapfile::Buffer;
 use sys::files::Caching;
 use zswap::{Config, Group, Keep, Page, SwapFile, Zswap};
 
@@ -32,7 +32,6 @@ struct Options {
     directory: PathBuf,
     mib: usize,
     rounds: usize,
-    engine: EngineChoice,
     plain: bool,
     compressor: String,
     pages: Vec<PathBuf>,
@@ -43,7 +42,6 @@ fn options() -> Options {
         directory: "/var/tmp".into(),
         mib: 512,
         rounds: 5,
-        engine: EngineChoice::Auto,
         plain: false,
         compressor: "lz4".into(),
         pages: Vec::new(),
@@ -55,8 +53,6 @@ fn options() -> Options {
             "--dir" => options.directory = value().into(),
             "--mib" => options.mib = value().parse().expect("a number"),
             "--rounds" => options.rounds = value().parse().expect("a number"),
-            "--engine" if value() == "uring" => options.engine = EngineChoice::Uring,
-            "--engine" => options.engine = EngineChoice::Threads,
             "--plain" => options.plain = true,
             "--compressor" => options.compressor = value(),
             "--pages" => options.pages.push(value().into()),
@@ -108,7 +104,6 @@ fn store(options: &Options, max_pool_bytes: u64, with_swap: bool) -> Zswap {
         directory: options.directory.clone(),
         size_bytes: (options.mib * MIB * 2) as u64,
         plain: options.plain,
-        engine: options.engine,
         ..swapfile::Config::default()
     };
     let swap = with_swap.then(|| SwapFile::open(&config, &spawn).expect("a swap file"));
@@ -222,12 +217,7 @@ fn main() {
         if round == 0 {
             let way = if file.is_direct() { "O_DIRECT" } else { "page cache" };
             let seal = if file.is_encrypted() { "AEGIS-128L" } else { "checksums" };
-            println!(
-                "{}, {way}, {seal}, {} MiB of pages, {}",
-                file.engine_name(),
-                options.mib,
-                options.compressor
-            );
+            println!("{way}, {seal}, {} MiB of pages, {}", options.mib, options.compressor);
         }
         let took = fill(&zswap, &corpus, count);
         let counters = file.counters();

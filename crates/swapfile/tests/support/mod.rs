@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use swapfile::{
-    Age, CleanReport, Config, Engine, EngineChoice, Faults, FaultyEngine, MemoryEngine, Owner, Pack, Place,
-    ReadError, Record, Room, Seal, Space, SwapFile, WriteError, Writer,
+    Age, CleanReport, Config, Engine, Faults, FaultyEngine, MemoryEngine, Owner, Pack, Place, ReadError,
+    Record, Room, Seal, Space, SwapFile, WriteError, Writer,
 };
 
 /// A disk with room for everything.
@@ -19,14 +19,8 @@ pub fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
 }
 
 /// An engine on a real file; says why when the machine has none.
-pub fn real_engine(choice: EngineChoice, direct: bool, threads: usize) -> Option<Arc<dyn Engine>> {
-    let config = Config {
-        directory: Path::new("/var/tmp").into(),
-        engine: choice,
-        direct,
-        threads,
-        ..Config::default()
-    };
+pub fn real_engine(direct: bool, threads: usize) -> Option<Arc<dyn Engine>> {
+    let config = Config { directory: Path::new("/var/tmp").into(), direct, threads, ..Config::default() };
     match swapfile::open_engine(&config, &spawn) {
         Ok(engine) => Some(engine),
         Err(error) => {

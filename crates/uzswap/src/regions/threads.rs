@@ -12,7 +12,7 @@ use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
 
 use pager::{Config, Pager, Watch, BLOCK_BYTES};
-use swapfile::{EngineChoice, SwapFile};
+use swapfile::SwapFile;
 use sys::{memory, thread, PAGE_SIZE};
 
 use super::counters::Counters;
@@ -170,9 +170,6 @@ fn swap_file(inner: &'static Inner, settings: &Builder) -> Result<Option<Arc<Swa
     let config = swapfile::Config {
         directory: settings.swap_directory.clone(),
         size_bytes: settings.swap_bytes,
-        // A ring of io_uring is its maker's alone, and its workers are threads that are not
-        // counted.
-        engine: EngineChoice::Threads,
         threads: ENGINE_THREADS,
         ..swapfile::Config::default()
     };
