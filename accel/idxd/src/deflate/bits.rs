@@ -11,8 +11,7 @@ pub(crate) struct Bits<'a> {
     at: usize,
     /// Bits of the last byte of `input` that do not count.
     ignored: u32,
-    /// Bits loaded and not yet used, the next one lowest. Above `count` they are zero or what
-    /// follows in the input.
+    /// Bits loaded and not yet used, the next one lowest. Above `count` they are zero.
     window: u64,
     count: u32,
     kept: Option<&'a Kept>,
@@ -43,27 +42,29 @@ impl<'a> Bits<'a> {
         Bits { input, at: 0, ignored: ignored % 8, window: 0, count: 0, kept, kept_at: 0 }
     }
 
-    /// Whether eight bytes can be loaded at once, now and after consuming one token.
-    #[inline(always)]
-    pub fn has_plenty(&self) -> bool {
-        self.kept.is_none() && self.at + 16 <= self.input.len()
-    }
-
-    /// Loads until at least 56 bits are there. Only with [`Bits::has_plenty`].
-    #[inline(always)]
-    pub fn refill_plenty(&mut self) {
-        debug_assert!(self.at + 8 <= self.input.len());
-        // SAFETY: the caller checked that eight bytes follow `at`.
-        let next = u64::from_le(unsafe { self.input.as_ptr().add(self.at).cast::<u64>().read_unaligned() });
-        self.window |= next << self.count;
-        self.at += ((63 - self.count) >> 3) as usize;
-        self.count |= 56;
-    }
-
     /// Loads as much as there is, up to at least 48 bits.
+    #[inline(always)]
     pub fn refill(&mut self) {
-        // A quick refill leaves input bits above `count`.
-        self.window &= (1u64 << self.count) - 1;
+        if self.count >= 48 {
+            return;
+        }
+        if let (None, Some(next)) = (self.kept, self.input.get(self.at..self.at + 8)) {
+            // Not the last byte, of which some bits may not count.
+            if self.at + 8 < self.input.len() {
+                let next = u64::from_le_bytes(next.try_into().expect("eight bytes"));
+                let whole = (63 - self.count) / 8;
+                self.window |= (next & ((1 << (8 * whole)) - 1)) << self.count;
+                self.at += whole as usize;
+                self.count += 8 * whole;
+                return;
+            }
+        }
+        self.refill_slowly();
+    }
+
+    /// The same from what was kept and near the end of the input.
+    #[cold]
+    fn refill_slowly(&mut self) {
         while let Some(kept) = self.kept {
             if self.count > 48 {
                 return;
@@ -97,7 +98,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// The bits loaded, the next one lowest. Those above [`Bits::count`] have no meaning.
+    /// The bits loaded, the next one lowest.
     #[inline(always)]
     pub fn window(&self) -> u64 {
         self.window

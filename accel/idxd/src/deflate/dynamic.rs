@@ -3,7 +3,7 @@
 //! Lengths come from an in-place minimum-redundancy construction (Moffat and Katajainen, 1995) and
 //! are then limited by moving leaves until the Kraft sum fits. Nothing allocates.
 
-use super::header::{Header, CODE_LENGTH_ORDER};
+use super::encode::BitWriter;
 use crate::aecs::{code_entry, CompressAecs, Histogram, DISTANCES, LITERALS};
 
 /// Longest literal/length and distance code.
@@ -15,6 +15,9 @@ pub const HEADER_BITS_MAX: u32 = 316 * 5 + 57 + 17;
 const CODE_LENGTH_BITS_MAX: usize = 7;
 /// Code-length symbols.
 const CODE_LENGTHS: usize = 19;
+/// The order in which the lengths of their codes are sent (RFC 1951, section 3.2.7).
+pub(crate) const CODE_LENGTH_ORDER: [u8; CODE_LENGTHS] =
+    [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 /// The end-of-block symbol.
 pub const EOB: usize = 256;
 
@@ -201,9 +204,13 @@ pub(crate) fn write_aecs(aecs: &mut CompressAecs, histogram: &Histogram, is_fina
     let mut literals = [0u8; LITERALS];
     let mut distances = [0u8; DISTANCES];
     write_codes(aecs, histogram, &mut literals, &mut distances);
-    let mut header = Header::new(&mut aecs.accumulator, aecs.accumulator_bits);
+    let mut bytes = [0; 256];
+    let mut header = BitWriter::new(&mut bytes);
+    header.put_bits_of(&aecs.accumulator, aecs.accumulator_bits);
     write_header(&mut header, &literals, &distances, is_final);
-    aecs.accumulator_bits = header.bits();
+    aecs.accumulator_bits = header.finish_at();
+    assert!(!header.has_overflowed(), "header longer than the accumulator");
+    aecs.accumulator = bytes;
 }
 
 /// Writes codes for `histogram` into `aecs`, and their lengths into `literals` and `distances`.
@@ -223,7 +230,7 @@ pub(crate) fn write_codes(
 
 /// Writes the header of a dynamic block with these code lengths: at most [`HEADER_BITS_MAX`] bits.
 pub(crate) fn write_header(
-    header: &mut Header<'_>,
+    header: &mut BitWriter<'_>,
     literals: &[u8; LITERALS],
     distances: &[u8; DISTANCES],
     is_final: bool,

@@ -1,13 +1,8 @@
 //! From matches to bits: code tables ready for use, and the writer.
 
-use std::hint::select_unpredictable;
-
 use super::matcher::Sink;
-use super::symbols::{
-    distance_slot, DISTANCE_BASE, DISTANCE_EXTRA, LENGTH_BASE, LENGTH_EXTRA, LENGTH_SLOT, MATCH_MAX,
-    MATCH_MIN,
-};
-use crate::aecs::{CompressAecs, Histogram, DISTANCES, FIXED, WINDOW};
+use super::symbols::{distance_slot, LENGTH_BASE, LENGTH_EXTRA, LENGTH_SLOT, MATCH_MAX, MATCH_MIN};
+use crate::aecs::{CompressAecs, Histogram, DISTANCES, FIXED};
 
 /// Bits of a code, ready to be sent (first bit lowest), and their number from bit 24 up. Zero: no
 /// code.
@@ -22,27 +17,6 @@ const fn ready(entry: u32) -> Code {
     (code.reverse_bits() >> (16 - length)) as u32 | length << 24
 }
 
-/// Some bits, put together before they are sent.
-#[derive(Clone, Copy)]
-struct Piece {
-    bits: u64,
-    count: u32,
-}
-
-impl Piece {
-    const NONE: Self = Piece { bits: 0, count: 0 };
-
-    #[inline(always)]
-    fn of(code: Code) -> Self {
-        Piece { bits: u64::from(code & 0xff_ffff), count: code >> 24 }
-    }
-
-    #[inline(always)]
-    fn then(self, next: Self) -> Self {
-        Piece { bits: self.bits | next.bits << self.count, count: self.count + next.count }
-    }
-}
-
 /// Codes by what they stand for: literals, whole match lengths with their extra bits, distance
 /// symbols.
 pub(crate) struct Tables {
@@ -54,25 +28,6 @@ pub(crate) struct Tables {
 
 /// Those of fixed mode.
 pub(crate) static FIXED_TABLES: Tables = Tables::of(&FIXED);
-
-/// Distances of fixed mode with their extra bits, as far as the window reaches.
-static FIXED_DISTANCES: [Code; WINDOW + 1] = fixed_distances();
-
-const fn fixed_distances() -> [Code; WINDOW + 1] {
-    let mut codes = [0; WINDOW + 1];
-    let mut slot = 0;
-    while slot < DISTANCES {
-        let (code, extra) = (ready(FIXED.distances[slot]), DISTANCE_EXTRA[slot] as u32);
-        let mut more = 0;
-        while more < 1 << extra && DISTANCE_BASE[slot] as usize + more <= WINDOW {
-            codes[DISTANCE_BASE[slot] as usize + more] =
-                (code & 0xff_ffff) | (more as u32) << (code >> 24) | ((code >> 24) + extra) << 24;
-            more += 1;
-        }
-        slot += 1;
-    }
-    codes
-}
 
 impl Tables {
     pub const EMPTY: Self =
@@ -140,13 +95,8 @@ impl<'a> BitWriter<'a> {
     }
 
     #[inline(always)]
-    fn add_piece(&mut self, piece: Piece) {
-        self.add(piece.bits, piece.count);
-    }
-
-    #[inline(always)]
     fn add_code(&mut self, code: Code) {
-        self.add_piece(Piece::of(code));
+        self.add(u64::from(code & 0xff_ffff), code >> 24);
     }
 
     /// Stores whole bytes; fewer than eight bits remain.
@@ -181,6 +131,12 @@ impl<'a> BitWriter<'a> {
         self.flush();
     }
 
+    /// Appends a Huffman code given as an AECS entry: its most significant bit goes first.
+    pub fn put_code(&mut self, entry: u32) {
+        self.add_code(ready(entry));
+        self.flush();
+    }
+
     /// Appends the first `count` bits of `bytes`.
     pub fn put_bits_of(&mut self, bytes: &[u8], count: u32) {
         let whole = (count / 8) as usize;
@@ -209,6 +165,13 @@ impl<'a> BitWriter<'a> {
         bits
     }
 
+    /// [`BitWriter::finish`] that returns how many bits there are in all.
+    pub fn finish_at(&mut self) -> u32 {
+        let bits = self.at as u32 * 8 + self.count;
+        self.finish();
+        bits
+    }
+
     /// Bytes stored.
     pub fn len(&self) -> usize {
         self.at
@@ -225,20 +188,18 @@ impl<'a> BitWriter<'a> {
     }
 }
 
-/// Writes tokens with one set of codes. `FIXED_CODES` promises that no symbol is without a code.
-pub(crate) struct Encoder<'w, 'a, const FIXED_CODES: bool> {
+/// Writes tokens with one set of codes.
+pub(crate) struct Encoder<'w, 'a> {
     pub writer: &'w mut BitWriter<'a>,
     pub tables: &'w Tables,
     /// Set when a symbol had no code.
     pub missing: bool,
 }
 
-impl<const FIXED_CODES: bool> Encoder<'_, '_, FIXED_CODES> {
+impl Encoder<'_, '_> {
     #[inline(always)]
     fn code(&mut self, code: Code) {
-        if !FIXED_CODES && code == 0 {
-            self.missing = true;
-        }
+        self.missing |= code == 0;
         self.writer.add_code(code);
     }
 
@@ -249,32 +210,15 @@ impl<const FIXED_CODES: bool> Encoder<'_, '_, FIXED_CODES> {
     }
 }
 
-impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
+impl Sink for Encoder<'_, '_> {
     #[inline(always)]
     fn literals(&mut self, data: &[u8], from: usize, to: usize) {
-        // Runs are short and of unpredictable length. So three are always looked up and those
-        // behind the run are added as nothing, without a branch. Seven bits may wait; 3 x 15 fit
-        // beside them.
-        let mut at = from;
-        if let (true, Some(three)) = (at < to, data.get(at..at + 3)) {
-            for (ahead, &byte) in three.iter().enumerate() {
-                let code = self.tables.literals[byte as usize];
-                let inside = at + ahead < to;
-                if !FIXED_CODES && inside && code == 0 {
-                    self.missing = true;
-                }
-                self.writer.add_code(code * u32::from(inside));
-            }
-            self.writer.flush();
-            at += 3;
-        }
-        while at < to {
-            let group = &data[at..to.min(at + 3)];
+        // Seven bits may wait; 3 x 15 fit beside them.
+        for group in data[from..to].chunks(3) {
             for &byte in group {
-                self.code(self.tables.literals[byte as usize]);
+                self.code(self.tables.literals[usize::from(byte)]);
             }
             self.writer.flush();
-            at += group.len();
         }
     }
 
@@ -285,36 +229,6 @@ impl<const FIXED_CODES: bool> Sink for Encoder<'_, '_, FIXED_CODES> {
         self.code(self.tables.lengths[length]);
         self.code(self.tables.distances[slot]);
         self.writer.add((distance - 1) as u64 & ((1 << extra) - 1), extra);
-        self.writer.flush();
-    }
-
-    /// Up to three literals and the match in one store.
-    #[inline(always)]
-    fn sequence(&mut self, data: &[u8], mut from: usize, to: usize, length: usize, distance: usize) {
-        let (true, Some(&distance_code)) = (FIXED_CODES, FIXED_DISTANCES.get(distance)) else {
-            self.literals(data, from, to);
-            self.copy(length, distance);
-            return;
-        };
-        let literal = |byte: u8| Piece::of(self.tables.literals[byte as usize]);
-        while to - from > 3 {
-            let four = &data[from..from + 4];
-            let [a, b, c, d] = std::array::from_fn(|ahead| literal(four[ahead]));
-            self.writer.add_piece(a.then(b).then(c.then(d)));
-            self.writer.flush();
-            from += 4;
-        }
-        // Runs are short and of unpredictable length. So three are always looked up, and those
-        // behind the run are added as nothing, without a branch. The match has at least three
-        // bytes, so that there are as many.
-        let three = &data[from..from + 3];
-        let [a, b, c] = std::array::from_fn(|ahead| {
-            select_unpredictable(from + ahead < to, literal(three[ahead]), Piece::NONE)
-        });
-        let copy = Piece::of(self.tables.lengths[length]).then(Piece::of(distance_code));
-        // Seven bits may wait; three literals of 9, a length of 13 and a distance of 15 fit beside
-        // them.
-        self.writer.add_piece(a.then(b).then(c).then(copy));
         self.writer.flush();
     }
 
@@ -340,53 +254,6 @@ impl Sink for Counter<'_> {
     }
 }
 
-/// Counts symbols and keeps the tokens, for inputs of up to a page.
-pub(crate) struct Tokens {
-    pub histogram: Histogram,
-    /// A literal's byte, or length above distance with the top bit set.
-    tokens: Box<[u32; crate::aecs::WINDOW]>,
-    len: usize,
-}
-
-impl Tokens {
-    pub fn new() -> Self {
-        Tokens { histogram: Histogram::ZERO, tokens: Box::new([0; crate::aecs::WINDOW]), len: 0 }
-    }
-
-    pub fn clear(&mut self) {
-        self.histogram = Histogram::ZERO;
-        self.len = 0;
-    }
-
-    /// Hands the tokens to another sink.
-    pub fn replay<S: Sink>(&self, sink: &mut S) {
-        for &token in &self.tokens[..self.len] {
-            if token >> 31 == 0 {
-                sink.literals(&[token as u8], 0, 1);
-            } else {
-                sink.copy((token >> 16 & 0x7fff) as usize, (token & 0xffff) as usize);
-            }
-        }
-    }
-}
-
-impl Sink for Tokens {
-    fn literals(&mut self, data: &[u8], from: usize, to: usize) {
-        Counter(&mut self.histogram).literals(data, from, to);
-        let bytes = &data[from..to];
-        for (token, &byte) in self.tokens[self.len..].iter_mut().zip(bytes) {
-            *token = u32::from(byte);
-        }
-        self.len += bytes.len();
-    }
-
-    fn copy(&mut self, length: usize, distance: usize) {
-        Counter(&mut self.histogram).copy(length, distance);
-        self.tokens[self.len] = 1 << 31 | (length as u32) << 16 | distance as u32;
-        self.len += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,6 +270,19 @@ mod tests {
             assert!(bytes[..room.min(16)].iter().all(|&byte| byte == 0x5a));
             assert!(bytes[room..].iter().all(|&byte| byte == 0xee));
         }
+    }
+
+    #[test]
+    fn bits_append_from_the_least_significant() {
+        let mut bytes = [0; 16];
+        let mut writer = BitWriter::new(&mut bytes);
+        writer.put_bits_of(&[0xff], 3);
+        writer.put(0b10, 2);
+        writer.put(0x1ff, 9);
+        // Code 110 goes out as 1, 1, 0.
+        writer.put_code(0b110 | 3 << 15);
+        assert_eq!(writer.finish_at(), 17);
+        assert_eq!(bytes[..4], [0b1111_0111, 0b1111_1111, 0b0000_0000, 0]);
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Inflating, with a device's own limits and error codes, able to stop and go on.
+//!
+//! No library does: none tells a device's 36 errors apart, bounds distances within its output
+//! buffer, stops before a token that does not fit, or hands out the codes that an AECS keeps.
 
 use super::bits::{Bits, Exhausted};
 use super::decode_table::{DecodeTable, Malformed, NoSymbol, BASE, END, LITERAL, MEANINGLESS};
-use super::header::CODE_LENGTH_ORDER;
-use super::symbols::{DISTANCE_BASE, DISTANCE_EXTRA, LENGTH_BASE, LENGTH_EXTRA, MATCH_MAX};
+use super::dynamic::CODE_LENGTH_ORDER;
+use super::symbols::{DISTANCE_BASE, DISTANCE_EXTRA, LENGTH_BASE, LENGTH_EXTRA};
 use crate::aecs::{decoder_state, DISTANCES, LITERALS};
 use crate::{assumptions, ErrorCode};
 
@@ -303,36 +306,25 @@ impl Inflater {
     }
 }
 
-/// Room that the quick loop needs: a longest match, and what eight-byte copies write beyond it.
-const OUTPUT_PLENTY: usize = MATCH_MAX + 16;
-
 /// Inflates tokens of one block: [`Stop::End`] at its end-of-block symbol.
 fn tokens(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Stop {
     loop {
-        if bits.has_plenty() && output.buffer.len() - output.len >= OUTPUT_PLENTY {
-            match tokens_quick(tables, bits, output) {
-                Some(stop) => return stop,
-                None => continue,
-            }
-        }
         let before = *bits;
-        match token(tables, bits, output) {
-            Ok(None) => {}
-            Ok(Some(Stop::Output)) => {
-                *bits = before;
-                return Stop::Output;
-            }
+        let stop = match token(tables, bits, output) {
+            Ok(None) => continue,
+            Ok(Some(Stop::Output)) => Stop::Output,
             Ok(Some(stop)) => return stop,
             Err(Fail::Code(code)) => return Stop::Error(code),
-            Err(Fail::Exhausted) => {
-                *bits = before;
-                return Stop::Input { in_header: false };
-            }
-        }
+            Err(Fail::Exhausted) => Stop::Input { in_header: false },
+        };
+        // The token is not taken.
+        *bits = before;
+        return stop;
     }
 }
 
-/// One token, with every check.
+/// One token.
+#[inline(always)]
 fn token(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Result<Option<Stop>, Fail> {
     let entry = tables.literals.read(bits).map_err(|no| no_symbol(no, ErrorCode::BAD_LITERAL_CODE))?;
     if entry & LITERAL != 0 {
@@ -345,26 +337,35 @@ fn token(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Resul
         return Ok(Some(Stop::End));
     }
     if entry & MEANINGLESS != 0 {
-        return Err(Fail::Code(ErrorCode::BAD_MATCH_LENGTH));
+        return Err(Fail::Code(assumptions::MEANINGLESS_LENGTH));
     }
     let length = (entry >> 16) as usize + bits.take(entry >> 4 & 15)? as usize;
     let entry = tables.distances.read(bits).map_err(|no| no_symbol(no, ErrorCode::BAD_DISTANCE_CODE))?;
     if entry & MEANINGLESS != 0 {
-        return Err(Fail::Code(ErrorCode::BAD_DISTANCE));
+        return Err(Fail::Code(assumptions::MEANINGLESS_DISTANCE));
     }
     let distance = (entry >> 16) as usize + bits.take(entry >> 4 & 15)? as usize;
-    check_distance(distance, output).map_err(Fail::Code)?;
-    if length > output.buffer.len() - output.len {
+    let (from, history) = (output.len, output.history.len());
+    if distance > output.window {
+        return Err(Fail::Code(ErrorCode::BAD_DISTANCE));
+    }
+    if distance > from + history {
+        return Err(Fail::Code(ErrorCode::BEFORE_START));
+    }
+    if length > output.buffer.len() - from {
         return Ok(Some(Stop::Output));
     }
-    for at in output.len..output.len + length {
-        output.buffer[at] = if distance <= at {
-            output.buffer[at - distance]
-        } else {
-            output.history[output.history.len() + at - distance]
+    output.len += length;
+    if distance >= length && distance <= from {
+        output.buffer.copy_within(from - distance..from - distance + length, from);
+        return Ok(None);
+    }
+    for at in from..from + length {
+        output.buffer[at] = match at.checked_sub(distance) {
+            Some(earlier) => output.buffer[earlier],
+            None => output.history[history + at - distance],
         };
     }
-    output.len += length;
     Ok(None)
 }
 
@@ -372,143 +373,5 @@ fn no_symbol(no: NoSymbol, code: ErrorCode) -> Fail {
     match no {
         NoSymbol::Exhausted => Fail::Exhausted,
         NoSymbol::Unassigned => Fail::Code(code),
-    }
-}
-
-#[inline(always)]
-fn check_distance(distance: usize, output: &Output<'_>) -> Result<(), ErrorCode> {
-    if distance > output.window {
-        Err(ErrorCode::BAD_DISTANCE)
-    } else if distance > output.len + output.history.len() {
-        Err(ErrorCode::BEFORE_START)
-    } else {
-        Ok(())
-    }
-}
-
-/// Tokens while input and output have room for any of them; `None` when one of them has not.
-#[inline(never)]
-fn tokens_quick(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Option<Stop> {
-    let limit = output.buffer.len() - OUTPUT_PLENTY;
-    let (history, window) = (output.history.len(), output.window);
-    let buffer = &mut *output.buffer;
-    let mut len = output.len;
-    // A local copy stays in registers.
-    let mut reader = *bits;
-    let stop = loop {
-        if len > limit || !reader.has_plenty() {
-            break None;
-        }
-        reader.refill_plenty();
-        let mut entry = tables.literals.direct(reader.window());
-        if entry & LITERAL != 0 {
-            reader.consume(entry & 15);
-            buffer[len] = (entry >> 16) as u8;
-            len += 1;
-            entry = tables.literals.direct(reader.window());
-            if entry & LITERAL != 0 {
-                reader.consume(entry & 15);
-                buffer[len] = (entry >> 16) as u8;
-                len += 1;
-                entry = tables.literals.direct(reader.window());
-                if entry & LITERAL != 0 {
-                    reader.consume(entry & 15);
-                    buffer[len] = (entry >> 16) as u8;
-                    len += 1;
-                    continue;
-                }
-            }
-            // Up to 20 bits are gone and a match takes up to 48.
-            if !reader.has_plenty() {
-                break None;
-            }
-            reader.refill_plenty();
-        }
-        if entry == 0 {
-            entry = match tables.literals.counted(reader.window(), reader.count()) {
-                Ok(entry) => entry,
-                Err(_) => break Some(Stop::Error(ErrorCode::BAD_LITERAL_CODE)),
-            };
-            if entry & LITERAL != 0 {
-                reader.consume(entry & 15);
-                buffer[len] = (entry >> 16) as u8;
-                len += 1;
-                continue;
-            }
-        }
-        reader.consume(entry & 15);
-        if entry & BASE == 0 {
-            if entry & END != 0 {
-                break Some(Stop::End);
-            }
-            break Some(Stop::Error(ErrorCode::BAD_MATCH_LENGTH));
-        }
-        let extra = entry >> 4 & 15;
-        let length = (entry >> 16) as usize + (reader.window() & ((1 << extra) - 1)) as usize;
-        reader.consume(extra);
-
-        let mut entry = tables.distances.direct(reader.window());
-        if entry == 0 {
-            entry = match tables.distances.counted(reader.window(), reader.count()) {
-                Ok(entry) => entry,
-                Err(_) => break Some(Stop::Error(ErrorCode::BAD_DISTANCE_CODE)),
-            };
-        }
-        if entry & BASE == 0 {
-            break Some(Stop::Error(ErrorCode::BAD_DISTANCE));
-        }
-        reader.consume(entry & 15);
-        let extra = entry >> 4 & 15;
-        let distance = (entry >> 16) as usize + (reader.window() & ((1 << extra) - 1)) as usize;
-        reader.consume(extra);
-
-        if distance > window {
-            break Some(Stop::Error(ErrorCode::BAD_DISTANCE));
-        }
-        if distance > len {
-            if distance > len + history {
-                break Some(Stop::Error(ErrorCode::BEFORE_START));
-            }
-            for at in len..len + length {
-                buffer[at] = if distance <= at {
-                    buffer[at - distance]
-                } else {
-                    output.history[history + at - distance]
-                };
-            }
-            len += length;
-            continue;
-        }
-        copy_match(buffer, len, distance, length);
-        len += length;
-    };
-    *bits = reader;
-    output.len = len;
-    stop
-}
-
-/// Copies a match; up to 15 bytes behind it may be overwritten.
-#[inline(always)]
-fn copy_match(buffer: &mut [u8], at: usize, distance: usize, length: usize) {
-    debug_assert!((1..=at).contains(&distance) && at + length + 16 <= buffer.len());
-    if distance >= 8 {
-        let mut done = 0;
-        while done < length {
-            // SAFETY: `distance <= at`, and the caller's loop keeps OUTPUT_PLENTY = 258 + 16 bytes
-            // from `at` on inside the buffer; both eight-byte ranges are within it and, being
-            // `distance >= 8` apart, do not overlap.
-            unsafe {
-                let to = buffer.as_mut_ptr().add(at + done);
-                std::ptr::copy_nonoverlapping(to.sub(distance), to, 8);
-            }
-            done += 8;
-        }
-    } else if distance == 1 {
-        let byte = buffer[at - 1];
-        buffer[at..at + length].fill(byte);
-    } else {
-        for to in at..at + length {
-            buffer[to] = buffer[to - distance];
-        }
     }
 }

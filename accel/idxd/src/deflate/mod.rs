@@ -8,7 +8,6 @@ pub mod checksum;
 pub(crate) mod decode_table;
 pub mod dynamic;
 pub(crate) mod encode;
-pub(crate) mod header;
 pub(crate) mod inflate;
 pub(crate) mod matcher;
 mod software;

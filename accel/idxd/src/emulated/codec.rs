@@ -3,9 +3,9 @@
 use super::validate::{has_valid_codes, header, validate, Rules};
 use crate::aecs::{self, decoder_state, CompressAecs, DecompressAecs, Histogram, WINDOW};
 use crate::deflate::bits::{Bits, Kept, KEPT_WORDS};
-use crate::deflate::encode::{is_fixed, BitWriter, Counter, Encoder, Tables, Tokens, FIXED_TABLES};
+use crate::deflate::encode::{is_fixed, BitWriter, Counter, Encoder, Tables, FIXED_TABLES};
 use crate::deflate::inflate::{Inflater, Output, State, Stop, StopAt};
-use crate::deflate::matcher::{Matcher, Sink};
+use crate::deflate::matcher::{Effort, Matcher, Sink};
 use crate::deflate::{checksum, dynamic};
 use crate::{
     assumptions, compress_flags, decompress_flags, flags, Descriptor, ErrorCode, Opcode, Record, Status,
@@ -19,7 +19,6 @@ const SCRATCH: usize = 64 * 1024;
 pub(crate) struct Codec {
     matcher: Matcher,
     tables: Box<Tables>,
-    tokens: Tokens,
     histogram: Box<Histogram>,
     inflater: Inflater,
     compress_aecs: Box<CompressAecs>,
@@ -78,7 +77,6 @@ impl Codec {
         Codec {
             matcher: Matcher::new(),
             tables: Box::new(Tables::EMPTY),
-            tokens: Tokens::new(),
             histogram: Box::new(Histogram::ZERO),
             inflater: Inflater::new(),
             compress_aecs: Box::new(CompressAecs::ZERO),
@@ -177,7 +175,7 @@ impl Codec {
         if job.codec_flags & compress_flags::ALL_LITERALS != 0 {
             counter.literals(data, 0, data.len());
         } else {
-            self.matcher.thorough(data, &mut counter);
+            self.matcher.search(data, Effort::THOROUGH, &mut counter);
         }
         if job.codec_flags & compress_flags::END_MASK != 0 {
             self.histogram.literals[dynamic::EOB] += 1;
@@ -202,16 +200,9 @@ impl Codec {
 
     /// Writes compressed data. Returns its size, and the bits that count in its last byte.
     fn deflate(&mut self, job: &Descriptor, data: &[u8], out: &mut [u8]) -> Result<(u32, u8), ErrorCode> {
-        let all_literals = job.codec_flags & compress_flags::ALL_LITERALS != 0;
         let header = header(job);
         if header != 0 {
-            self.tokens.clear();
-            if all_literals {
-                self.tokens.literals(data, 0, data.len());
-            } else {
-                self.matcher.thorough(data, &mut self.tokens);
-            }
-            (*self.histogram).clone_from(&self.tokens.histogram);
+            self.count(job, data);
             self.make_tables(header)?;
         }
         let fixed = header == 0 && is_fixed(&self.compress_aecs);
@@ -224,21 +215,18 @@ impl Codec {
 
         let mut writer = BitWriter::new(out);
         writer.put_bits_of(&self.compress_aecs.accumulator, self.compress_aecs.accumulator_bits);
-        let missing = if fixed {
-            let encoder = Encoder::<true> { writer: &mut writer, tables: &FIXED_TABLES, missing: false };
-            write_tokens(job, encoder, |sink| match all_literals {
-                true => sink.literals(data, 0, data.len()),
-                false => self.matcher.quick(data, sink),
-            })
+        let (tables, effort) =
+            if fixed { (&FIXED_TABLES, Effort::QUICK) } else { (&*self.tables, Effort::THOROUGH) };
+        let mut encoder = Encoder { writer: &mut writer, tables, missing: false };
+        if job.codec_flags & compress_flags::ALL_LITERALS != 0 {
+            encoder.literals(data, 0, data.len());
         } else {
-            let encoder = Encoder::<false> { writer: &mut writer, tables: &self.tables, missing: false };
-            write_tokens(job, encoder, |sink| match (header != 0, all_literals) {
-                (true, _) => self.tokens.replay(sink),
-                (false, true) => sink.literals(data, 0, data.len()),
-                (false, false) => self.matcher.thorough(data, sink),
-            })
-        };
-        if missing {
+            self.matcher.search(data, effort, &mut encoder);
+        }
+        if job.codec_flags & compress_flags::END_MASK != 0 {
+            encoder.end_of_block();
+        }
+        if encoder.missing {
             return Err(ErrorCode::MISSING_CODE);
         }
         match job.codec_flags & compress_flags::END_MASK {
@@ -417,20 +405,6 @@ impl Codec {
         self.history[wrapped..wrapped + offset].copy_from_slice(&aecs.history[..offset]);
         Ok(wrapped + offset)
     }
-}
-
-/// Runs `search` into the encoder and ends the block if asked to. Returns whether a code was
-/// missing.
-fn write_tokens<'w, 'a, const FIXED_CODES: bool>(
-    job: &Descriptor,
-    mut encoder: Encoder<'w, 'a, FIXED_CODES>,
-    search: impl FnOnce(&mut Encoder<'w, 'a, FIXED_CODES>),
-) -> bool {
-    search(&mut encoder);
-    if job.codec_flags & compress_flags::END_MASK != 0 {
-        encoder.end_of_block();
-    }
-    encoder.missing
 }
 
 /// Whether input that ended inside what looks like a header ended well: just behind a block's end,
