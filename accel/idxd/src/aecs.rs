@@ -67,17 +67,8 @@ const _: () = {
 
 impl CompressAecs {
     /// All zero: no header, no codes.
-    pub const ZERO: Self = CompressAecs {
-        crc: 0,
-        xor: 0,
-        reserved_8: [0; 5],
-        accumulator_bits: 0,
-        accumulator: [0; 256],
-        literals: [0; LITERALS],
-        reserved_1432: [0; 2],
-        distances: [0; DISTANCES],
-        reserved_1560: [0; 2],
-    };
+    // SAFETY: integers alone, of which all bytes may be zero.
+    pub const ZERO: Self = unsafe { std::mem::zeroed() };
 
     /// Makes length-limited codes for the counts in `histogram` and writes them, with the header of
     /// a dynamic block, into this AECS. What the caller of a generation 1 device does between its
@@ -136,12 +127,8 @@ const _: () = {
 
 impl Histogram {
     /// No symbol counted.
-    pub const ZERO: Self = Histogram {
-        literals: [0; LITERALS],
-        reserved_1144: [0; 2],
-        distances: [0; DISTANCES],
-        reserved_1272: [0; 2],
-    };
+    // SAFETY: integers alone, of which all bytes may be zero.
+    pub const ZERO: Self = unsafe { std::mem::zeroed() };
 }
 
 /// Where a decompression stands: [`DecompressAecs::state`].
@@ -242,33 +229,8 @@ const _: () = {
 impl DecompressAecs {
     /// A stream of which nothing was read.
     pub const fn start() -> Self {
-        DecompressAecs {
-            crc: 0,
-            xor: 0,
-            filter: [0; 2],
-            modifier_index: 0,
-            drop_bytes: 0,
-            reserved_24: [0; 36],
-            output_accumulator: [0; 2],
-            output_accumulator_bits: 0,
-            index_bit_offset: 0,
-            input_accumulator: [[0; 2]; 32],
-            input_accumulator_bits: [0; 32],
-            eob_cam: 0,
-            drop_bits: 0,
-            format: 0,
-            reserved_478: 0,
-            packed: [0; 20],
-            reserved_560: [0; 62],
-            tables: [0; 268],
-            state: decoder_state::HEADER,
-            reserved_1078: 0,
-            tables_2: [0; 172],
-            history_offset: 0,
-            reserved_1254: 0,
-            history: [0; WINDOW],
-            reserved_5352: [0; 6],
-        }
+        // SAFETY: integers alone, of which all bytes may be zero.
+        DecompressAecs { state: decoder_state::HEADER, ..unsafe { std::mem::zeroed() } }
     }
 }
 

@@ -92,8 +92,7 @@ pub const OVERFULL_QUEUE_LOSES_DESCRIPTORS: bool = true;
 /// completes.
 pub const ENTRY_IS_FREED_AT_DISPATCH: bool = true;
 
-/// A queue that is disabled takes nothing more and finishes what it has. (Abort discards without
-/// completion records.)
+/// A queue that is disabled takes nothing more and finishes what it has.
 pub const DISABLE_DRAINS: bool = true;
 
 /// The block-on-fault flag on a queue that does not allow it has no effect, as opposed to being

@@ -2,6 +2,26 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
+/// Names the codes of a byte, each with its meaning in words, which documents it as well.
+macro_rules! codes {
+    ($type:ident, $unknown:literal: $($(#[$more:meta])* $name:ident = $value:literal, $words:literal;)+) => {
+        impl $type {
+            $(
+                #[doc = concat!($words, ".")]
+                $(#[$more])*
+                pub const $name: Self = Self($value);
+            )+
+
+            fn words(self) -> &'static str {
+                match self {
+                    $(Self::$name => $words,)+
+                    _ => $unknown,
+                }
+            }
+        }
+    };
+}
+
 /// How a job ended: the record's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u8);
@@ -11,66 +31,41 @@ pub const FAULT_WAS_WRITE: u8 = 0x80;
 /// The status code proper within the status byte.
 pub const STATUS_MASK: u8 = 0x3f;
 
-impl Status {
-    /// Not finished.
-    pub const IN_PROGRESS: Self = Self(0x00);
-    /// Done.
-    pub const SUCCESS: Self = Self(0x01);
+codes! { Status, "unknown status":
+    IN_PROGRESS = 0x00, "in progress";
+    SUCCESS = 0x01, "success";
     /// Page fault, not blocked on. Nothing of the job counts; touch the address and submit again.
-    pub const PAGE_FAULT: Self = Self(0x03);
-    /// Page fault that the operating system answered with "invalid".
-    pub const PAGE_FAULT_INVALID: Self = Self(0x04);
-    /// The codec failed; the error code says how.
-    pub const ANALYTICS_ERROR: Self = Self(0x0a);
+    PAGE_FAULT = 0x03, "page fault";
+    PAGE_FAULT_INVALID = 0x04, "page fault answered as invalid";
+    ANALYTICS_ERROR = 0x0a, "codec error";
     /// More output than room, of the recoverable kind (decompress).
-    pub const OUTPUT_OVERFLOW: Self = Self(0x0b);
-    /// The device has no such operation.
-    pub const UNSUPPORTED_OPCODE: Self = Self(0x10);
-    /// Operation flags that do not exist or do not go together.
-    pub const INVALID_FLAGS: Self = Self(0x11);
-    /// A reserved field is not zero.
-    pub const NONZERO_RESERVED: Self = Self(0x12);
-    /// A size is zero, too large or does not fit its purpose.
-    pub const INVALID_SIZE: Self = Self(0x13);
-    /// Buffers overlap.
-    pub const OVERLAPPING_BUFFERS: Self = Self(0x16);
-    /// Interrupt handle unknown.
-    pub const BAD_INTERRUPT_HANDLE: Self = Self(0x19);
-    /// The completion record's address cannot be translated.
-    pub const COMPLETION_TRANSLATION: Self = Self(0x1a);
-    /// The completion record is not aligned to 64 bytes.
-    pub const COMPLETION_MISALIGNED: Self = Self(0x1b);
-    /// AECS address or size is not a multiple of 32.
-    pub const MISALIGNED_ADDRESS: Self = Self(0x1c);
-    /// Privilege.
-    pub const PRIVILEGE: Self = Self(0x1d);
-    /// Traffic class wrongly configured.
-    pub const TRAFFIC_CLASS: Self = Self(0x1e);
-    /// Page fault on the address to read back.
-    pub const READBACK_FAULT: Self = Self(0x1f);
-    /// Hardware error.
-    pub const HARDWARE_ERROR_1: Self = Self(0x20);
-    /// Hardware error while reading back for a drain.
-    pub const HARDWARE_ERROR_DRAIN: Self = Self(0x21);
-    /// An address cannot be translated.
-    pub const TRANSLATION_FAILURE: Self = Self(0x22);
-    /// The page request was not answered in time.
-    pub const PAGE_REQUEST_TIMEOUT: Self = Self(0x23);
-    /// The watchdog ended the job.
-    pub const WATCHDOG: Self = Self(0x24);
-    /// Compression, decompression or CRC flags that do not exist or do not go together.
-    pub const INVALID_CODEC_FLAGS: Self = Self(0x30);
-    /// Filter flags invalid.
-    pub const INVALID_FILTER_FLAGS: Self = Self(0x31);
-    /// Input size invalid.
-    pub const INVALID_INPUT_SIZE: Self = Self(0x32);
-    /// Number of elements invalid.
-    pub const INVALID_ELEMENTS: Self = Self(0x33);
-    /// Width of source 1 invalid.
-    pub const INVALID_WIDTH: Self = Self(0x34);
-    /// Inverted output not possible here.
-    pub const INVALID_INVERTED_OUTPUT: Self = Self(0x35);
+    OUTPUT_OVERFLOW = 0x0b, "output does not fit";
+    UNSUPPORTED_OPCODE = 0x10, "operation not supported";
+    INVALID_FLAGS = 0x11, "invalid operation flags";
+    NONZERO_RESERVED = 0x12, "reserved field not zero";
+    INVALID_SIZE = 0x13, "invalid size";
+    OVERLAPPING_BUFFERS = 0x16, "buffers overlap";
+    BAD_INTERRUPT_HANDLE = 0x19, "bad interrupt handle";
+    COMPLETION_TRANSLATION = 0x1a, "completion record address has no translation";
+    COMPLETION_MISALIGNED = 0x1b, "completion record not aligned to 64";
+    MISALIGNED_ADDRESS = 0x1c, "AECS address or size not a multiple of 32";
+    PRIVILEGE = 0x1d, "privilege error";
+    TRAFFIC_CLASS = 0x1e, "traffic class configuration";
+    READBACK_FAULT = 0x1f, "page fault on readback";
+    HARDWARE_ERROR_1 = 0x20, "hardware error";
+    HARDWARE_ERROR_DRAIN = 0x21, "hardware error on drain readback";
+    TRANSLATION_FAILURE = 0x22, "address translation failed";
+    PAGE_REQUEST_TIMEOUT = 0x23, "page request timed out";
+    WATCHDOG = 0x24, "watchdog expired";
+    INVALID_CODEC_FLAGS = 0x30, "invalid compression, decompression or CRC flags";
+    INVALID_FILTER_FLAGS = 0x31, "invalid filter flags";
+    INVALID_INPUT_SIZE = 0x32, "invalid input size";
+    INVALID_ELEMENTS = 0x33, "invalid number of elements";
+    INVALID_WIDTH = 0x34, "invalid source width";
+    INVALID_INVERTED_OUTPUT = 0x35, "invalid inverted output";
+}
 
+impl Status {
     /// The code without the fault-was-a-write bit.
     pub fn code(self) -> Self {
         Self(self.0 & STATUS_MASK)
@@ -101,38 +96,7 @@ impl Status {
 
     /// The code in words.
     pub fn meaning(self) -> &'static str {
-        match self.code() {
-            Self::IN_PROGRESS => "in progress",
-            Self::SUCCESS => "success",
-            Self::PAGE_FAULT => "page fault",
-            Self::PAGE_FAULT_INVALID => "page fault answered as invalid",
-            Self::ANALYTICS_ERROR => "codec error",
-            Self::OUTPUT_OVERFLOW => "output does not fit",
-            Self::UNSUPPORTED_OPCODE => "operation not supported",
-            Self::INVALID_FLAGS => "invalid operation flags",
-            Self::NONZERO_RESERVED => "reserved field not zero",
-            Self::INVALID_SIZE => "invalid size",
-            Self::OVERLAPPING_BUFFERS => "buffers overlap",
-            Self::BAD_INTERRUPT_HANDLE => "bad interrupt handle",
-            Self::COMPLETION_TRANSLATION => "completion record address has no translation",
-            Self::COMPLETION_MISALIGNED => "completion record not aligned to 64",
-            Self::MISALIGNED_ADDRESS => "AECS address or size not a multiple of 32",
-            Self::PRIVILEGE => "privilege error",
-            Self::TRAFFIC_CLASS => "traffic class configuration",
-            Self::READBACK_FAULT => "page fault on readback",
-            Self::HARDWARE_ERROR_1 => "hardware error",
-            Self::HARDWARE_ERROR_DRAIN => "hardware error on drain readback",
-            Self::TRANSLATION_FAILURE => "address translation failed",
-            Self::PAGE_REQUEST_TIMEOUT => "page request timed out",
-            Self::WATCHDOG => "watchdog expired",
-            Self::INVALID_CODEC_FLAGS => "invalid compression, decompression or CRC flags",
-            Self::INVALID_FILTER_FLAGS => "invalid filter flags",
-            Self::INVALID_INPUT_SIZE => "invalid input size",
-            Self::INVALID_ELEMENTS => "invalid number of elements",
-            Self::INVALID_WIDTH => "invalid source width",
-            Self::INVALID_INVERTED_OUTPUT => "invalid inverted output",
-            _ => "unknown status",
-        }
+        self.code().words()
     }
 }
 
@@ -141,121 +105,50 @@ impl Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorCode(pub u8);
 
-impl ErrorCode {
-    /// No error.
-    pub const NONE: Self = Self(0);
-    /// The block header does not fit into what is left of the input.
-    pub const HEADER_TOO_BIG: Self = Self(1);
-    /// A code-length code that is not assigned.
-    pub const BAD_CODE_LENGTH_CODE: Self = Self(2);
-    /// The first literal/length code length is "repeat the previous".
-    pub const FIRST_LENGTH_REPEATS: Self = Self(3);
-    /// The first distance code length is "repeat the previous".
-    pub const FIRST_DISTANCE_REPEATS: Self = Self(4);
-    /// No literal/length code has a length.
-    pub const NO_LITERAL_CODES: Self = Self(5);
-    /// Code lengths run past the number of literal/length codes.
-    pub const WRONG_LITERAL_COUNT: Self = Self(6);
-    /// Code lengths run past the number of distance codes.
-    pub const WRONG_DISTANCE_COUNT: Self = Self(7);
-    /// The code-length codes are over-subscribed.
-    pub const CODE_LENGTHS_OVERSUBSCRIBED: Self = Self(8);
-    /// The literal/length codes are over-subscribed.
-    pub const LITERALS_OVERSUBSCRIBED: Self = Self(9);
-    /// The distance codes are over-subscribed.
-    pub const DISTANCES_OVERSUBSCRIBED: Self = Self(10);
-    /// A literal/length code that is not assigned.
-    pub const BAD_LITERAL_CODE: Self = Self(11);
-    /// A distance code that is not assigned.
-    pub const BAD_DISTANCE_CODE: Self = Self(12);
-    /// Block type 3.
-    pub const BAD_BLOCK_TYPE: Self = Self(13);
-    /// A stored block's length and its complement disagree.
-    pub const STORED_LENGTH_MISMATCH: Self = Self(14);
-    /// The input ends without an end-of-block symbol.
-    pub const NO_EOB: Self = Self(15);
-    /// A match length of 0 or above 258.
-    pub const BAD_MATCH_LENGTH: Self = Self(16);
-    /// A distance of 0 or beyond the 4 KiB history.
-    pub const BAD_DISTANCE: Self = Self(17);
-    /// A match that begins before the start of the data.
-    pub const BEFORE_START: Self = Self(18);
-    /// No forward progress.
-    pub const NO_PROGRESS: Self = Self(19);
-    /// PRLE format error.
-    pub const PRLE_FORMAT: Self = Self(20);
-    /// Output width too small.
-    pub const OUTPUT_WIDTH: Self = Self(21);
-    /// The AECS holds values that cannot be.
-    pub const INVALID_AECS: Self = Self(22);
-    /// Source 1 too small.
-    pub const SOURCE_TOO_SMALL: Self = Self(23);
-    /// Source 2 too small.
-    pub const SOURCE_2_TOO_SMALL: Self = Self(24);
+codes! { ErrorCode, "unknown error":
+    NONE = 0, "no error";
+    HEADER_TOO_BIG = 1, "block header longer than the input";
+    BAD_CODE_LENGTH_CODE = 2, "code-length code not assigned";
+    FIRST_LENGTH_REPEATS = 3, "first literal code length repeats nothing";
+    FIRST_DISTANCE_REPEATS = 4, "first distance code length repeats nothing";
+    NO_LITERAL_CODES = 5, "no literal codes";
+    WRONG_LITERAL_COUNT = 6, "wrong number of literal code lengths";
+    WRONG_DISTANCE_COUNT = 7, "wrong number of distance code lengths";
+    CODE_LENGTHS_OVERSUBSCRIBED = 8, "code-length codes over-subscribed";
+    LITERALS_OVERSUBSCRIBED = 9, "literal codes over-subscribed";
+    DISTANCES_OVERSUBSCRIBED = 10, "distance codes over-subscribed";
+    BAD_LITERAL_CODE = 11, "literal code not assigned";
+    BAD_DISTANCE_CODE = 12, "distance code not assigned";
+    BAD_BLOCK_TYPE = 13, "block type 3";
+    STORED_LENGTH_MISMATCH = 14, "stored block length mismatch";
+    NO_EOB = 15, "input ends without end of block";
+    BAD_MATCH_LENGTH = 16, "bad match length";
+    BAD_DISTANCE = 17, "distance beyond the 4 KiB history";
+    BEFORE_START = 18, "match begins before the data";
+    NO_PROGRESS = 19, "no forward progress";
+    PRLE_FORMAT = 20, "PRLE format";
+    OUTPUT_WIDTH = 21, "output width too small";
+    INVALID_AECS = 22, "invalid AECS";
+    SOURCE_TOO_SMALL = 23, "source 1 too small";
+    SOURCE_2_TOO_SMALL = 24, "source 2 too small";
     /// More output than room, of the kind that cannot be continued: compress.
-    pub const OUTPUT_OVERFLOW: Self = Self(25);
-    /// A match crosses a mini-block by its distance.
-    pub const MINI_BLOCK_DISTANCE: Self = Self(26);
-    /// A match crosses a mini-block by its length.
-    pub const MINI_BLOCK_LENGTH: Self = Self(27);
-    /// Mini-block size wrong.
-    pub const MINI_BLOCK_SIZE: Self = Self(28);
-    /// Zero-decompress verification failed.
-    pub const ZERO_VERIFY: Self = Self(29);
-    /// The compressor needed a symbol whose code is absent.
-    pub const MISSING_CODE: Self = Self(30);
-    /// PRLE width above 32.
-    pub const PRLE_WIDTH: Self = Self(31);
-    /// Fewer elements than stated.
-    pub const TOO_FEW_ELEMENTS: Self = Self(32);
-    /// Zero-decompress header truncated.
-    pub const ZERO_HEADER_TRUNCATED: Self = Self(34);
-    /// More than 286 literal/length codes.
-    pub const TOO_MANY_LITERAL_CODES: Self = Self(35);
-    /// More than 30 distance codes.
-    pub const TOO_MANY_DISTANCE_CODES: Self = Self(36);
+    OUTPUT_OVERFLOW = 25, "compressed data does not fit";
+    MINI_BLOCK_DISTANCE = 26, "match distance crosses a mini-block";
+    MINI_BLOCK_LENGTH = 27, "match length crosses a mini-block";
+    MINI_BLOCK_SIZE = 28, "mini-block size";
+    ZERO_VERIFY = 29, "zero-decompress verification";
+    MISSING_CODE = 30, "symbol without a code";
+    PRLE_WIDTH = 31, "PRLE width above 32";
+    TOO_FEW_ELEMENTS = 32, "too few elements";
+    ZERO_HEADER_TRUNCATED = 34, "zero-decompress header truncated";
+    TOO_MANY_LITERAL_CODES = 35, "more than 286 literal codes";
+    TOO_MANY_DISTANCE_CODES = 36, "more than 30 distance codes";
+}
 
+impl ErrorCode {
     /// The code in words.
     pub fn meaning(self) -> &'static str {
-        match self {
-            Self::NONE => "no error",
-            Self::HEADER_TOO_BIG => "block header longer than the input",
-            Self::BAD_CODE_LENGTH_CODE => "code-length code not assigned",
-            Self::FIRST_LENGTH_REPEATS => "first literal code length repeats nothing",
-            Self::FIRST_DISTANCE_REPEATS => "first distance code length repeats nothing",
-            Self::NO_LITERAL_CODES => "no literal codes",
-            Self::WRONG_LITERAL_COUNT => "wrong number of literal code lengths",
-            Self::WRONG_DISTANCE_COUNT => "wrong number of distance code lengths",
-            Self::CODE_LENGTHS_OVERSUBSCRIBED => "code-length codes over-subscribed",
-            Self::LITERALS_OVERSUBSCRIBED => "literal codes over-subscribed",
-            Self::DISTANCES_OVERSUBSCRIBED => "distance codes over-subscribed",
-            Self::BAD_LITERAL_CODE => "literal code not assigned",
-            Self::BAD_DISTANCE_CODE => "distance code not assigned",
-            Self::BAD_BLOCK_TYPE => "block type 3",
-            Self::STORED_LENGTH_MISMATCH => "stored block length mismatch",
-            Self::NO_EOB => "input ends without end of block",
-            Self::BAD_MATCH_LENGTH => "bad match length",
-            Self::BAD_DISTANCE => "distance beyond the 4 KiB history",
-            Self::BEFORE_START => "match begins before the data",
-            Self::NO_PROGRESS => "no forward progress",
-            Self::PRLE_FORMAT => "PRLE format",
-            Self::OUTPUT_WIDTH => "output width too small",
-            Self::INVALID_AECS => "invalid AECS",
-            Self::SOURCE_TOO_SMALL => "source 1 too small",
-            Self::SOURCE_2_TOO_SMALL => "source 2 too small",
-            Self::OUTPUT_OVERFLOW => "compressed data does not fit",
-            Self::MINI_BLOCK_DISTANCE => "match distance crosses a mini-block",
-            Self::MINI_BLOCK_LENGTH => "match length crosses a mini-block",
-            Self::MINI_BLOCK_SIZE => "mini-block size",
-            Self::ZERO_VERIFY => "zero-decompress verification",
-            Self::MISSING_CODE => "symbol without a code",
-            Self::PRLE_WIDTH => "PRLE width above 32",
-            Self::TOO_FEW_ELEMENTS => "too few elements",
-            Self::ZERO_HEADER_TRUNCATED => "zero-decompress header truncated",
-            Self::TOO_MANY_LITERAL_CODES => "more than 286 literal codes",
-            Self::TOO_MANY_DISTANCE_CODES => "more than 30 distance codes",
-            _ => "unknown error",
-        }
+        self.words()
     }
 }
 
@@ -369,25 +262,8 @@ impl Default for Completion {
 impl Completion {
     /// A record in progress.
     pub const fn new() -> Self {
-        Completion {
-            status: AtomicU8::new(0),
-            error: AtomicU8::new(0),
-            fault_info: AtomicU8::new(0),
-            reserved_3: AtomicU8::new(0),
-            bytes_completed: AtomicU32::new(0),
-            fault_address: AtomicU64::new(0),
-            invalid_flags: AtomicU32::new(0),
-            reserved_20: AtomicU32::new(0),
-            output_size: AtomicU32::new(0),
-            output_bits: AtomicU8::new(0),
-            reserved_29: AtomicU8::new(0),
-            xor: AtomicU16::new(0),
-            crc: AtomicU32::new(0),
-            min_or_first: AtomicU32::new(0),
-            max_or_last: AtomicU32::new(0),
-            sum: AtomicU32::new(0),
-            reserved_48: [const { AtomicU64::new(0) }; 2],
-        }
+        // SAFETY: atomic integers alone, of which all bytes may be zero.
+        unsafe { std::mem::zeroed() }
     }
 
     /// Makes the record ready for a submission: in progress, and without an error from the last

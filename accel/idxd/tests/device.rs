@@ -100,7 +100,7 @@ fn a_dedicated_queue_that_is_overfilled_loses_descriptors_and_says_so() {
 }
 
 #[test]
-fn a_disabled_queue_finishes_what_it_has_and_an_aborted_one_does_not() {
+fn a_disabled_queue_finishes_what_it_has_and_takes_nothing() {
     let machine = machine("run=poll");
     let portal = machine.open(FIRST).unwrap();
     let mut jobs = Jobs::new(4);
@@ -111,10 +111,9 @@ fn a_disabled_queue_finishes_what_it_has_and_an_aborted_one_does_not() {
     jobs.check(0);
     machine.enable_queue(FIRST);
     assert_eq!(jobs.submit(&portal, 2), Submission::Accepted);
-    machine.abort_queue(FIRST);
     portal.progress();
-    assert!(!jobs.completions[2].is_done() && !machine.is_enabled(FIRST));
-    assert_eq!(machine.statistics(FIRST).lost, 1);
+    jobs.check(2);
+    assert_eq!((jobs.done(), machine.statistics(FIRST).lost), (2, 0));
 }
 
 #[test]
@@ -356,26 +355,4 @@ fn inline_devices_serve_many_threads() {
             });
         }
     });
-}
-
-#[test]
-fn the_topology_looks_like_sysfs() {
-    let machine = machine("sockets=2,devices=2,engines=4,queues=2,generation=2,mode=shared");
-    let files: BTreeMap<String, String> = machine.sysfs_files().into_iter().collect();
-    let read = |path: &str| files[path].trim_end();
-    assert_eq!((read("iax3/numa_node"), read("iax3/version")), ("1", "0x200"));
-    assert_eq!((read("iax0/iaa_cap"), read("iax0/state")), ("0x101", "enabled"));
-    assert_eq!((read("wq2.1/size"), read("wq2.1/threshold"), read("wq2.1/mode")), ("64", "64", "shared"));
-    assert_eq!(read("group1.0/work_queues"), "wq1.0 wq1.1");
-    // Opcodes 0x42 and 0x43 are bits 2 and 3 of word 2 from the right.
-    assert_eq!(
-        read("iax0/op_cap"),
-        "00000000,00000000,00000000,00000000,00000000,0000000c,00000000,00000005"
-    );
-    let gen_cap = u64::from_str_radix(&read("iax0/gen_cap")[2..], 16).unwrap();
-    assert_eq!((gen_cap >> 40 & 1, gen_cap >> 16 & 31), (1, 31));
-    let root = std::env::temp_dir().join(format!("idxd-sysfs-{}", std::process::id()));
-    machine.write_sysfs(&root).unwrap();
-    assert_eq!(std::fs::read_to_string(root.join("wq0.0/driver_name")).unwrap(), "user\n");
-    std::fs::remove_dir_all(root).unwrap();
 }

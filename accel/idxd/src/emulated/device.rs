@@ -459,12 +459,17 @@ impl Device {
         }
     }
 
-    /// Forgets everything that waits or is under way.
-    fn drop_all(&self, inside: &mut Inside) {
+    /// Forgets everything that waits.
+    fn drop_waiting(&self, inside: &mut Inside) {
         for (queue, waiting) in self.queues.iter().zip(inside.waiting.iter_mut()) {
             queue.lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
             waiting.clear();
         }
+    }
+
+    /// Forgets everything that waits or is under way.
+    fn drop_all(&self, inside: &mut Inside) {
+        self.drop_waiting(inside);
         for pending in inside.pending.drain(..) {
             self.queues[pending.job.queue].lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -504,11 +509,7 @@ impl Device {
                     self.queues[job.queue].lost.fetch_add(1, Ordering::Relaxed);
                 }
                 inside.pending.retain(|pending| !same(&pending.job, &job));
-                let Inside { waiting, .. } = &mut *inside;
-                for (queue, waiting) in self.queues.iter().zip(waiting.iter_mut()) {
-                    queue.lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
-                    waiting.clear();
-                }
+                self.drop_waiting(&mut inside);
                 continue;
             }
             if is_drain {
@@ -622,16 +623,6 @@ impl Device {
     /// Stops queue `index` from taking anything. What it holds is finished.
     pub fn disable_queue(&self, index: usize) {
         self.queues[index].enabled.store(false, Ordering::Release);
-    }
-
-    /// Disables queue `index` and forgets what no engine has taken: those records are never
-    /// written.
-    pub fn abort_queue(&self, index: usize) {
-        let mut inside = lock(&self.inside);
-        self.queues[index].enabled.store(false, Ordering::Release);
-        let waiting = &mut inside.waiting[index];
-        self.queues[index].lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
-        waiting.clear();
     }
 
     /// Enables queue `index`.

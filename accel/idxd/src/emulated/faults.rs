@@ -1,7 +1,6 @@
 //! Faults by seed: which job meets which misfortune is a function of the seed, the queue and the
 //! job's number in it.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// What can befall a job, with its likelihood.
@@ -94,20 +93,6 @@ fn mix(mut value: u64) -> u64 {
     value ^ value >> 31
 }
 
-impl fmt::Display for Faults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut copy = *self;
-        let mut separator = "";
-        for (name, likelihood) in copy.named() {
-            if *likelihood > 0.0 {
-                write!(f, "{separator}{name}:{likelihood}")?;
-                separator = "/";
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Parses `lost:0.001/page:0.01`.
 impl FromStr for Faults {
     type Err = String;
@@ -152,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn text_is_parsed_and_printed() {
+    fn text_is_parsed() {
         let faults: Faults = "lost:0.001/slow:0.5".parse().unwrap();
-        assert_eq!(faults.to_string(), "lost:0.001/slow:0.5");
+        assert_eq!(faults, Faults { lost: 0.001, slow: 0.5, ..Faults::default() });
         assert!("lost".parse::<Faults>().is_err());
         assert!("lost:2".parse::<Faults>().is_err());
         assert!("lost:0.6/page:0.6".parse::<Faults>().is_err());

@@ -1,15 +1,13 @@
 //! All emulated devices of a machine, and the portals to their queues.
 
-use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use super::device::{CodecPool, Device, OpenError, QueueStatistics, SoftwareError};
-use super::spec::{EmulateSpec, QueueMode, Run, Work, ENTRIES};
-use crate::{assumptions, Descriptor, Opcode, Portal, Submission};
+use super::spec::{EmulateSpec, Run, Work};
+use crate::{Descriptor, Portal, Submission};
 
 /// Most codecs for emulation in callers' threads: so many can work at a time, 180 KiB each.
 const CODECS_MAX: usize = 16;
@@ -110,11 +108,6 @@ impl Machine {
         self.device(id).disable_queue(id.queue);
     }
 
-    /// Disables a queue and forgets what it has.
-    pub fn abort_queue(&self, id: QueueId) {
-        self.device(id).abort_queue(id.queue);
-    }
-
     /// Enables a queue.
     pub fn enable_queue(&self, id: QueueId) {
         self.device(id).enable_queue(id.queue);
@@ -170,101 +163,6 @@ impl Machine {
     pub fn statistics(&self, id: QueueId) -> QueueStatistics {
         self.device(id).statistics(id.queue)
     }
-
-    /// What sysfs would say: paths below `/sys/bus/dsa/devices`, and contents.
-    pub fn sysfs_files(&self) -> Vec<(String, String)> {
-        let spec = &self.shared.spec;
-        let mut files = Vec::new();
-        for device in 0..self.devices() {
-            let socket = device / spec.devices as usize;
-            let mut put =
-                |path: String, value: &dyn std::fmt::Display| files.push((path, format!("{value}\n")));
-            let name = format!("iax{device}");
-            put(format!("{name}/version"), &if spec.generation == 1 { "0x100" } else { "0x200" });
-            put(format!("{name}/max_groups"), &assumptions::MAX_GROUPS);
-            put(format!("{name}/max_work_queues"), &8);
-            put(format!("{name}/max_work_queues_size"), &ENTRIES);
-            put(format!("{name}/max_engines"), &spec.engines);
-            put(format!("{name}/numa_node"), &socket);
-            put(format!("{name}/max_transfer_size"), &assumptions::MAX_TRANSFER);
-            put(format!("{name}/op_cap"), &op_cap());
-            put(format!("{name}/gen_cap"), &format_args!("{:#x}", gen_cap(spec)));
-            if spec.generation > 1 {
-                // Decompress AECS format 2 and header generation.
-                put(format!("{name}/iaa_cap"), &"0x101");
-            }
-            put(format!("{name}/configurable"), &1);
-            put(format!("{name}/clients"), &0);
-            put(format!("{name}/pasid_enabled"), &1);
-            put(format!("{name}/state"), &if self.is_halted(device) { "halted" } else { "enabled" });
-            put(format!("{name}/errors"), &"0x0 0x0 0x0 0x0");
-            put(format!("{name}/cmd_status"), &"0x0");
-            for engine in 0..spec.engines {
-                put(format!("engine{device}.{engine}/group_id"), &0);
-            }
-            let list = |count: u32, kind: &str| {
-                let mut text = String::new();
-                for index in 0..count {
-                    let separator = if index == 0 { "" } else { " " };
-                    write!(text, "{separator}{kind}{device}.{index}").expect("strings take all");
-                }
-                text
-            };
-            put(format!("group{device}.0/engines"), &list(spec.engines, "engine"));
-            put(format!("group{device}.0/work_queues"), &list(spec.queues, "wq"));
-            for queue in 0..spec.queues as usize {
-                let id = QueueId { device, queue };
-                let dir = format!("wq{device}.{queue}");
-                let shared = spec.mode == QueueMode::Shared;
-                put(format!("{dir}/mode"), &if shared { "shared" } else { "dedicated" });
-                put(format!("{dir}/size"), &spec.queue_size());
-                put(format!("{dir}/group_id"), &0);
-                put(format!("{dir}/priority"), &10);
-                let threshold = if spec.threshold == 0 { spec.queue_size() } else { spec.threshold };
-                put(format!("{dir}/threshold"), &if shared { threshold } else { 0 });
-                put(format!("{dir}/type"), &"user");
-                put(format!("{dir}/name"), &"uzswap");
-                put(format!("{dir}/driver_name"), &"user");
-                put(format!("{dir}/block_on_fault"), &u32::from(spec.block_on_fault));
-                put(format!("{dir}/max_transfer_size"), &assumptions::MAX_TRANSFER_OF_QUEUE);
-                put(format!("{dir}/state"), &if self.is_enabled(id) { "enabled" } else { "disabled" });
-                put(format!("{dir}/clients"), &0);
-                put(format!("{dir}/occupancy"), &self.occupancy(id));
-                put(format!("{dir}/cdev_minor"), &(device * spec.queues as usize + queue));
-                put(format!("{dir}/ats_disable"), &0);
-                put(format!("{dir}/prs_disable"), &0);
-            }
-        }
-        files
-    }
-
-    /// Writes [`Machine::sysfs_files`] below `root`, which then stands for `/sys/bus/dsa/devices`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write_sysfs(&self, root: &Path) -> io::Result<()> {
-        for (path, content) in self.sysfs_files() {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().expect("a file in a directory"))?;
-            fs::write(path, content)?;
-        }
-        Ok(())
-    }
-}
-
-/// Operations as sysfs prints them: eight words, the most significant first.
-fn op_cap() -> String {
-    let mut words = [0u32; 8];
-    for opcode in [Opcode::NOOP, Opcode::DRAIN, Opcode::DECOMPRESS, Opcode::COMPRESS] {
-        words[7 - usize::from(opcode.0) / 32] |= 1 << (opcode.0 % 32);
-    }
-    words.map(|word| format!("{word:08x}")).join(",")
-}
-
-/// Capabilities: block on fault, largest transfer, configurable, decompression.
-fn gen_cap(spec: &EmulateSpec) -> u64 {
-    let transfer = u64::from(assumptions::MAX_TRANSFER.trailing_zeros());
-    u64::from(spec.block_on_fault) | transfer << 16 | 1 << 31 | 1 << 40
 }
 
 impl Drop for Machine {

@@ -91,10 +91,10 @@ mod tests {
         let operations = Capabilities::parse_operations(text).unwrap();
         let capabilities = Capabilities { operations, ..Capabilities::default() };
         for opcode in [Opcode::NOOP, Opcode::DRAIN, Opcode::DECOMPRESS, Opcode::COMPRESS] {
-            assert!(capabilities.has(opcode), "{}", opcode.name());
+            assert!(capabilities.has(opcode), "{opcode:?}");
         }
-        assert!(!capabilities.has(Opcode::CRC64) && !capabilities.has(Opcode::MEMMOVE));
-        assert!(Capabilities::default().has(Opcode::CRC64), "a device that says nothing");
+        assert!(!capabilities.has(Opcode(0x44)) && !capabilities.has(Opcode(0x03)));
+        assert!(Capabilities::default().has(Opcode(0x44)), "a device that says nothing");
         assert_eq!(Capabilities::parse_operations("d").unwrap()[7], 13);
         assert_eq!(Capabilities::parse_operations("1,2,3,4,5,6,7,8,9"), None);
         assert_eq!(Capabilities::parse_operations("xyz"), None);
