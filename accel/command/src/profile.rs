@@ -2,9 +2,7 @@
 //! with the queues and engines in it. Keys come in accel-config's order: it wants `dev` first.
 
 use anyhow::{bail, Context, Result};
-use idxd::sysfs::{
-    Configuration, Device, EngineSettings, GroupSettings, QueueMode, QueueSettings, QueueType,
-};
+use idxd::sysfs::{Configuration, Device, Engine, Group, QueueMode, QueueSettings, QueueType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -138,7 +136,8 @@ pub fn parse(text: &str) -> Result<Profile> {
             let number = number.with_context(|| format!("{:?} is no name of a group", group.dev))?;
             belongs(&group.dev, owner, of_device, &device.dev)?;
             profile.remark(&group.dev, &group.rest);
-            configuration.groups.push(GroupSettings {
+            configuration.groups.push(Group {
+                name: group.dev.clone(),
                 number,
                 traffic_class_a: group.traffic_class_a,
                 traffic_class_b: group.traffic_class_b,
@@ -156,8 +155,8 @@ pub fn parse(text: &str) -> Result<Profile> {
                 let (owner, engine_number) = numbers(&engine.dev, "engine")?;
                 belongs(&engine.dev, owner, of_device, &device.dev)?;
                 let group = group_number(engine.group_id, number);
-                if let (Some(number), Some(group)) = (engine_number, group) {
-                    configuration.engines.push(EngineSettings { number, group });
+                if let (Some(number), Some(_)) = (engine_number, group) {
+                    configuration.engines.push(Engine { name: engine.dev.clone(), number, group });
                 }
             }
         }
@@ -303,10 +302,10 @@ fn entry(device: &Device) -> DeviceEntry {
         let engines: Vec<EngineEntry> = configuration
             .engines
             .iter()
-            .filter(|engine| in_group(Some(engine.group)))
+            .filter(|engine| in_group(engine.group))
             .map(|engine| EngineEntry {
-                dev: format!("engine{number}.{}", engine.number),
-                group_id: Some(i64::from(engine.group)),
+                dev: engine.name.clone(),
+                group_id: engine.group.map(i64::from),
                 rest: Rest::new(),
             })
             .collect();
@@ -314,7 +313,7 @@ fn entry(device: &Device) -> DeviceEntry {
             return None;
         }
         Some(GroupEntry {
-            dev: format!("group{number}.{}", group.number),
+            dev: group.name.clone(),
             traffic_class_a: group.traffic_class_a,
             traffic_class_b: group.traffic_class_b,
             desc_progress_limit: group.descriptor_progress_limit,

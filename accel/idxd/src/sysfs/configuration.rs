@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::discovery::DRIVERS;
-use super::{Device, Queue, QueueMode, QueueType, State, Tree};
+use super::{Device, Engine, Group, Queue, QueueMode, QueueType, State, Tree};
 
 /// Everything that can be set on one device. What is not named is not used: engines without a
 /// group, queues without entries.
@@ -15,36 +15,12 @@ pub struct Configuration {
     pub enable: bool,
     /// Entries of the event log, if it is to be set.
     pub event_log_size: Option<u32>,
-    /// Settings of groups.
-    pub groups: Vec<GroupSettings>,
+    /// Settings of groups. What is `None` is left as it is.
+    pub groups: Vec<Group>,
     /// The engines in use, with their groups.
-    pub engines: Vec<EngineSettings>,
+    pub engines: Vec<Engine>,
     /// The queues in use.
     pub queues: Vec<QueueSettings>,
-}
-
-/// An engine in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EngineSettings {
-    /// The engine's number within the device.
-    pub number: u32,
-    /// Its group.
-    pub group: u32,
-}
-
-/// Settings of a group. What is `None` is left as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GroupSettings {
-    /// The group's number within the device.
-    pub number: u32,
-    /// Traffic class of address 1.
-    pub traffic_class_a: Option<u32>,
-    /// Traffic class of address 2.
-    pub traffic_class_b: Option<u32>,
-    /// Limit of descriptors in progress: 0 to 3 for all, half, a quarter, an eighth.
-    pub descriptor_progress_limit: Option<u32>,
-    /// The same for batches.
-    pub batch_progress_limit: Option<u32>,
 }
 
 /// Settings of a queue. What is `None` is left as it is.
@@ -114,22 +90,8 @@ impl Configuration {
             device: device.name.clone(),
             enable: device.state == State::Enabled,
             event_log_size: device.event_log_size,
-            groups: device
-                .groups
-                .iter()
-                .map(|group| GroupSettings {
-                    number: group.number,
-                    traffic_class_a: group.traffic_class_a,
-                    traffic_class_b: group.traffic_class_b,
-                    descriptor_progress_limit: group.descriptor_progress_limit,
-                    batch_progress_limit: group.batch_progress_limit,
-                })
-                .collect(),
-            engines: device
-                .engines
-                .iter()
-                .filter_map(|engine| Some(EngineSettings { number: engine.number, group: engine.group? }))
-                .collect(),
+            groups: device.groups.clone(),
+            engines: device.engines.iter().filter(|engine| engine.group.is_some()).cloned().collect(),
             queues: queues
                 .map(|queue| QueueSettings {
                     number: queue.number,
@@ -194,7 +156,7 @@ impl Configuration {
             if queue.block_on_fault && !device.capabilities.block_on_fault() {
                 return Err(wrong(format!("{name} wants block_on_fault, which the device does not have")));
             }
-            let engines = self.engines.iter().filter(|engine| Some(engine.group) == queue.group).count();
+            let engines = self.engines.iter().filter(|engine| engine.group == queue.group).count();
             if queue.enable && engines == 0 {
                 return Err(wrong(format!("{name} is in a group without engines")));
             }
@@ -283,7 +245,7 @@ impl Driver {
 pub struct Layout {
     /// Queues of each device, 1 to 8. They share the entries evenly.
     pub queues: u32,
-    /// EngineSettings of each device, all in group 0; 0 for all there are.
+    /// Engines of each device, all in group 0; 0 for all there are.
     pub engines: u32,
     /// One opener or many.
     pub mode: QueueMode,
@@ -424,7 +386,7 @@ impl Layout {
             groups: Vec::new(),
             engines: device.engines[..used]
                 .iter()
-                .map(|engine| EngineSettings { number: engine.number, group: 0 })
+                .map(|engine| Engine { group: Some(0), ..engine.clone() })
                 .collect(),
             queues: device.queues[..self.queues as usize]
                 .iter()

@@ -20,9 +20,7 @@ mod tree;
 
 pub use apply::{apply, ApplyError, Undo};
 pub use capabilities::Capabilities;
-pub use configuration::{
-    choose, Choice, Configuration, Driver, EngineSettings, GroupSettings, Layout, LayoutError, QueueSettings,
-};
+pub use configuration::{choose, Choice, Configuration, Driver, Layout, LayoutError, QueueSettings};
 pub use device::{Device, Engine, Group, Queue, QueueType, State, UnknownWord};
 pub use discovery::{discover, Discovery, Problem};
 pub use model::{Image, Model};

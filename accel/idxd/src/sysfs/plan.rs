@@ -117,7 +117,6 @@ pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> 
             device: device.name.clone(),
         });
     };
-    let number = device.number;
     if let (Some(wanted), Some(_)) = (wanted.event_log_size, device.event_log_size) {
         // Not part of what a disabled device forgets.
         if device.event_log_size != Some(wanted) {
@@ -136,14 +135,17 @@ pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> 
         ] {
             if let (Some(value), Some(there)) = (wanted, present) {
                 if reset || value != there {
-                    set(&present_name("group", number, group.number), attribute, value.to_string());
+                    set(&group.name, attribute, value.to_string());
                 }
             }
         }
     }
     for engine in &device.engines {
-        let group =
-            wanted.engines.iter().find(|wanted| wanted.number == engine.number).map(|wanted| wanted.group);
+        let group = wanted
+            .engines
+            .iter()
+            .find(|wanted| wanted.number == engine.number)
+            .and_then(|wanted| wanted.group);
         let present = if reset { None } else { engine.group };
         if group != present {
             set(&engine.name, "group_id", group.map_or_else(|| "-1".to_owned(), |group| group.to_string()));
@@ -173,10 +175,6 @@ pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> 
         }
     }
     writes
-}
-
-fn present_name(kind: &str, device: u32, number: u32) -> String {
-    format!("{kind}{device}.{number}")
 }
 
 /// Whether the attributes of a queue are those wanted; not whether it is enabled.
