@@ -396,14 +396,6 @@ impl Driver {
         Statistics { devices: list, ..self.counters.read(all) }
     }
 
-    /// Sets every counter to zero.
-    pub fn reset_statistics(&self) {
-        self.counters.reset();
-        for queue in lock(&self.devices).iter().flat_map(|device| &device.queues) {
-            queue.traffic.reset();
-        }
-    }
-
     pub(crate) fn anchor(&self) -> Arc<Anchor> {
         self.current.anchor()
     }

@@ -398,7 +398,7 @@ mod tests {
             round_trip(&driver);
         }
         let counted = driver.statistics();
-        assert!(counted.total_sw_comp_calls > 0 && counted.total_sw_decomp_calls > 0, "{counted}");
-        assert_eq!((counted.revocations, driver.outstanding()), (1, 0), "{counted}");
+        assert!(counted.total_sw_comp_calls > 0 && counted.total_sw_decomp_calls > 0, "{counted:?}");
+        assert_eq!((counted.revocations, driver.outstanding()), (1, 0), "{counted:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! Counters, under the kernel driver's names.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Calls and bytes of a queue, a device, or all.
@@ -115,31 +114,6 @@ impl Statistics {
     }
 }
 
-impl fmt::Display for Statistics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "global stats:")?;
-        for (name, value) in self.globals() {
-            writeln!(f, "  {name}: {value}")?;
-        }
-        let traffic = |f: &mut fmt::Formatter<'_>, indent: &str, traffic: &Traffic| {
-            writeln!(f, "{indent}comp_calls: {}", traffic.comp_calls)?;
-            writeln!(f, "{indent}comp_bytes: {}", traffic.comp_bytes)?;
-            writeln!(f, "{indent}decomp_calls: {}", traffic.decomp_calls)?;
-            writeln!(f, "{indent}decomp_bytes: {}", traffic.decomp_bytes)
-        };
-        for device in &self.devices {
-            writeln!(f, "iaa device:\n  id: {}\n  n_wqs: {}", device.id, device.queues.len())?;
-            traffic(f, "  ", &device.traffic)?;
-            writeln!(f, "  wqs:")?;
-            for queue in &device.queues {
-                writeln!(f, "    name: {}", queue.name)?;
-                traffic(f, "    ", &queue.traffic)?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Live traffic. One add a request and queue, not one a job.
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -221,23 +195,6 @@ impl Counters {
             quarantines: get(&self.quarantines),
             revocations: get(&self.revocations),
             devices: Vec::new(),
-        }
-    }
-
-    pub fn reset(&self) {
-        self.past.reset();
-        for counter in [
-            &self.sw_comp_calls,
-            &self.sw_decomp_calls,
-            &self.einval_errors,
-            &self.timeout_errors,
-            &self.overflow_errors,
-            &self.resubmissions,
-            &self.shortages,
-            &self.quarantines,
-            &self.revocations,
-        ] {
-            counter.store(0, Ordering::Relaxed);
         }
     }
 }

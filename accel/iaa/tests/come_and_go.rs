@@ -185,12 +185,12 @@ fn devices_are_removed_under_load() {
             std::thread::yield_now();
         }
         let before = driver.statistics();
-        assert!(before.total_sw_comp_calls > 0, "{spec}: {before}");
+        assert!(before.total_sw_comp_calls > 0, "{spec}: {before:?}");
         for _ in 0..20 {
             round_trip(&driver, 0, 8);
         }
         let after = driver.statistics();
-        assert!(after.total_comp_calls >= before.total_comp_calls + 100, "{spec}: {after}");
+        assert!(after.total_comp_calls >= before.total_comp_calls + 100, "{spec}: {after:?}");
         assert_eq!(driver.outstanding(), 0);
     }
 }

@@ -43,7 +43,7 @@ fn lost_completions_go_to_software_once_the_queue_is_settled() {
             let lost = statistics.total_completion_timeout_errors;
             // Everything not done by the device was done by software, and all that was lost was.
             let in_software = statistics.total_sw_comp_calls + statistics.total_sw_decomp_calls;
-            assert!(in_software >= lost && (lost > 0) == (statistics.quarantines > 0), "{statistics}");
+            assert!(in_software >= lost && (lost > 0) == (statistics.quarantines > 0), "{statistics:?}");
             assert_eq!(driver.outstanding(), 0);
             revoked += statistics.revocations;
             drained += statistics.quarantines - statistics.revocations;
@@ -124,7 +124,7 @@ fn a_halted_device_is_left_and_comes_back_when_it_is_attached_again() {
             let device = statistics.devices.into_iter().find(|device| device.name == name).unwrap();
             device.traffic.comp_calls + device.traffic.decomp_calls
         };
-        assert!(traffic("iax1") >= 24, "{mode}: {}", driver.statistics());
+        assert!(traffic("iax1") >= 24, "{mode}: {:?}", driver.statistics());
         assert!(driver.detach("iax0"));
         machine.reset(0);
         driver.attach(Driver::emulated_device(machine, 0));
