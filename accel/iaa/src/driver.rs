@@ -20,6 +20,7 @@ use crate::source::{Emulated, Sight, Source};
 use crate::statistics::{DeviceStatistics, Health, QueueStatistics, Statistics, Traffic};
 use crate::table::{Attached, Table};
 use crate::topology::Topology;
+use crate::work::bring_in_fixed_codes;
 
 /// Most codecs for falling back: so many threads can do so at a time, 250 KiB each.
 const SOFTWARE_MAX: usize = 4;
@@ -83,6 +84,7 @@ impl Driver {
             machine: None,
         };
         driver.counters.set_emulated(is_emulated);
+        bring_in_fixed_codes();
         for device in devices {
             driver.insert(&mut lock(&driver.devices), device);
         }

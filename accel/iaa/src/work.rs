@@ -420,6 +420,9 @@ impl<'a> Work<'a> {
         }
         let buffers = job.buffers;
         touch(buffers.source, buffers.source_len, false);
+        if job.step == Step::CompressFixed {
+            bring_in_fixed_codes();
+        }
         touch(buffers.destination, buffers.destination_len, self.jobs[unit].step_writes());
         if let Some(tables) = self.memory.tables.get(unit) {
             touch(std::ptr::from_ref(tables).cast(), size_of::<Tables>() as u32, true);
@@ -638,6 +641,12 @@ impl Drop for Work<'_> {
 
 fn is_over(start_ns: u64, time: Duration) -> bool {
     u128::from(sys::now_ns() - start_ns) >= time.as_nanos()
+}
+
+/// Makes the fixed codes present, which lie in the program's file: until something reads them, no
+/// page table has them, and devices on queues without block-on-fault fail there.
+pub(crate) fn bring_in_fixed_codes() {
+    touch(std::ptr::from_ref(&FIXED).cast(), size_of::<CompressAecs>() as u32, false);
 }
 
 /// Makes every page of a buffer present, writable if `write`.

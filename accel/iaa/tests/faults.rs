@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -371,6 +373,55 @@ fn buffers_are_given_back_only_when_the_device_cannot_touch_them() {
             assert_eq!((statistics.total_completion_timeout_errors, driver.outstanding()), (8, 0));
         }
     }
+}
+
+/// Whether a page table has the page at `address`.
+fn is_present(address: u64) -> bool {
+    let mut entry = [0; 8];
+    File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, address / 4096 * 8).unwrap();
+    entry[7] & 0x80 != 0
+}
+
+/// Fails at the first absent page of an AECS, as devices do on queues that may not block. Drops
+/// the pages of the first.
+struct Absent(Noting, AtomicBool);
+
+impl Portal for Absent {
+    unsafe fn submit(&self, job: &Descriptor) -> Submission {
+        let pages = || (job.source_2 & !4095..job.source_2 + u64::from(job.source_2_size)).step_by(4096);
+        if job.source_2 != 0 && !self.1.swap(true, Ordering::Relaxed) {
+            // Tests beside this one may bring them in.
+            while pages().all(is_present) {
+                // SAFETY: whole pages of the program's file, which are read from it again.
+                pages().for_each(|page| unsafe {
+                    libc::madvise(page as *mut libc::c_void, 4096, libc::MADV_DONTNEED);
+                });
+            }
+        }
+        let Some(page) = pages().find(|&page| job.source_2 != 0 && !is_present(page)) else {
+            // SAFETY: the caller's promise is passed on.
+            return unsafe { self.0.inner.submit(job) };
+        };
+        // SAFETY: the record is valid, by the submitter's promise.
+        let completion = unsafe { &*(job.completion as *const Completion) };
+        let fault_address = page.max(job.source_2);
+        completion.complete(&Record { fault_address, ..Record::of(Status::PAGE_FAULT) });
+        Submission::Accepted
+    }
+
+    fn revoke(&self) {
+        self.0.inner.revoke();
+    }
+}
+
+#[test]
+fn fixed_codes_that_are_absent_are_brought_in() {
+    let portal = Absent(Noting::new(Arc::default(), Arc::default()), AtomicBool::new(false));
+    let driver = driver_of(portal, 128, Settings::default());
+    there_and_back(&mut *fixed(&driver));
+    let statistics = driver.statistics();
+    assert!(statistics.page_fault_resubmissions > 0, "{statistics:?}");
+    assert_eq!((statistics.total_sw_comp_calls, statistics.total_completion_einval_errors), (0, 0));
 }
 
 /// Compresses, and damages what came out.

@@ -290,19 +290,24 @@ fn page_faults_name_an_address_of_the_job_or_block_where_allowed() {
     let data = [3u8; 4096];
     let mut out = [0u8; 4096];
     let job = Descriptor::compress_fixed(ptr::null(), source(&data), destination(&mut out), &FIXED);
-    let (mut reads, mut writes) = (0, 0);
+    let (mut reads, mut writes, mut tables) = (0, 0, 0);
     for _ in 0..100 {
         let record = device.run(job);
         assert!(record.status.is_page_fault() && record.status.code() == Status::PAGE_FAULT);
         if record.status.fault_was_write() {
             assert_eq!(record.fault_address, job.destination);
             writes += 1;
+        } else if record.fault_address == job.source_2 {
+            tables += 1;
         } else {
             assert_eq!(record.fault_address, job.source);
             reads += 1;
         }
     }
-    assert!(reads > 20 && writes > 20);
+    assert!(reads > 10 && writes > 20 && tables > 10, "{reads} {writes} {tables}");
+    // A job that reads no AECS has no page of one to miss.
+    let inflate = Descriptor::decompress(ptr::null(), source(&data), destination(&mut out));
+    assert!((0..100).all(|_| device.run(inflate).fault_address != 0));
     // The queue does not allow to block, so the flag changes nothing.
     assert!(device.run(job.blocking_on_fault()).status.is_page_fault());
 

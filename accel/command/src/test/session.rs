@@ -175,6 +175,9 @@ fn touch(job: &Descriptor, answer: &Record) {
     } else if within(job.source & !4095, job.source_size + 4096) {
         // SAFETY: a byte of the job's own source.
         unsafe { (page.max(job.source) as *const u8).read_volatile() };
+    } else if job.source_2 != 0 && within(job.source_2 & !4095, job.source_2_size + 4096) {
+        // SAFETY: a byte of the job's own AECS, which these jobs only read.
+        unsafe { (page.max(job.source_2) as *const u8).read_volatile() };
     }
 }
 
@@ -204,6 +207,17 @@ mod tests {
         let answers = noops(&mut session, 16).unwrap();
         assert!(answers.iter().all(Record::is_success));
         assert!(session.retries > 0);
+    }
+
+    #[test]
+    fn an_absent_aecs_is_brought_in() {
+        let at = sys::memory::map(sys::PAGE_SIZE).unwrap().as_ptr() as usize;
+        let map = sys::pagemap::Pagemap::open().unwrap();
+        let unused = Completion::new();
+        let job = Descriptor { source_2: at as u64, source_2_size: 1568, ..Descriptor::noop(&unused) };
+        assert_eq!(map.mapped(at, 1), 0);
+        touch(&job, &Record { fault_address: at as u64 + 64, ..Record::of(idxd::Status::PAGE_FAULT) });
+        assert_eq!(map.mapped(at, 1), 1);
     }
 
     #[test]

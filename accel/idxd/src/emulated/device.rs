@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::codec::Codec;
-use super::faults::{Fault, RETRY_STORM, SLOW_NS};
+use super::faults::{At, Fault, RETRY_STORM, SLOW_NS};
 use super::spec::{Clock, EmulateSpec, QueueMode, Run, Work, ENTRIES, STEP_NS};
 use super::validate::Rules;
 use crate::{
@@ -376,12 +376,16 @@ impl Device {
                 return (None, 0, 0);
             }
             Fault::Hardware => return (Some(Record::of(Status::HARDWARE_ERROR_1)), 0, latency),
-            Fault::Page { write } if matches!(descriptor.opcode(), Opcode::COMPRESS | Opcode::DECOMPRESS) => {
+            Fault::Page(at) if matches!(descriptor.opcode(), Opcode::COMPRESS | Opcode::DECOMPRESS) => {
                 if self.spec.block_on_fault && descriptor.flags() & flags::BLOCK_ON_FAULT != 0 {
                     latency += assumptions::PAGE_REQUEST_NS;
                 } else {
-                    let status = Status::PAGE_FAULT.0 | if write { FAULT_WAS_WRITE } else { 0 };
-                    let fault_address = if write { descriptor.destination } else { descriptor.source };
+                    let (fault_address, write) = match at {
+                        At::Destination => (descriptor.destination, FAULT_WAS_WRITE),
+                        At::Source2 if descriptor.flags() & flags::READ_AECS != 0 => (descriptor.source_2, 0),
+                        At::Source | At::Source2 => (descriptor.source, 0),
+                    };
+                    let status = Status::PAGE_FAULT.0 | write;
                     return (Some(Record { fault_address, ..Record::of(Status(status)) }), 0, latency);
                 }
             }

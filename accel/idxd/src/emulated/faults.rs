@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub struct Faults {
     /// The job is done and its completion record never written.
     pub lost: f64,
-    /// A page fault at the job's source or destination.
+    /// A page fault at the job's source, destination or AECS.
     pub page: f64,
     /// A hardware error instead of a result.
     pub hardware: f64,
@@ -32,15 +32,21 @@ pub const SLOW_NS: u64 = 200_000;
 pub(crate) enum Fault {
     None,
     Lost,
-    /// At the destination if `write`, else at the source.
-    Page {
-        write: bool,
-    },
+    Page(At),
     Hardware,
     Halt,
     Disable,
     Retry,
     Slow,
+}
+
+/// Where a job meets a page fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum At {
+    Source,
+    Destination,
+    /// The AECS, or the source when none is read.
+    Source2,
 }
 
 impl Faults {
@@ -63,9 +69,10 @@ impl Faults {
             return Fault::None;
         }
         let random = mix(seed ^ mix(queue ^ mix(number)));
-        // 53 bits make a fraction, the lowest decides between read and write.
+        // 53 bits make a fraction, the lowest decide where the page is missing.
         let mut at = (random >> 11) as f64 / (1u64 << 53) as f64;
-        let page = Fault::Page { write: random & 1 != 0 };
+        let page =
+            Fault::Page([At::Source, At::Destination, At::Source2, At::Destination][random as usize % 4]);
         let kinds = [
             (self.lost, Fault::Lost),
             (self.page, page),
@@ -132,7 +139,7 @@ mod tests {
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
         let lost = draw(1).iter().filter(|&&fault| fault == Fault::Lost).count();
-        let page = draw(1).iter().filter(|fault| matches!(fault, Fault::Page { .. })).count();
+        let page = draw(1).iter().filter(|fault| matches!(fault, Fault::Page(_))).count();
         assert!((850..1150).contains(&lost) && (1800..2200).contains(&page), "{lost} {page}");
     }
 
