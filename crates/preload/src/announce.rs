@@ -5,12 +5,13 @@
 //! while memory is tight the thread that made a large mapping waits until it is registered, or for
 //! [`WAIT_NS`], whichever comes first.
 
-use core::sync::atomic::{fence, Ordering};
+use core::sync::atomic::{fence, AtomicUsize, Ordering};
 
-use doorway::control_page::kind;
+use doorway::control_page::{halt, kind};
 use doorway::PAGE_SIZE;
 
 use crate::control_page::{self, CONTROL_PAGE};
+use crate::mappings;
 use crate::signals::blocked;
 use crate::system::{self, now_ns};
 
@@ -63,6 +64,29 @@ pub fn release(start: usize, len: usize) {
     insist(start, len, kind::RELEASE, RELEASE_NS);
 }
 
+/// Ranges that [`release_around`] has released; more are released again each time.
+static RELEASED: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
+
+/// The same for the mappings of a range that the program may use often: once.
+pub fn release_around(start: usize, len: usize) {
+    let is_known = |[from, to]: &[AtomicUsize; 2]| {
+        (from.load(Ordering::Relaxed)..to.load(Ordering::Acquire)).contains(&start)
+            && len <= to.load(Ordering::Relaxed) - start
+    };
+    if len == 0 || RELEASED.iter().any(is_known) {
+        return;
+    }
+    // The kernel refuses what is not mapped.
+    let Some(range) = mappings::around(start, len) else { return };
+    release(range.start, range.len());
+    let free = RELEASED.iter().find(|[from, _]| {
+        from.compare_exchange(0, range.start, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    });
+    if let Some([_, to]) = free {
+        to.store(range.end, Ordering::Release);
+    }
+}
+
 /// Notes that others than the program will refer to some of its pages: a frame that such a page
 /// left must not be filled with another one's bytes from now on. What was moved out before has no
 /// such references.
@@ -82,7 +106,11 @@ pub fn note_references() {
 }
 
 fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
-    if control_page::has_pager() && control_page::is_own_process() {
+    let forks = &CONTROL_PAGE.forks;
+    // Everything is in, and stays, and none is there to answer.
+    let is_over =
+        forks.stopped.load(Ordering::Acquire) != 0 && forks.state.load(Ordering::Acquire) == halt::HALTED;
+    if control_page::has_pager() && control_page::is_own_process() && !is_over {
         blocked(|| {
             system::lock(&CONTROL_PAGE.announcement.one);
             ask(start, len, what, wait_ns);

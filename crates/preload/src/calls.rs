@@ -16,8 +16,9 @@ use crate::{
     sharing, single, system,
 };
 
-/// `UFFDIO_REGISTER` of the kernel's userfaultfd.h.
+/// `UFFDIO_REGISTER` and `UFFDIO_MOVE` of the kernel's userfaultfd.h.
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
+const MOVE_REQUEST: libc::c_ulong = 0xc028_aa05;
 
 /// A mapping of the kind that is paged.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
@@ -101,24 +102,30 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
 /// As madvise(2).
 #[no_mangle]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    note_advice(address as usize, len, advice);
     // SAFETY: the caller's arguments, unchanged.
-    set_errno(unsafe { raw_syscall(libc::SYS_madvise, [address as usize, len, advice as usize, 0, 0, 0]) })
-        as c_int
+    set_errno(unsafe { advise(address as usize, len, advice) }) as c_int
 }
 
-fn note_advice(address: usize, len: usize, advice: c_int) {
+/// # Safety
+/// As madvise(2).
+unsafe fn advise(address: usize, len: usize, advice: c_int) -> c_long {
     const MADV_GUARD_INSTALL: c_int = 102;
-    let own = control_page::is_agents(address);
-    match advice {
-        libc::MADV_WIPEONFORK | libc::MADV_DONTFORK if !own => fork::expect_wiped(),
-        // Guarding discards what was there, and raises no event. Discarding it before does.
-        MADV_GUARD_INSTALL if control_page::has_pager() => {
-            // SAFETY: the program is about to discard this itself.
-            unsafe { raw_syscall(libc::SYS_madvise, [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
-        }
-        _ => {}
+    if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_DONTFORK) && !control_page::is_agents(address) {
+        // Before the call: another thread may fork as soon as the kernel has taken the advice.
+        fork::expect_wiped();
     }
+    let call = |advice: c_int| {
+        // SAFETY: the caller's range and advice, or a discard of what the kernel has discarded.
+        unsafe { raw_syscall(libc::SYS_madvise, [address, len, advice as usize, 0, 0, 0]) }
+    };
+    let answer = call(advice);
+    // Guards discard what was there and raise no event; a discard raises one and leaves guards in
+    // place. ENOMEM: everything is guarded but gaps between mappings.
+    let is_guarded = answer == 0 || answer == -c_long::from(libc::ENOMEM);
+    if advice == MADV_GUARD_INSTALL && is_guarded && control_page::has_pager() {
+        call(libc::MADV_DONTNEED);
+    }
+    answer
 }
 
 /// mremap(2): what paging has cut into several mappings moves as one.
@@ -133,44 +140,52 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     target: *mut c_void,
 ) -> *mut c_void {
-    let is_ours = control_page::has_pager() && !is_pagers_thread();
-    let len = match is_ours {
-        true => remap::shortened(address as usize, len, new_len, flags, target as usize),
-        false => len,
-    };
-    let arguments = [address as usize, len, new_len, flags as usize, target as usize, 0];
-    let by_pieces = || remap::piecewise(address as usize, len, new_len, flags, target as usize);
-    let is_fixed = flags & libc::MREMAP_FIXED != 0;
-    if is_ours && is_fixed && remap::are_several(address as usize, len) {
-        if let Some(answer) = by_pieces() {
-            return set_errno(answer) as *mut c_void;
-        }
+    let arguments = [address as usize, len, new_len, flags as usize, target as usize];
+    if !control_page::has_pager() || is_pagers_thread() {
+        // SAFETY: the caller's arguments, unchanged.
+        return set_errno(unsafe { remap::by_kernel(arguments) }) as *mut c_void;
     }
-    // SAFETY: the caller's arguments, unchanged.
-    let mut answer = unsafe { raw_syscall(libc::SYS_mremap, arguments) };
-    if answer == -(libc::EFAULT as c_long) && is_ours && !is_fixed {
-        answer = by_pieces().unwrap_or(answer);
-    }
-    set_errno(answer) as *mut c_void
+    // SAFETY: as above.
+    set_errno(unsafe { remap::remap(arguments) }) as *mut c_void
 }
 
-/// ioctl(2): a range has one userfaultfd, so one that the program registers with its own is let go
-/// of before.
+/// ioctl(2): memory of the program's own userfaultfd is let go of. A range has one userfaultfd: the
+/// kernel refuses a second one, and is asked again without the pager's. What is out of a range that
+/// the program moves pages from would be a hole.
 ///
 /// # Safety
 /// As ioctl(2).
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
-    if request & 0xffff_ffff == REGISTER_REQUEST && !is_pagers_thread() {
-        // The request takes a structure that begins with a range. Where nothing can be read the
-        // kernel refuses it.
-        if let (Some(start), Some(len)) = (system::read_own(argument), system::read_own(argument + 8)) {
-            announce::release(start as usize, len as usize);
-        }
-    }
     // SAFETY: the caller's arguments, unchanged.
-    set_errno(unsafe { raw_syscall(libc::SYS_ioctl, [file as usize, request as usize, argument, 0, 0, 0]) })
-        as c_int
+    let call =
+        || unsafe { raw_syscall(libc::SYS_ioctl, [file as usize, request as usize, argument, 0, 0, 0]) };
+    // Where the structures cannot be read the kernel refuses them.
+    let range = |start: usize, len: usize| {
+        let word = |at: usize| system::read_own(argument.wrapping_add(at));
+        Some((word(start)? as usize, word(len)? as usize))
+    };
+    let mut answer;
+    match request & 0xffff_ffff {
+        REGISTER_REQUEST if !is_pagers_thread() => {
+            answer = call();
+            if answer == -c_long::from(libc::EBUSY) {
+                if let Some((start, len)) = range(0, 8) {
+                    announce::release(start, len);
+                    answer = call();
+                }
+            }
+        }
+        // struct uffdio_move: dst, src, len.
+        MOVE_REQUEST if control_page::has_pager() && !is_pagers_thread() => {
+            if let Some((start, len)) = range(8, 16) {
+                announce::release_around(start, len);
+            }
+            answer = call();
+        }
+        _ => answer = call(),
+    }
+    set_errno(answer) as c_int
 }
 
 static VMSPLICE: Next = Next::new(c"vmsplice");
@@ -237,12 +252,13 @@ pub unsafe extern "C" fn setsockopt(
     value: *const c_void,
     len: libc::socklen_t,
 ) -> c_int {
-    if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
-        announce::note_references();
-    }
     let arguments = [socket as usize, level as usize, name as usize, value as usize, len as usize, 0];
     // SAFETY: the caller's arguments, unchanged.
-    set_errno(unsafe { raw_syscall(libc::SYS_setsockopt, arguments) }) as c_int
+    let answer = unsafe { raw_syscall(libc::SYS_setsockopt, arguments) };
+    if answer == 0 && level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
+        announce::note_references();
+    }
+    set_errno(answer) as c_int
 }
 
 /// mlockall(2): locked memory is not evicted; everything comes in and paging ends for good.
@@ -251,9 +267,16 @@ pub unsafe extern "C" fn setsockopt(
 /// As mlockall(2).
 #[no_mangle]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    fork::stop_for_good(end::LOCKED);
-    // SAFETY: the caller's argument, unchanged.
-    unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
+    set_errno(lock_all(flags as usize)) as c_int
+}
+
+fn lock_all(flags: usize) -> c_long {
+    // SAFETY: no memory changes.
+    let answer = unsafe { raw_syscall(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]) };
+    if answer == 0 {
+        fork::stop_for_good(end::LOCKED);
+    }
+    answer
 }
 
 /// prctl(2): a seccomp filter set this way binds the calling thread alone; paging continues, but
@@ -297,14 +320,8 @@ unsafe extern "C" fn syscall_of_program(
         fork::expect_filter();
     }
     cleared::note_call(number, &[a, b, c, d, e, f]);
-    if number == libc::SYS_madvise {
-        note_advice(a, b, c as c_int);
-    }
-    if matches!(number, libc::SYS_vmsplice | libc::SYS_io_uring_setup) {
+    if number == libc::SYS_vmsplice {
         announce::note_references();
-    }
-    if number == libc::SYS_mlockall {
-        fork::stop_for_good(end::LOCKED);
     }
     if number == libc::SYS_exit_group {
         ending::before();
@@ -323,6 +340,15 @@ unsafe extern "C" fn syscall_of_program(
                 exec::of_directory(a as c_int, b as *const _, e as c_int),
                 |environment| raw_syscall(number, [a, b, c, environment as usize, e, f]),
             ),
+            libc::SYS_madvise => advise(a, b, c as c_int),
+            libc::SYS_mlockall => lock_all(a),
+            libc::SYS_io_uring_setup => {
+                let answer = raw_syscall(number, [a, b, c, d, e, f]);
+                if answer >= 0 {
+                    announce::note_references();
+                }
+                answer
+            }
             libc::SYS_prlimit64 => limits::prlimit_raw(a, b, c, d),
             libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
             libc::SYS_getppid => parent::shown().into(),

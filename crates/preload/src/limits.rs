@@ -78,6 +78,9 @@ pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usiz
     let Some(place) = place_of(resource) else { return call(process, resource, new, old) };
     let before = EXACT[place].each_ref().map(|exact| exact.load(Ordering::Relaxed));
     let answer = match new {
+        1.. if is_own && !(system::is_readable(new) && system::is_readable(new + 15)) => {
+            -c_long::from(libc::EFAULT)
+        }
         // SAFETY: the caller's limit.
         1.. if is_own => set(resource, place, unsafe { *(new as *const Limit) }, old),
         _ => call(process, resource, new, old),

@@ -1,5 +1,7 @@
 //! The mappings of this process, from /proc/self/maps, without the heap.
 
+use core::ops::Range;
+
 use crate::system;
 
 /// Bytes that are read at a time: a caller may have little stack. All but the path fits.
@@ -110,6 +112,22 @@ pub fn is_one(start: usize, end: usize) -> Option<bool> {
     }
 }
 
+/// `[start, start + len)` with all of the private mappings that it touches. The range alone where
+/// they cannot be seen; `None` if it is not all mapped.
+pub fn around(start: usize, len: usize) -> Option<Range<usize>> {
+    let end = start.checked_add(len)?;
+    let (mut range, mut at) = (start..end, start);
+    let is_seen = for_each(|mapping| {
+        if mapping.start < end && start < mapping.end {
+            at = if mapping.start <= at { mapping.end } else { at };
+            if !mapping.shared() {
+                range = range.start.min(mapping.start)..range.end.max(mapping.end);
+            }
+        }
+    });
+    (is_seen.is_none() || at >= end).then_some(range)
+}
+
 /// `struct procmap_query` of the kernel's fs.h.
 #[repr(C)]
 #[derive(Default)]
@@ -179,6 +197,12 @@ mod tests {
     #[test]
     fn this_process_s_mappings_are_seen() {
         let here = 0u8;
+        let range = around((&raw const here).addr(), 1).unwrap();
+        assert!(range.contains(&(&raw const here).addr()) && range.start.is_multiple_of(4096));
+        assert_eq!(
+            (around(0x10000, 1), around(range.start, 1 << 62), around(1, usize::MAX)),
+            (None, None, None)
+        );
         let mut found = 0;
         for_each(|mapping| {
             found += usize::from((mapping.start..mapping.end).contains(&(&raw const here).addr()))

@@ -13,8 +13,10 @@ use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use doorway::control_page::end;
+use doorway::PAGE_SIZE;
 
 use crate::calls::{raw_syscall, set_errno};
+use crate::control_page::is_alive;
 use crate::line::Line;
 use crate::next::{interposed, Next, Onward};
 use crate::{fork, scratch, system};
@@ -23,6 +25,8 @@ use crate::{fork, scratch, system};
 const ROOT: &[u8] = b"/sys/fs/cgroup/";
 /// The files with a limit, of version 2 and of version 1.
 const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_bytes"];
+/// Where a process's own memory is.
+const PROCESSES: &[u8] = b"/proc/";
 /// A path of a control group is at most so long.
 const PATH_BYTES_MAX: usize = 1024;
 
@@ -91,23 +95,41 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
     })
 }
 
-/// A file to be read in the place of `path`, where that shows a limit that is not to be seen: a
-/// descriptor.
+/// The path that a program opens, if it is one that is met here; `None` also for what the kernel
+/// cannot read and refuses.
 ///
 /// # Safety
-/// Terminated, or what can be no address.
-unsafe fn shown(path: *const c_char, flags: c_int) -> Option<isize> {
-    let limit = SHOWN.load(Ordering::Relaxed);
-    // What can be no program's address, null, a small number or an error's, is the kernel's to
-    // refuse.
-    let is_address = path as isize >= system::NO_ADDRESS_BELOW;
-    if limit == 0 || !is_address || flags & libc::O_ACCMODE != libc::O_RDONLY {
+/// Nothing unmaps the path meanwhile.
+unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
+    let start = path.addr();
+    if !is_alive() && SHOWN.load(Ordering::Relaxed) == 0 || (start as isize) < system::NO_ADDRESS_BELOW {
         return None;
     }
-    // SAFETY: the caller's promise.
-    let path = unsafe { CStr::from_ptr(path) };
+    // The first pages of an address space are not the only ones where nothing is mapped. Under a
+    // filter no call is made that the program might be ended for.
+    let can_ask = !fork::expects_filter();
+    let byte = |len: usize| {
+        let at = start + len;
+        let is_new = len == 0 || at.is_multiple_of(PAGE_SIZE);
+        // SAFETY: the kernel has read there just now, or in the same page.
+        (!is_new || !can_ask || system::is_readable(at)).then(|| unsafe { *path.add(len) } as u8)
+    };
+    let begins = |name: &[u8]| (0..name.len()).all(|at| byte(at) == Some(name[at]));
+    if !begins(PROCESSES) && !begins(ROOT) {
+        return None;
+    }
+    let len = (0..PATH_BYTES_MAX).map_while(byte).position(|byte| byte == 0)?;
+    // SAFETY: so many bytes were read, and the last one is zero.
+    CStr::from_bytes_with_nul(unsafe { core::slice::from_raw_parts(path.cast(), len + 1) }).ok()
+}
+
+/// A file to be read in the place of `path`, where that shows a limit that is not to be seen: a
+/// descriptor.
+fn shown(path: &CStr, flags: c_int) -> Option<isize> {
+    let limit = SHOWN.load(Ordering::Relaxed);
     let bytes = path.to_bytes();
-    if !bytes.starts_with(ROOT) || !FILES.iter().any(|file| bytes.ends_with(file)) {
+    let is_limit = bytes.starts_with(ROOT) && FILES.iter().any(|file| bytes.ends_with(file));
+    if limit == 0 || !is_limit || flags & libc::O_ACCMODE != libc::O_RDONLY {
         return None;
     }
     show(path, limit, flags & libc::O_CLOEXEC != 0)
@@ -161,25 +183,15 @@ fn has_directory(path: &CStr) -> bool {
 /// Whether a path is that of this process's memory. Others may open it by other ways, and read
 /// errors where pages are out.
 fn is_own_memory(path: &[u8], process: i32) -> bool {
-    let name = path.strip_prefix(b"/proc/").and_then(|path| path.strip_suffix(b"/mem"));
+    let name = path.strip_prefix(PROCESSES).and_then(|path| path.strip_suffix(b"/mem"));
     name.is_some_and(|name| {
         name == b"self" || name == b"thread-self" || number(name) == u64::try_from(process).ok()
     })
 }
 
 /// Ends paging for a program that is about to open its own memory.
-///
-/// # Safety
-/// Terminated, or what can be no address.
-unsafe fn note_own_memory(path: *const c_char) {
-    const NAME: &[u8] = b"/proc/";
-    if (path as isize) < system::NO_ADDRESS_BELOW {
-        return;
-    }
-    // SAFETY: the caller's promise; the comparison ends with the string.
-    let may_be = NAME.iter().enumerate().all(|(at, byte)| unsafe { *path.add(at) } as u8 == *byte);
-    // SAFETY: as above.
-    if may_be && is_own_memory(unsafe { CStr::from_ptr(path) }.to_bytes(), system::process_id()) {
+fn note_own_memory(path: &CStr) {
+    if is_own_memory(path.to_bytes(), system::process_id()) {
         fork::stop_for_good(end::OPENED);
     }
 }
@@ -190,10 +202,9 @@ unsafe fn note_own_memory(path: *const c_char) {
 /// # Safety
 /// As openat(2).
 unsafe fn open_onward(next: &Next, directory: c_int, path: *const c_char, flags: c_int, mode: u32) -> Onward {
-    // SAFETY: the caller's arguments.
-    unsafe { note_own_memory(path) };
-    // SAFETY: as above.
-    let answer = match unsafe { shown(path, flags) } {
+    // SAFETY: the caller's path.
+    let met = unsafe { met(path) }.inspect(|path| note_own_memory(path));
+    let answer = match met.and_then(|path| shown(path, flags)) {
         Some(answer) => answer as c_long,
         None if next.is_found() => return Onward { function: next.find(), answer: 0 },
         None => {
@@ -217,10 +228,9 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
         (Some(b'r'), false, false) => libc::O_RDONLY,
         _ => libc::O_RDWR,
     };
-    // SAFETY: the caller's arguments.
-    unsafe { note_own_memory(path) };
-    // SAFETY: as above.
-    let Some(file) = (unsafe { shown(path, flags) }) else {
+    // SAFETY: the caller's path.
+    let met = unsafe { met(path) }.inspect(|path| note_own_memory(path));
+    let Some(file) = met.and_then(|path| shown(path, flags)) else {
         // musl has had no fopen64 since 1.2.4, but for programs that were linked with one.
         let found = [next, &FOPEN].map(Next::find).into_iter().find(|function| !function.is_null());
         if found.is_none() {
@@ -336,9 +346,23 @@ mod tests {
     #[test]
     fn what_can_be_no_address_is_left_to_the_kernel() {
         let before = SHOWN.swap(1 << 40, Ordering::Relaxed);
-        for number in [0, 1, 4095, usize::MAX, usize::MAX - 4095, isize::MIN as usize] {
+        for number in [0, 1, 4095, 0x10000, usize::MAX, usize::MAX - 4095, isize::MIN as usize] {
             // SAFETY: no addresses.
-            assert_eq!(unsafe { shown(number as *const c_char, libc::O_RDONLY) }, None, "{number:#x}");
+            assert_eq!(unsafe { met(number as *const c_char) }, None, "{number:#x}");
+        }
+        // SAFETY: terminated strings, and one whose end is in a page that cannot be read.
+        unsafe {
+            assert_eq!(met(c"/proc/self/mem".as_ptr()), Some(c"/proc/self/mem"));
+            assert_eq!((met(c"/proc".as_ptr()), met(c"/sys/fs/cgroup".as_ptr())), (None, None));
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(null_mut(), 2 * PAGE_SIZE, rights, flags, -1, 0).cast::<c_char>();
+            libc::mprotect(at.add(PAGE_SIZE).cast(), PAGE_SIZE, libc::PROT_NONE);
+            let path = at.add(PAGE_SIZE - 7);
+            path.cast::<[u8; 7]>().write(*b"/proc/s");
+            assert_eq!(met(path), None);
+            path.add(6).write(0);
+            assert_eq!(met(path), Some(c"/proc/"));
         }
         SHOWN.store(before, Ordering::Relaxed);
     }

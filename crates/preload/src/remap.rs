@@ -101,24 +101,50 @@ pub fn are_several(from: usize, len: usize) -> bool {
     len > PAGE_SIZE && end.is_some_and(|end| mappings::is_one(from, end) == Some(false))
 }
 
-/// Unmaps what mremap(2) with a fixed target is to leave behind, where the kernel is sure to;
-/// returns how much is left to be moved. Until Linux 6.15 the report of such a call tells the
-/// length that the program gave, and what was behind the shorter one is taken for moved.
-pub fn shortened(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> usize {
+/// mremap(2), with its arguments.
+///
+/// # Safety
+/// As mremap(2).
+pub unsafe fn by_kernel([from, len, new_len, flags, to]: [usize; 5]) -> c_long {
+    raw_mremap(from, len, new_len, flags as c_int, to)
+}
+
+/// mremap(2) where the pager may have cut what was one mapping.
+///
+/// # Safety
+/// As mremap(2).
+pub unsafe fn remap([from, len, new_len, flags, to]: [usize; 5]) -> c_long {
+    let flags = flags as c_int;
+    let left = left_behind(from, len, new_len, flags, to);
+    let len = if left.is_some() { new_len } else { len };
+    let by_pieces = || piecewise(from, len, new_len, flags, to);
+    let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    let mut answer = None;
+    if is_fixed && are_several(from, len) {
+        answer = by_pieces();
+    }
+    let mut answer = answer.unwrap_or_else(|| raw_mremap(from, len, new_len, flags, to));
+    if answer == EFAULT && !is_fixed {
+        answer = by_pieces().unwrap_or(answer);
+    }
+    if let Some((tail, bytes)) = left.filter(|_| answer >= 0) {
+        // SAFETY: the program has given this up by its call.
+        unsafe { raw_syscall(libc::SYS_munmap, [tail, bytes, 0, 0, 0, 0]) };
+    }
+    answer
+}
+
+/// What mremap(2) with a fixed target leaves behind and unmaps: it is unmapped once the rest has
+/// moved. Until Linux 6.15 the report of one call for both tells the length that the program gave,
+/// and what was behind the shorter one is taken for moved.
+fn left_behind(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> Option<(usize, usize)> {
     let rounded = |len: usize| len.checked_next_multiple_of(PAGE_SIZE);
-    let (Some(whole), Some(wanted)) = (rounded(len), rounded(new_len)) else { return len };
-    let (Some(end), Some(target_end)) = (from.checked_add(whole), to.checked_add(wanted)) else { return len };
+    let (whole, wanted) = (rounded(len)?, rounded(new_len)?);
+    let (end, target_end) = (from.checked_add(whole)?, to.checked_add(wanted)?);
     // As the kernel looks before it changes anything.
     let is_sound = (from | to).is_multiple_of(PAGE_SIZE) && (target_end <= from || end <= to);
-    if flags != libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED || wanted == 0 || wanted >= whole || !is_sound {
-        return len;
-    }
-    let tail = [from + wanted, whole - wanted, 0, 0, 0, 0];
-    // SAFETY: the program has given this up by its call.
-    match unsafe { raw_syscall(libc::SYS_munmap, tail) } {
-        0 => new_len,
-        _ => len,
-    }
+    let is_shorter = flags == libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED && wanted != 0 && wanted < whole;
+    (is_shorter && is_sound).then(|| (from + wanted, whole - wanted))
 }
 
 /// mremap(2) of several mappings; `None` for what is the kernel's to refuse, or to do. Nothing has
@@ -164,11 +190,24 @@ fn move_pieces(
     if target == 0 {
         return ENOMEM;
     }
-    for (start, end) in pieces.iter() {
-        let grown = if end == from + len { new_len - len } else { 0 };
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | stays;
-        let answer = raw_mremap(start, end - start, end - start + grown, flags, target + (start - from));
+    let grown = |end: usize| if end == from + len { new_len - len } else { 0 };
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // The last one first: it alone grows, and that may be refused.
+    for (start, end) in pieces.iter().rev() {
+        let (len, place) = (end - start, target + (start - from));
+        let answer = raw_mremap(start, len, len + grown(end), flags | stays, place);
         if answer < 0 {
+            for (start, end) in pieces.iter().rev().take_while(|(moved, _)| *moved > start) {
+                let len = end - start;
+                // Another thread may have mapped something there since.
+                if stays != 0 || map(start, len, libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE) == start {
+                    raw_mremap(target + (start - from), len + grown(end), len, flags, start);
+                }
+            }
+            if to.is_none() {
+                // SAFETY: the place reserved above, of which nothing is used.
+                unsafe { raw_syscall(libc::SYS_munmap, [target, new_len, 0, 0, 0, 0]) };
+            }
             return answer;
         }
     }
@@ -192,7 +231,7 @@ fn moves_several() -> bool {
 /// theirs. And the pager looks for new mappings: what it registers the kernel would not move, so
 /// this is shared memory, which it leaves alone.
 fn try_to_move_several() -> Option<bool> {
-    let place = Some(map(4 * PAGE_SIZE, libc::MAP_SHARED)).filter(|place| *place != 0)?;
+    let place = Some(map(0, 4 * PAGE_SIZE, libc::MAP_SHARED)).filter(|place| *place != 0)?;
     let target = place + 2 * PAGE_SIZE;
     // SAFETY: the mapping made above, of which the second page gets other rights than the first.
     unsafe {
@@ -208,14 +247,15 @@ fn try_to_move_several() -> Option<bool> {
 
 /// A place for `len` bytes, 0 for none.
 fn reserve(len: usize) -> usize {
-    map(len, libc::MAP_PRIVATE)
+    map(0, len, libc::MAP_PRIVATE)
 }
 
-fn map(len: usize, kind: c_int) -> usize {
+/// A place for `len` bytes, at `at` if `kind` says so; 0 for none.
+fn map(at: usize, len: usize, kind: c_int) -> usize {
     let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping wherever there is room.
+    // SAFETY: a new mapping where there is room.
     let answer = unsafe {
-        raw_syscall(libc::SYS_mmap, [0, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])
+        raw_syscall(libc::SYS_mmap, [at, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])
     };
     usize::try_from(answer).unwrap_or(0)
 }
@@ -270,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_goes_before_the_rest_moves() {
+    fn what_is_left_behind_goes_once_the_rest_has_moved() {
         let _alone = alone();
         let (at, page) = (two_pieces(), PAGE_SIZE);
         let place = reserve(32 * page);
@@ -286,14 +326,31 @@ mod tests {
             (8 * page, 3 * page, flags, at - 2 * page),
             (usize::MAX - page, page, flags, place),
         ] {
-            assert_eq!(shortened(at, len, new_len, flags, to), len, "{len:x} {new_len:x} {to:x}");
+            assert_eq!(left_behind(at, len, new_len, flags, to), None, "{len:x} {new_len:x} {to:x}");
         }
-        assert_eq!(numbers(at, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(shortened(at, 8 * page - 5, 5 * page + 1, flags, place), 5 * page + 1);
+        let remap = |to: usize| {
+            // SAFETY: this test's mappings, or a place that nothing can be moved to.
+            unsafe { remap([at, 8 * page - 5, 5 * page + 1, flags as usize, to]) }
+        };
+        assert!(remap(1 << 62) < 0, "beyond what a program may have");
+        assert_eq!(numbers(at, 8), [1, 2, 3, 4, 5, 6, 7, 8], "what is refused changes nothing");
+        assert_eq!(remap(place), place as c_long);
         assert_ne!(mappings::is_one(at + 6 * page, at + 7 * page), Some(true), "gone");
-        assert_eq!(numbers(at, 6), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(piecewise(at, 5 * page + 1, 5 * page + 1, flags, place), Some(place as c_long));
         assert_eq!(numbers(place, 6), [1, 2, 3, 4, 5, 6]);
+    }
+
+    /// The story: the first pieces had moved when the last one was refused more memory, and the
+    /// program found nothing at the old place.
+    #[test]
+    fn pieces_stay_where_the_last_one_cannot_grow() {
+        if std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.starts_with(b"1")) {
+            testkit::skip!("kernel", "vm.overcommit_memory is 1");
+            return;
+        }
+        let _alone = alone();
+        let at = two_pieces();
+        let answer = piecewise(at, 8 * PAGE_SIZE, 1 << 45, libc::MREMAP_MAYMOVE, 0);
+        assert_eq!((answer, numbers(at, 8)), (Some(ENOMEM), vec![1, 2, 3, 4, 5, 6, 7, 8]));
     }
 
     #[test]

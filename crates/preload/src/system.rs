@@ -182,6 +182,14 @@ pub fn read_own(address: usize) -> Option<u64> {
     (call(libc::SYS_process_vm_readv, arguments) == size_of::<u64>() as isize).then_some(word)
 }
 
+/// Whether the kernel can read a byte at an address of the program's, which is no small number.
+pub fn is_readable(address: usize) -> bool {
+    // The set of signals is read before what is to be done with it is refused. A set begins at any
+    // address; one that is aligned is in one page.
+    let arguments = [usize::MAX, address & !7, 0, 8, 0, 0];
+    call(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
+}
+
 /// Whether this thread may change its root directory, and open its own files in /proc wherever that
 /// is: it is root's, and CAP_SYS_CHROOT is in force.
 pub fn may_change_root() -> bool {
@@ -257,6 +265,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_says() {
+        let here = 0u8;
+        assert!(is_readable((&raw const here).addr()) && !is_readable(0x10007) && !is_readable(1 << 62));
         assert!(now_ns() > 0 && descriptors_max() > 2);
         assert_ne!(thread_id(), 0);
         let file = open(c"/proc/self/stat", libc::O_RDONLY);

@@ -177,6 +177,30 @@ fn a_userfaultfd_of_the_program_s_own() {
     survives("own_userfaultfd", "60M");
 }
 
+/// The kernel left out what was not in memory, or refused it: zeroes, or an error.
+#[test]
+fn pages_that_a_program_moves_itself_come_along() {
+    let scratch = Scratch::new("cases-own-moves");
+    let Some(program) = workload_in(&scratch, "own_moves") else { return };
+    for how in ["all", "holes"] {
+        if paged_as_bare(&format!("own moves {how}"), "60M", "", &[&program, how]).is_none() {
+            return;
+        }
+    }
+}
+
+/// Data was discarded before the kernel refused to guard it, and unmapped before it refused to move
+/// the rest; paging ended for good before it refused to lock; and paths that it cannot read were
+/// read.
+#[test]
+fn what_the_kernel_refuses_changes_nothing() {
+    let scratch = Scratch::new("cases-refused");
+    let Some(program) = workload_in(&scratch, "refused") else { return };
+    let Some(report) = paged_as_bare("refused", "40M", "", &[&program]) else { return };
+    let peak = report["ram_peak_bytes"].as_u64().unwrap() >> 20;
+    assert!(peak < 70, "paging has ended: a peak of {peak} MiB in 40");
+}
+
 /// The frame was filled with another page while the pipe still had it.
 #[test]
 fn pipes_keep_the_bytes_that_were_vmspliced() {
