@@ -3,7 +3,7 @@
 
 use std::mem::size_of;
 
-use sys::packets;
+use sys::{packets, process};
 
 pub use doorway::channel::{COMPLETE, INHERITS, ROOT, SWAP, TAKE};
 
@@ -31,53 +31,19 @@ impl Message {
     }
 }
 
-/// Listens; returns the descriptor and the name that the kernel chose, five characters.
-pub fn listen() -> Option<(i32, u64)> {
-    let listener = packets::socket().ok()?;
-    // SAFETY: all zeroes is a valid address; the lengths are those of the structure and its family.
-    unsafe {
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        let family = size_of::<libc::sa_family_t>();
-        let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-        let at = std::ptr::from_mut(&mut address).cast();
-        let is_bound = libc::bind(listener, at, family as libc::socklen_t) == 0
-            && libc::listen(listener, 8) == 0
-            && libc::getsockname(listener, at, &mut len) == 0
-            && len as usize == family + 6
-            && libc::fcntl(listener, libc::F_SETFL, libc::O_NONBLOCK) == 0;
-        if !is_bound {
-            libc::close(listener);
-            return None;
-        }
-        let name = address.sun_path[1..6].iter().fold(0, |name, byte| name << 8 | *byte as u8 as u64);
-        Some((listener, name))
+/// Takes this side's end of a connection that thread `thread` made: it has this number in that
+/// thread's file table, and the kernel calls it `cookie`.
+pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
+    let end = process::descriptor_of(thread, number).ok()?;
+    let (mut found, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    let at = std::ptr::from_mut(&mut found).cast();
+    // SAFETY: the number is as long as said.
+    let answer = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
+    if answer == 0 && found == cookie {
+        return Some(end);
     }
-}
-
-/// Accepts the connection of a thread of this process, if there is one; others' are closed.
-pub fn accept(listener: i32) -> Option<i32> {
-    loop {
-        // SAFETY: accepts without an address.
-        let connection = unsafe {
-            libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
-        };
-        if connection < 0 {
-            return None;
-        }
-        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the structure is as long as said.
-        let own = unsafe {
-            let at = std::ptr::from_mut(&mut peer).cast();
-            libc::getsockopt(connection, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len) == 0
-                && peer.pid == libc::getpid()
-        };
-        if own {
-            return Some(connection);
-        }
-        close(connection);
-    }
+    close(end);
+    None
 }
 
 /// Closes an end.
@@ -117,6 +83,20 @@ pub fn receive(connection: i32) -> Option<Message> {
     (message.count > 0).then_some(message)
 }
 
+/// In a forked child: waits for a message of its parent's; `None` when that has ended.
+pub fn receive_from_parent(connection: i32) -> Option<Message> {
+    // SAFETY: takes nothing.
+    let parent = || unsafe { libc::getppid() };
+    let before = parent();
+    // Another child may have the parent's end, by a bare fork in the moment when there were two.
+    while !wait([connection, -1, -1, -1], 1000)[0] {
+        if parent() != before {
+            return None;
+        }
+    }
+    receive(connection)
+}
+
 /// Waits until one of `descriptors` has something to say, at most `timeout_ms`. Those that are -1
 /// are ignored.
 pub fn wait(descriptors: [i32; 4], timeout_ms: i32) -> [bool; 4] {
@@ -131,53 +111,72 @@ mod tests {
     use super::*;
     use doorway::channel::BACK;
 
-    /// Connects to a control thread of this process; -1 when that is not possible.
-    fn connect(name: u64) -> i32 {
-        let Ok(connection) = packets::socket() else { return -1 };
-        // SAFETY: all zeroes is a valid address, whose length is given.
-        unsafe {
-            let mut address: libc::sockaddr_un = std::mem::zeroed();
-            address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-            for (at, byte) in address.sun_path[1..6].iter_mut().enumerate() {
-                *byte = (name >> (8 * (4 - at))) as u8 as libc::c_char;
-            }
-            let len = (size_of::<libc::sa_family_t>() + 6) as libc::socklen_t;
-            if libc::connect(connection, std::ptr::from_ref(&address).cast(), len) != 0 {
-                libc::close(connection);
-                return -1;
-            }
-        }
-        connection
+    /// A connection: the end that is here, and the one that a thread with a file table of its own
+    /// took.
+    fn connection() -> [i32; 2] {
+        let mut ends = [-1; 2];
+        // SAFETY: two numbers are written.
+        let answer = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()) };
+        assert_eq!(answer, 0);
+        let taken = take(sys::thread::id() as u32, ends[1], cookie(ends[1])).expect("this thread's own");
+        close(ends[1]);
+        [ends[0], taken]
+    }
+
+    fn cookie(end: i32) -> u64 {
+        let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+        let at = std::ptr::from_mut(&mut cookie).cast();
+        // SAFETY: the number is as long as said.
+        unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
+        cookie
+    }
+
+    /// Strangers could connect to the name that it had, and then no thread could.
+    #[test]
+    fn an_end_is_taken_out_of_another_file_table_and_has_no_name() {
+        let mut ends = [-1; 2];
+        // SAFETY: two numbers are written.
+        assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()) }, 0);
+        let (thread, cookie) = (sys::thread::id() as u32, cookie(ends[1]));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sys::thread::close_all_files();
+                assert_eq!(take(thread, ends[1], cookie + 1), None);
+                assert_eq!(take(thread, i32::MAX, cookie), None);
+                let own = take(thread, ends[1], cookie).expect("it is there");
+                assert!(send(own, TAKE, &[], None));
+                let mut address = [0u8; size_of::<libc::sockaddr_un>()];
+                let mut len = address.len() as libc::socklen_t;
+                // SAFETY: as many bytes as there are.
+                unsafe { libc::getsockname(own, address.as_mut_ptr().cast(), &mut len) };
+                assert_eq!(len as usize, size_of::<libc::sa_family_t>());
+            });
+        });
+        assert_eq!(receive(ends[0]).map(|message| message.word()), Some(TAKE));
+        ends.into_iter().for_each(close);
     }
 
     #[test]
     fn words_addresses_and_descriptors_cross_and_ends_are_noticed() {
-        let (listener, name) = listen().unwrap();
-        assert_eq!(accept(listener), None);
-        let client = connect(name);
-        assert!(client >= 0);
-        let server = accept(listener).expect("this process's own");
+        let [client, server] = connection();
         assert!(send(client, TAKE, &[], None));
         assert_eq!(receive(server).unwrap().word(), TAKE);
         assert!(send(server, INHERITS, &[5, 6, 7], Some([1, 2])));
-        let message = receive(client).unwrap();
+        let message = receive_from_parent(client).unwrap();
         assert_eq!((message.word(), message.rest()), (INHERITS, [5, 6, 7].as_slice()));
         assert!(message.descriptors.iter().all(|number| *number > 2), "duplicates in this table");
         message.descriptors.into_iter().for_each(close);
         assert_eq!(wait([-1, server, client, -1], 0), [false; 4]);
         // An end that is closed before everything was read does not take along what it sent.
-        let hasty = connect(name);
-        let other = accept(listener).expect("this process's own");
+        let [hasty, other] = connection();
         assert!(send(hasty, BACK, &[], None) && send(other, COMPLETE, &[], None));
         close(other);
         assert_eq!(receive(hasty).unwrap().word(), COMPLETE);
-        assert!(receive(hasty).is_none());
+        assert!(receive_from_parent(hasty).is_none());
         close(hasty);
         close(client);
         assert_eq!(wait([-1, server, -1, -1], 0), [false, true, false, false]);
         assert!(receive(server).is_none() && !send(server, TAKE, &[], None));
         close(server);
-        close(listener);
-        assert_eq!(connect(name), -1);
     }
 }

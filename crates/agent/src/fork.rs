@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             forking thread            control thread                       child's forking thread     child's control thread
-//! prepare()   connect, ASKED ---------> stand still, HALTED
+//! prepare()   connection, ASKED ------> stand still, HALTED
 //!             C library, clone(2) ----> serves both of them -------> C library
 //! parent()    back, continues           :                            child(): starts ---------> take
 //!                                       hands over ------------------------------------------> inherits
@@ -36,7 +36,7 @@
 //! The forking thread's side is `preload`'s module of this name. Without that module no request
 //! comes, and the pager itself notices forks, see `Pages::populate_child`.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorway::control_page::halt::{ASKED, HALTED, RUNNING};
 use doorway::control_page::{brings_in, ending, QUIET};
@@ -54,19 +54,15 @@ const BIRTH_NS: u64 = 2_000_000_000;
 /// Who stands still looks so often, whether it was woken or not.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Where the control thread listens for forking threads.
-static LISTENER_NUMBER: AtomicI32 = AtomicI32::new(-1);
-
 /// Whether this process has forked or was forked: some of its pages may be shared.
 pub fn has_forked() -> bool {
     is_set(&control_page().forks.forked)
 }
 
-/// The control thread listens no more: its descriptors are closed.
+/// No fork leaves anything out any more: there is no pager.
 pub fn let_go() {
-    control_page().forks.listener.store(0, Ordering::Release);
+    control_page().forks.can_keep.store(0, Ordering::Release);
     control_page().forks.unreported.store(0, Ordering::Release);
-    LISTENER_NUMBER.store(-1, Ordering::Relaxed);
 }
 
 /// Whether paging has ended in this process.
@@ -88,10 +84,7 @@ pub fn expects_filter() -> bool {
 /// pager is set up.
 pub fn keep() {
     control_page().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
-    if let Some((number, name)) = channel::listen() {
-        LISTENER_NUMBER.store(number, Ordering::Relaxed);
-        control_page().forks.listener.store(name, Ordering::Release);
-    }
+    control_page().forks.can_keep.store(1, Ordering::Release);
 }
 
 /// The first number behind those of descriptors that a child's pager has under the parent's
@@ -118,6 +111,9 @@ fn say_why(pager: &Pager) {
         )),
         brings_in::PROC => FixedText::new(format_args!(
             "a fork brings everything in: a child could not open its own files in /proc"
+        )),
+        brings_in::CHANNEL => FixedText::new(format_args!(
+            "a fork brings everything in: pidfd_getfd(2), by which the pager talks with a child, is refused"
         )),
         _ => FixedText::new(format_args!(
             "a fork brings everything in: the process may not have a userfaultfd any more"
@@ -235,15 +231,20 @@ fn leave() -> ! {
 
 /// Stands by a fork until the child has taken over; false when it cannot be done this way.
 fn attend(pager: &Pager) -> bool {
-    let Some(connection) = channel::accept(LISTENER_NUMBER.load(Ordering::Relaxed)) else { return false };
-    let Some(mut session) = pager.begin_fork(control_page().forks.forker.load(Ordering::Relaxed)) else {
+    let forks = &control_page().forks;
+    let (forker, other_end) = (forks.forker.load(Ordering::Relaxed), forks.other_end.load(Ordering::Relaxed));
+    let Some(connection) = channel::take(forker, other_end, forks.cookie.load(Ordering::Relaxed)) else {
+        forks.why.store(brings_in::CHANNEL, Ordering::Release);
+        return false;
+    };
+    let Some(mut session) = pager.begin_fork(forker) else {
         channel::close(connection);
         return false;
     };
-    control_page().forks.keeps.store(1, Ordering::Release);
-    control_page().forks.attending.store(1, Ordering::Release);
-    control_page().forks.state.store(HALTED, Ordering::Release);
-    futex::wake(&control_page().forks.state, i32::MAX);
+    forks.keeps.store(1, Ordering::Release);
+    forks.attending.store(1, Ordering::Release);
+    forks.state.store(HALTED, Ordering::Release);
+    futex::wake(&forks.state, i32::MAX);
     let mut birth_ns = u64::MAX;
     loop {
         let [main, gate, child] = pager.fork_descriptors(&session);
@@ -295,9 +296,9 @@ fn attend(pager: &Pager) -> bool {
         break;
     }
     channel::close(connection);
-    pager.end_fork(session);
     control_page().forks.attending.store(0, Ordering::Release);
     futex::wake(&control_page().forks.attending, i32::MAX);
+    pager.end_fork(session);
     true
 }
 

@@ -43,7 +43,7 @@ fn inherit(channel: i32) {
     thread::name(c"uzswap");
     thread::hurry();
     channel::send(channel, channel::TAKE, &[], None);
-    let answer = channel::receive(channel);
+    let answer = channel::receive_from_parent(channel);
     let kept = match &answer {
         Some(message) if message.word() == channel::INHERITS && message.descriptors[1] >= 0 => message,
         Some(message) if message.word() == channel::COMPLETE => {
@@ -62,7 +62,7 @@ fn inherit(channel: i32) {
     let pager = paging::pager().expect("the parent had one");
     let mut given = kept.descriptors;
     if pager.store().swap_file().is_some() {
-        let inherited = match channel::receive(channel) {
+        let inherited = match channel::receive_from_parent(channel) {
             Some(told) if told.word() == channel::SWAP && told.descriptors[0] >= 0 => {
                 channel::close(told.descriptors[1]);
                 swap::inherit(told.rest().first().copied().unwrap_or(0), told.descriptors[0], &mut given)
@@ -74,7 +74,7 @@ fn inherit(channel: i32) {
         }
     }
     if is_set(&control_page().forks.outside) {
-        let root = channel::receive(channel).filter(|told| told.word() == channel::ROOT);
+        let root = channel::receive_from_parent(channel).filter(|told| told.word() == channel::ROOT);
         let entered = root.is_some_and(|told| {
             let entered = fork::enter_root(told.descriptors[0]);
             told.descriptors.into_iter().for_each(channel::close);

@@ -58,6 +58,8 @@ pub mod brings_in {
     pub const USERFAULTFD: u32 = 2;
     /// The forking thread cannot open its own files in /proc.
     pub const PROC: u32 = 3;
+    /// The control thread may not take its end of the connection.
+    pub const CHANNEL: u32 = 4;
 }
 
 /// What is asked when the process is about to end, and what came of it.
@@ -237,8 +239,12 @@ pub struct Forks {
     pub forker: AtomicU32,
     /// Its connection to the control thread, -1 when everything is to come in.
     pub connection: AtomicI32,
-    /// Where the control thread listens for forking threads: the socket's name, 0 for nowhere.
-    pub listener: AtomicU64,
+    /// The control thread's end of it in the forking thread's file table, -1 for none.
+    pub other_end: AtomicI32,
+    /// What the kernel calls that end (SO_COOKIE): the number may be another's in another table.
+    pub cookie: AtomicU64,
+    /// Forks may leave everything out.
+    pub can_keep: AtomicU32,
     /// The stack and the thread pointer of a control thread that is ready to be made in a child, 0
     /// for none. On the stack lie a place for its argument, and what it runs.
     pub spare: [AtomicUsize; 2],
@@ -342,7 +348,9 @@ impl ControlPage {
                 keeps: word(),
                 forker: word(),
                 connection: AtomicI32::new(-1),
-                listener: AtomicU64::new(0),
+                other_end: AtomicI32::new(-1),
+                cookie: AtomicU64::new(0),
+                can_keep: word(),
                 spare: pair(),
             },
             credentials: Credentials {

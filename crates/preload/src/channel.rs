@@ -11,25 +11,21 @@ fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     unsafe { raw_syscall(number, arguments) as isize }
 }
 
-/// Connects to the control thread that listens at a name that the kernel chose, five characters; -1
-/// when that is not possible.
-pub fn connect(name: u64) -> i32 {
-    const ADDRESS_BYTES: usize = 8;
+/// The two ends of a new connection, without a name.
+pub fn pair() -> Option<[i32; 2]> {
     let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
-    let connection = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind, 0, 0, 0, 0]);
-    if connection < 0 {
-        return -1;
-    }
-    // The family, a zero byte, and the name.
-    let mut address = [0u8; ADDRESS_BYTES];
-    address[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
-    address[3..].copy_from_slice(&name.to_be_bytes()[3..]);
-    let arguments = [connection as usize, address.as_ptr().addr(), ADDRESS_BYTES, 0, 0, 0];
-    if call(libc::SYS_connect, arguments) != 0 {
-        system::close(connection);
-        return -1;
-    }
-    connection as i32
+    let mut ends = [-1; 2];
+    let arguments = [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr().addr(), 0, 0];
+    (call(libc::SYS_socketpair, arguments) == 0).then_some(ends)
+}
+
+/// What the kernel calls an end, in every file table.
+pub fn cookie(end: i32) -> u64 {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    let [at, len_at] = [(&raw mut cookie).addr(), (&raw mut len).addr()];
+    let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize);
+    call(libc::SYS_getsockopt, [end as usize, level, option, at, len_at, 0]);
+    cookie
 }
 
 /// Closes an end.

@@ -200,18 +200,17 @@ fn try_open(path: &CStr) -> isize {
     trial
 }
 
-/// Connects to the control thread, if a child of this thread will be able to have a pager.
+/// Makes a connection to the control thread, if a child of this thread will be able to have a
+/// pager.
 fn connect() -> i32 {
-    let name = CONTROL_PAGE.forks.listener.load(Ordering::Acquire);
-    if name == 0 || expects_filter() || is_set(&CONTROL_PAGE.forks.wiped) {
+    let forks = &CONTROL_PAGE.forks;
+    if !is_set(&forks.can_keep) || expects_filter() || is_set(&forks.wiped) {
         return -1;
     }
-    let forks = &CONTROL_PAGE.forks;
     let tell = |why: u32| {
         forks.why.store(why, Ordering::Release);
         -1
     };
-    // One more, for this side of the connection.
     if system::descriptors_max() <= forks.descriptors.load(Ordering::Relaxed).into() {
         return tell(brings_in::DESCRIPTORS);
     }
@@ -227,7 +226,18 @@ fn connect() -> i32 {
         return tell(brings_in::PROC);
     }
     forks.outside.store(is_outside.into(), Ordering::Release);
-    channel::connect(name)
+    let Some([own, other]) = channel::pair() else { return -1 };
+    forks.cookie.store(channel::cookie(other), Ordering::Relaxed);
+    forks.other_end.store(other, Ordering::Relaxed);
+    own
+}
+
+/// The control thread has its end of the connection, or does without: the child is not to have it.
+fn close_other_end() {
+    let end = CONTROL_PAGE.forks.other_end.swap(-1, Ordering::AcqRel);
+    if end >= 0 {
+        channel::close(end);
+    }
 }
 
 unsafe extern "C" fn prepare() {
@@ -238,12 +248,12 @@ unsafe extern "C" fn prepare() {
     }
     // A handler that forks would wait for this thread.
     let before = signals::block();
-    // One at a time from here on: the control thread takes the oldest connection for the forking
-    // thread's.
+    // One at a time from here on.
     system::lock(&forks.one);
     SIGNALS.store(before, Ordering::Relaxed);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
     if is_set(&forks.stopped) {
+        close_other_end();
         forks.keeps.store(0, Ordering::Release);
         forks.connection.store(connection, Ordering::Release);
         return;
@@ -251,6 +261,7 @@ unsafe extern "C" fn prepare() {
     forks.forker.store(system::thread_id(), Ordering::Relaxed);
     forks.connection.store(connection, Ordering::Release);
     halt_and_wait();
+    close_other_end();
 }
 
 unsafe extern "C" fn parent() {
@@ -285,7 +296,7 @@ unsafe extern "C" fn child() {
     forks.attending.store(0, Ordering::Release);
     scratch::forget();
     threads::forget();
-    forks.listener.store(0, Ordering::Release);
+    forks.can_keep.store(0, Ordering::Release);
     let connection = forks.connection.swap(-1, Ordering::AcqRel);
     if connection >= 0 && forks.keeps.swap(0, Ordering::AcqRel) != 0 {
         take_over(connection);

@@ -171,6 +171,48 @@ fn the_supervisor_waits_for_no_descriptor() {
     stranger.wait().unwrap();
 }
 
+/// The sockets with names that threads of a process have, as /proc/net/unix tells them.
+fn names_of(pid: i32) -> Vec<String> {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let files =
+        tasks.flat_map(|task| std::fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
+    let links: Vec<PathBuf> = files.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
+    let named = sockets.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, _, _, _, inode, name] = fields[..] else { return None };
+        links.contains(&PathBuf::from(format!("socket:[{inode}]"))).then(|| name.to_owned())
+    });
+    named.collect()
+}
+
+/// Nine strangers' connections to the address at which a program's agent listened for its forks,
+/// and the next fork slept for ever.
+#[test]
+fn a_program_that_forks_has_no_name_that_a_stranger_can_reach() {
+    if !can_manage() || !can_move() {
+        return;
+    }
+    let scratch = Scratch::new("intruders-names");
+    let Some(workload) = support::workload_in(&scratch, "forks") else { return };
+    let mut run = uzswap();
+    run.args(["run", "-q", "--ram", "30M", "--", &workload, "storm", "60", "fork"]);
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(run.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "round", "it forks with pages out");
+    let supervisor = children(run.id(), "uzswap-serve").first().copied().unwrap_or(run.id() as i32);
+    let mut looked_at = 0;
+    for line in lines {
+        for program in children(supervisor as u32, "forks") {
+            assert_eq!(names_of(program), [] as [&str; 0]);
+            looked_at += 1;
+        }
+        assert!(["round", "right"].contains(&&*line.unwrap()));
+    }
+    assert!(looked_at > 10, "{looked_at}");
+    assert_eq!(run.wait().unwrap().code(), Some(0));
+}
+
 /// A process that becomes another user within a run gets that user's ledger, swap file and key, and
 /// no other's.
 #[test]

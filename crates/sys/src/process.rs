@@ -17,6 +17,29 @@ pub fn handle(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
+/// A duplicate of a descriptor of a thread of this process that has a file table of its own. Before
+/// Linux 6.9 it is taken from the first thread's table.
+///
+/// # Errors
+/// EPERM where a filter refuses pidfd_getfd(2), EBADF or ESRCH when there is none.
+pub fn descriptor_of(thread: u32, number: i32) -> io::Result<i32> {
+    /// `PIDFD_THREAD` of the kernel's pidfd.h.
+    const THREAD: i32 = libc::O_EXCL;
+    // SAFETY: takes numbers.
+    let of_thread = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, THREAD) };
+    let handle = match of_thread {
+        // SAFETY: takes nothing.
+        -1 => handle(unsafe { libc::getpid() })?,
+        // SAFETY: opened just now.
+        raw => unsafe { OwnedFd::from_raw_fd(raw as i32) },
+    };
+    // SAFETY: takes numbers.
+    match unsafe { libc::syscall(libc::SYS_pidfd_getfd, handle.as_raw_fd(), number, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        raw => Ok(raw as i32),
+    }
+}
+
 /// Whether a process has not been waited for: until then its number is its own.
 pub fn is_there(handle: &OwnedFd) -> bool {
     let info = std::ptr::null::<libc::siginfo_t>();
