@@ -4,8 +4,8 @@
 //!             forking thread            control thread                       child's forking thread     child's control thread
 //! prepare()   connection, ASKED ------> stand still, HALTED
 //!             C library, clone(2) ----> serves both of them -------> C library
-//! parent()    back, continues           :                            child(): starts ---------> take
-//!                                       hands over ------------------------------------------> inherits
+//! parent()    back, waits               :                            child(): starts ---------> take
+//!             continues <-------------- hands over ------------------------------------------> inherits
 //!                                       all continue                 continues <--------------- serves
 //! ```
 //!
@@ -29,9 +29,11 @@
 //!
 //! A child that dies, or becomes another program, before it has taken over closes its connection,
 //! and the parent continues. A child that is stopped at its birth (by a debugger) is waited for
-//! [`BIRTH_NS`], then it gets all its memory. A parent that ends in order waits until its child has
-//! taken over (`attending`; `preload`'s module `ending`); one that is killed before takes the child
-//! along.
+//! [`BIRTH_NS`], then it gets all its memory. fork() returns in the parent when the child has taken
+//! over, so it may end in any way then; a thread that ends the process in order in the midst waits,
+//! too (`attending`; `preload`'s module `ending`). A parent that is killed before fork() has
+//! returned takes the child along, which has run nothing of the program's: as if it had been killed
+//! before the fork.
 //!
 //! The forking thread's side is `preload`'s module of this name. Without that module no request
 //! comes, and the pager itself notices forks, see `Pages::populate_child`.
@@ -49,7 +51,7 @@ use crate::{accounts, channel, control, credentials, paging, swap};
 
 /// Descriptors that a child's control thread has at a time beside those that stay.
 const PASSING: i32 = 8;
-/// How long the parent waits for its child to take over.
+/// How long the parent waits for its child to take over. `preload`'s `parent` relies on the bound.
 const BIRTH_NS: u64 = 2_000_000_000;
 /// Who stands still looks so often, whether it was woken or not.
 const LOOK_NS: u64 = 100_000_000;
@@ -296,8 +298,8 @@ fn attend(pager: &Pager) -> bool {
         break;
     }
     channel::close(connection);
-    control_page().forks.attending.store(0, Ordering::Release);
-    futex::wake(&control_page().forks.attending, i32::MAX);
+    forks.attending.store(0, Ordering::Release);
+    futex::wake(&forks.attending, i32::MAX);
     pager.end_fork(session);
     true
 }

@@ -1,7 +1,7 @@
 //! The end of the process, as far as others need it.
 //!
-//! The pager's threads end with the process. A forked child cannot do without them before it has
-//! taken over, and a process that shares this one's memory never can. So every way to end in order
+//! The pager's threads end with the process. The child of a thread that is in fork() cannot do
+//! without them, and a process that shares this one's memory never can. So every way to end in order
 //! comes here first: exit() and the end of main() by this object's destructor, quick_exit() by a
 //! handler that runs after the program's, the others by the C library's functions. (When the last
 //! thread ends by itself, the control thread ends the process, and looks for the same.) What ends

@@ -88,10 +88,20 @@ fn what_a_killed_creator_took_along_is_never_zeroes() {
     }
 }
 
-/// The parent's end took the control thread along before the child had taken over.
+/// The parent's end took the control thread along before the child had taken over. The C library's
+/// daemon() ends the parent within itself, and no function of this project's hears of signals and
+/// system call instructions.
 #[test]
 fn a_parent_that_ends_at_once_leaves_its_child_everything() {
-    is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread"], 3);
+    is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread", "quick"], 3);
+    is_right_however_it_ends("daemon", &["libc", "bare", "kill"], 20);
+}
+
+#[test]
+fn a_child_lives_once_fork_has_returned_in_its_parent() {
+    for (printed, said) in run(&WAYS, "daemon-random", 60) {
+        assert_eq!(printed, "right\n".repeat(60), "{said}");
+    }
 }
 
 #[test]

@@ -7,7 +7,9 @@
  * vfork-HOW     the same with vfork() and another thread that ends the process
  * exec-HOW      as vfork-HOW, but the child executes another program without reading anything
  *               HOW: exit, _exit, group (exit_group by syscall()), return, thread (pthread_exit), bare (exit_group), kill
- * daemon-HOW    a process fills 32 MiB, forks, and ends at once; the child reads all of it. HOW as above but for kill
+ * daemon-HOW    a process fills 32 MiB, forks, and ends at once; the child reads all of it. HOW as above, or: libc
+ *               (daemon(3)), quick (quick_exit), random (killed by a thread at any moment: if fork() returned, the child
+ *               lives)
  * double        small processes fork twice; the last one speaks after its parents have ended
  * handler       forks in signal handlers that interrupt fork()
  * closing       another thread closes all descriptors from a number on, again and again, while this one forks
@@ -92,6 +94,7 @@ static void end(void) {
     if (!strcmp(how, "thread")) pthread_exit(NULL);
     if (!strcmp(how, "bare")) bare(SYS_exit_group, 0, 0, 0);
     if (!strcmp(how, "kill")) kill(getpid(), SIGKILL);
+    if (!strcmp(how, "quick")) quick_exit(0);
     _exit(8);
 }
 
@@ -100,6 +103,33 @@ static void *end_soon(void *argument) {
     nanosleep(&pause, NULL);
     end();
     return NULL;
+}
+
+/* Kills this process some microseconds after it is told to. */
+static volatile int is_told;
+
+static void *kill_soon(void *argument) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long turns = now.tv_nsec / 1000 * 7 % 300000;
+    while (!is_told);
+    for (volatile long turn = 0; turn < turns; turn++);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+/* Forks as daemons do, and ends. */
+static pid_t fork_and_end(void) {
+    pthread_t thread;
+    if (!strcmp(how, "libc")) return daemon(1, 1);
+    if (!strcmp(how, "random") && pthread_create(&thread, NULL, kill_soon, NULL)) _exit(7);
+    is_told = 1;
+    pid_t child = fork();
+    if (child > 0 && !strcmp(how, "random")) {
+        speak('f');
+        pause();
+    }
+    return child;
 }
 
 /* In a process of its own. */
@@ -115,7 +145,7 @@ static int create(const char *mode) {
         end();
     }
     if (!strncmp(mode, "daemon-", 7)) {
-        pid_t child = fork();
+        pid_t child = fork_and_end();
         if (child < 0) _exit(7);
         if (child > 0 && !strcmp(how, "return")) return 0;
         if (child > 0) end();
@@ -244,9 +274,14 @@ static int wipe(void) {
 static const char *result_of(void) {
     /* The pipe ends with the last process. */
     struct pollfd wait = {heard, POLLIN, 0};
-    char said;
-    if (poll(&wait, 1, 60000) == 0) return "hangs";
-    if (read(heard, &said, 1) != 1) return "ended";
+    char said = 0;
+    int is_random = !strcmp(how, "random"), has_forked = 0;
+    do {
+        has_forked |= said == 'f';
+        if (poll(&wait, 1, 60000) == 0) return "hangs";
+        /* Killed before fork() returned: as if there had been no child. */
+        if (read(heard, &said, 1) != 1) return is_random && !has_forked ? "right" : "ended";
+    } while (said == 'f');
     return said == 'r' ? "right" : "wrong";
 }
 
