@@ -41,12 +41,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use doorway::control_page::halt::{ASKED, HALTED, RUNNING};
-use doorway::control_page::{brings_in, ending, QUIET};
+use doorway::control_page::{brings_in, ending, IsShared, QUIET};
 use ledger::wire::Kind;
 use pager::{FixedText, Outcome, Pager};
 use sys::futex;
 
-use crate::control_page::{control_page, is_set};
+use crate::control_page::{control_page, is_set, is_shared as is_shared_with_program};
 use crate::{accounts, channel, control, credentials, paging, swap};
 
 /// Descriptors that a child's control thread has at a time beside those that stay.
@@ -191,12 +191,17 @@ pub fn answer_halt() {
 /// Brings everything in for good if another process has this memory, which may outlive this
 /// process; whether that is so.
 pub fn bring_in_for_others(pager: &Pager) -> bool {
-    if is_set(&control_page().forks.stopped) || !sys::threads::is_memory_shared() {
+    let is_shared = || match control_page().sharing.is_shared() {
+        IsShared::Yes => true,
+        IsShared::No if is_shared_with_program() => false,
+        IsShared::No | IsShared::Perhaps => sys::threads::is_memory_shared(),
+    };
+    if is_set(&control_page().forks.stopped) || !is_shared() {
         return false;
     }
     pager.halt();
     note_stopped();
-    let why = "its memory is in, for a process that shares it and may outlive this one";
+    let why = "its memory is in, for a process that may share it and outlive this one";
     let _ = accounts::tell(Kind::Unmanaged, why);
     true
 }

@@ -191,6 +191,62 @@ impl Cleared {
     }
 }
 
+/// Processes that share this memory: children of vfork() and clone() with CLONE_VM that have not
+/// executed a program yet.
+#[repr(C)]
+pub struct Sharing {
+    /// Calls under way that make one, and return when it shares no more.
+    pub calls: AtomicU32,
+    /// Others may have been made, and nothing tells when they end.
+    pub uncounted: AtomicU32,
+    /// One a word: the kernel clears it when that process shares this memory no more.
+    pub counted: [AtomicU32; COUNTED_MAX],
+}
+
+/// Processes with a word of their own.
+const COUNTED_MAX: usize = 16;
+
+/// Whether another process shares this memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IsShared {
+    /// None does.
+    No,
+    /// One may.
+    Perhaps,
+    /// One does.
+    Yes,
+}
+
+impl Sharing {
+    const fn new() -> Self {
+        let [calls, uncounted] = [const { AtomicU32::new(0) }; 2];
+        Sharing { calls, uncounted, counted: [const { AtomicU32::new(0) }; COUNTED_MAX] }
+    }
+
+    /// What is known.
+    pub fn is_shared(&self) -> IsShared {
+        let is_set = |word: &AtomicU32| word.load(Ordering::Acquire) != 0;
+        match () {
+            () if self.counted.iter().any(is_set) => IsShared::Yes,
+            () if is_set(&self.calls) || is_set(&self.uncounted) => IsShared::Perhaps,
+            () => IsShared::No,
+        }
+    }
+
+    /// A word for one more process; `None` when there is none left.
+    pub fn count(&self) -> Option<&AtomicU32> {
+        self.counted
+            .iter()
+            .find(|word| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    }
+
+    /// In a forked child: its memory is its own.
+    pub fn forget(&self) {
+        let all = self.counted.iter().chain([&self.calls, &self.uncounted]);
+        all.for_each(|word| word.store(0, Ordering::Release));
+    }
+}
+
 /// What [`Forks::quiet`] says when the control thread makes no call any more.
 pub const QUIET: u32 = 2;
 
@@ -303,6 +359,8 @@ pub struct ControlPage {
     pub forks: Forks,
     /// See there.
     pub credentials: Credentials,
+    /// See there.
+    pub sharing: Sharing,
 }
 
 impl ControlPage {
@@ -361,6 +419,7 @@ impl ControlPage {
                 permitted: AtomicU64::new(0),
                 is_known: word(),
             },
+            sharing: Sharing::new(),
         }
     }
 }
@@ -393,6 +452,23 @@ mod tests {
         assert_eq!(announcement.question(), None);
         announcement.asked.store(u32::MAX, Ordering::Relaxed);
         assert_ne!(announcement.ask(5..6, kind::UNKNOWN), IDLE);
+    }
+
+    #[test]
+    fn processes_that_share_memory_are_counted_until_the_kernel_clears_their_words() {
+        let sharing = Sharing::new();
+        assert_eq!(sharing.is_shared(), IsShared::No);
+        sharing.calls.store(1, Ordering::Relaxed);
+        assert_eq!(sharing.is_shared(), IsShared::Perhaps);
+        let words: Vec<&AtomicU32> = std::iter::from_fn(|| sharing.count()).collect();
+        assert_eq!((words.len(), sharing.is_shared()), (COUNTED_MAX, IsShared::Yes));
+        sharing.calls.store(0, Ordering::Relaxed);
+        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        assert_eq!(sharing.is_shared(), IsShared::No);
+        sharing.uncounted.store(1, Ordering::Relaxed);
+        assert!(sharing.count().is_some() && sharing.is_shared() == IsShared::Yes);
+        sharing.forget();
+        assert_eq!(sharing.is_shared(), IsShared::No);
     }
 
     #[test]

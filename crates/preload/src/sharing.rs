@@ -2,48 +2,46 @@
 //! and what clone() makes with CLONE_VM and without CLONE_THREAD. They may outlive this process,
 //! whose pager ends with it.
 //!
-//! Here it is only noted that there may be some, so that other processes end as quickly as before.
-//! Such calls by system call instructions are not seen: the supervisor ends what is left of these
+//! They are counted here, so that other processes end as quickly as before: a call that returns
+//! when its child shares no more is counted while it is under way, and another child has a word
+//! that the kernel clears (CLONE_CHILD_CLEARTID). Those made by their numbers are only known to be
+//! possible. System call instructions are not seen: the supervisor ends what is left of these
 //! (`program`'s module `orphans`).
 
-use core::ffi::{c_int, c_long, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ffi::{c_int, c_long};
+use core::sync::atomic::Ordering;
+
+use doorway::control_page::{ControlPage, IsShared, Sharing};
 
 use crate::calls::set_errno;
+use crate::control_page::{set, CONTROL_PAGE};
 use crate::next::Next;
 use crate::{cleared, system};
 
-static VFORK: Next = Next::new(c"vfork");
 static CLONE: Next = Next::new(c"clone");
-
-/// There may be a process that shares this one's memory.
-static SEEN: AtomicU32 = AtomicU32::new(0);
-/// Calls under way that make one, and return when it shares no more.
-static WAITING: AtomicU32 = AtomicU32::new(0);
 
 /// Looks up what may not be looked up later.
 pub fn prepare() {
-    VFORK.find();
     CLONE.find();
 }
 
 /// Whether another process may share this one's memory.
 pub fn is_possible() -> bool {
-    SEEN.load(Ordering::Acquire) != 0 || WAITING.load(Ordering::Acquire) != 0
+    CONTROL_PAGE.sharing.is_shared() != IsShared::No
 }
 
 /// In a forked child: its memory is its own.
 pub fn forget() {
-    SEEN.store(0, Ordering::Release);
-    WAITING.store(0, Ordering::Release);
+    CONTROL_PAGE.sharing.forget();
 }
 
 /// Calls a function that starts a program, as posix_spawn() does: the new process shares this one's
 /// memory until the program is executed.
 pub fn while_shared<T>(start: impl FnOnce() -> T) -> T {
-    WAITING.fetch_add(1, Ordering::AcqRel);
+    let calls = &CONTROL_PAGE.sharing.calls;
+    calls.fetch_add(1, Ordering::AcqRel);
     let result = start();
-    WAITING.fetch_sub(1, Ordering::AcqRel);
+    calls.fetch_sub(1, Ordering::AcqRel);
     result
 }
 
@@ -56,135 +54,151 @@ pub fn note_call(number: c_long, arguments: &[usize; 6]) {
         libc::SYS_clone3 => system::read_own(arguments[0]).unwrap_or(0),
         _ => return,
     };
-    note(flags);
-}
-
-fn note(flags: u64) {
-    if flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64 {
-        SEEN.store(1, Ordering::Release);
+    if shares(flags) {
+        set(&CONTROL_PAGE.sharing.uncounted);
     }
 }
 
-/// Where vfork() continues: the C library's, or fork(), which may stand for it.
-extern "C" fn next_vfork() -> *mut c_void {
-    SEEN.store(1, Ordering::Release);
-    let next = VFORK.find();
-    if next.is_null() {
-        libc::fork as *mut c_void
-    } else {
-        next
-    }
+/// Whether what clone(2) makes with these flags is a process that shares memory.
+fn shares(flags: u64) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64
 }
 
-/// Where clone() continues.
-extern "C" fn next_clone(
-    _function: usize,
-    _stack: usize,
+/// clone(2), the C library's. Arguments that its caller did not pass are whatever is in their
+/// places, which are readable, and passed on.
+///
+/// # Safety
+/// As the C library's.
+#[no_mangle]
+pub unsafe extern "C" fn clone(
+    function: usize,
+    stack: usize,
     flags: c_int,
-    _argument: usize,
-    _parents: usize,
-    _pointer: usize,
+    argument: usize,
+    parents: usize,
+    pointer: usize,
     cleared: usize,
-) -> *mut c_void {
-    note(flags as u64);
-    cleared::note(flags, cleared);
-    let next = CLONE.find();
-    if next.is_null() {
-        no_clone as *mut c_void
-    } else {
-        next
-    }
-}
-
-extern "C" fn no_clone() -> c_int {
-    set_errno(-c_long::from(libc::ENOSYS)) as c_int
-}
-
-/// A function that is passed on with all its arguments, from the same place on the stack: it
-/// returns twice, or has a variable number of them.
-macro_rules! passed_on {
-    ($(#[$doc:meta])* $name:ident, $next:path) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[cfg(target_arch = "x86_64")]
-        #[unsafe(naked)]
-        #[no_mangle]
-        pub unsafe extern "C" fn $name() -> c_int {
-            core::arch::naked_asm!(
-                "endbr64",
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "push r9",
-                "push rax",
-                // The seventh argument, if there is one.
-                "mov rax, [rsp + 64]",
-                "push rax",
-                "push rax",
-                "call {next}",
-                "mov r11, rax",
-                "add rsp, 16",
-                "pop rax",
-                "pop r9",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
-                "jmp r11",
-                next = sym $next,
-            )
-        }
-
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
-        #[cfg(target_arch = "aarch64")]
-        #[unsafe(naked)]
-        #[no_mangle]
-        pub unsafe extern "C" fn $name() -> c_int {
-            core::arch::naked_asm!(
-                "stp x29, x30, [sp, #-80]!",
-                "stp x0, x1, [sp, #16]",
-                "stp x2, x3, [sp, #32]",
-                "stp x4, x5, [sp, #48]",
-                "stp x6, x7, [sp, #64]",
-                "bl {next}",
-                "mov x16, x0",
-                "ldp x0, x1, [sp, #16]",
-                "ldp x2, x3, [sp, #32]",
-                "ldp x4, x5, [sp, #48]",
-                "ldp x6, x7, [sp, #64]",
-                "ldp x29, x30, [sp], #80",
-                "br x16",
-                next = sym $next,
-            )
-        }
+) -> c_int {
+    type Clone = unsafe extern "C" fn(usize, usize, c_int, usize, usize, usize, usize) -> c_int;
+    // SAFETY: the C library's function, which takes these.
+    let Some(next) = (unsafe { CLONE.function::<Clone>() }) else {
+        return set_errno(-c_long::from(libc::ENOSYS)) as c_int;
     };
+    cleared::note(flags, cleared);
+    // SAFETY: the caller's arguments, but for a word to be cleared where it names none. The child
+    // begins on the caller's stack, with the caller's function.
+    let call = |flags, cleared| unsafe { next(function, stack, flags, argument, parents, pointer, cleared) };
+    if !shares(flags as u64) {
+        return call(flags, cleared);
+    }
+    if flags & libc::CLONE_VFORK != 0 {
+        return while_shared(|| call(flags, cleared));
+    }
+    let word = if flags & libc::CLONE_CHILD_CLEARTID == 0 { CONTROL_PAGE.sharing.count() } else { None };
+    let Some(word) = word else {
+        set(&CONTROL_PAGE.sharing.uncounted);
+        return call(flags, cleared);
+    };
+    let made = call(flags | libc::CLONE_CHILD_CLEARTID, word.as_ptr().addr());
+    if made < 0 {
+        word.store(0, Ordering::Release);
+    }
+    made
 }
 
-passed_on!(
-    /// vfork(2).
-    vfork,
-    next_vfork
-);
-passed_on!(
-    /// clone(2), the C library's.
-    clone,
-    next_clone
-);
+/// Where [`vfork`] finds the number of calls under way.
+const CALLS: usize = core::mem::offset_of!(ControlPage, sharing) + core::mem::offset_of!(Sharing, calls);
+
+extern "C" fn refused(answer: c_long) -> c_int {
+    set_errno(answer) as c_int
+}
+
+/// vfork(2). It returns twice on the same stack, so its return address is in a register between,
+/// as in the C library's. Only the parent's return counts down: the child's memory is the parent's.
+///
+/// # Safety
+/// As vfork(2).
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[no_mangle]
+pub unsafe extern "C" fn vfork() -> c_int {
+    core::arch::naked_asm!(
+        "endbr64",
+        "pop rdi",
+        "lock inc dword ptr [rip + {page} + {calls}]",
+        "mov eax, {number}",
+        "syscall",
+        "push rdi",
+        "test rax, rax",
+        "jz 2f",
+        "lock dec dword ptr [rip + {page} + {calls}]",
+        "test rax, rax",
+        "js 3f",
+        "2:",
+        "ret",
+        "3:",
+        "mov rdi, rax",
+        "jmp {refused}",
+        page = sym CONTROL_PAGE,
+        calls = const CALLS,
+        number = const libc::SYS_vfork,
+        refused = sym refused,
+    )
+}
+
+/// vfork(2), as above; the return address is in a register anyway.
+///
+/// # Safety
+/// As vfork(2).
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[no_mangle]
+pub unsafe extern "C" fn vfork() -> c_int {
+    core::arch::naked_asm!(
+        "adrp x9, {page}",
+        "add x9, x9, :lo12:{page}",
+        "mov x10, {calls}",
+        "add x9, x9, x10",
+        "1:",
+        "ldaxr w10, [x9]",
+        "add w10, w10, #1",
+        "stlxr w11, w10, [x9]",
+        "cbnz w11, 1b",
+        "mov x0, {flags}",
+        "mov x1, #0",
+        "mov x8, {number}",
+        "svc #0",
+        "cbz x0, 3f",
+        "2:",
+        "ldaxr w10, [x9]",
+        "sub w10, w10, #1",
+        "stlxr w11, w10, [x9]",
+        "cbnz w11, 2b",
+        "tbnz x0, #63, 4f",
+        "3:",
+        "ret",
+        "4:",
+        "b {refused}",
+        page = sym CONTROL_PAGE,
+        calls = const CALLS,
+        flags = const libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+        number = const libc::SYS_clone,
+        refused = sym refused,
+    )
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ffi::c_void;
+    use core::sync::atomic::AtomicU32;
+    use std::sync::Mutex;
+
+    static ONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn calls_that_share_memory_are_known() {
+        let _one = ONE.lock().unwrap();
         let is_noted = |number, first: usize| {
             forget();
             note_call(number, &[first, 0, 0, 0, 0, 0]);
@@ -198,5 +212,51 @@ mod tests {
         assert!(is_noted(libc::SYS_clone3, words.as_ptr().addr()));
         forget();
         assert!(while_shared(is_possible) && !is_possible());
+    }
+
+    /// One vfork() ever, and every end of the process looked for sharers.
+    #[test]
+    fn a_child_counts_for_as_long_as_it_shares_the_memory() {
+        extern "C" fn wait_for(word: *mut c_void) -> c_int {
+            // SAFETY: the test's word, which outlives this process.
+            let word = unsafe { &*word.cast::<AtomicU32>() };
+            while word.load(Ordering::Acquire) == 0 {
+                system::yield_now();
+            }
+            0
+        }
+        let _one = ONE.lock().unwrap();
+        forget();
+        // SAFETY: the child ends at once, by a call of its own.
+        let child = unsafe {
+            let child = vfork();
+            if child == 0 {
+                crate::calls::raw_syscall(libc::SYS_exit, [usize::from(!is_possible()), 0, 0, 0, 0, 0]);
+            }
+            child
+        };
+        let await_right = |child| {
+            let mut status = -1;
+            // SAFETY: a child of this test's.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, libc::__WALL) }, child);
+            assert_eq!(status, 0);
+        };
+        await_right(child);
+        assert!(!is_possible());
+        let word = AtomicU32::new(0);
+        let mut stack = vec![0u64; 2048];
+        let top = stack.as_mut_ptr_range().end.addr() & !15;
+        let begin = wait_for as extern "C" fn(*mut c_void) -> c_int as usize;
+        // SAFETY: the child runs on this stack until it is waited for below.
+        let child =
+            unsafe { clone(begin, top, libc::CLONE_VM | libc::SIGCHLD, word.as_ptr().addr(), 0, 0, 0) };
+        assert!(child > 0 && is_possible());
+        word.store(1, Ordering::Release);
+        await_right(child);
+        assert!(!is_possible());
+        // Without a stack there is none.
+        // SAFETY: nothing is made.
+        assert_eq!(unsafe { clone(begin, 0, libc::CLONE_VM | libc::SIGCHLD, 0, 0, 0, 0) }, -1);
+        assert!(!is_possible());
     }
 }

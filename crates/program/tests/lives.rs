@@ -75,6 +75,54 @@ fn a_child_of_vfork_outlives_its_creator() {
     is_right("exec-_exit", 1);
 }
 
+/// Has kcmp(2) refused in this process and all that it starts, as container runtimes do.
+fn refuse_kcmp() -> std::io::Result<()> {
+    let step =
+        |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: u8::from(jt == 0), k };
+    let (load, equals, back) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET,
+    );
+    let mut steps = [
+        step(load, 0, 1),
+        step(equals, libc::SYS_kcmp as u32, 0),
+        step(back, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 1),
+        step(back, libc::SECCOMP_RET_ALLOW, 1),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the program's steps are as many as it says.
+    let answer = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Where kcmp(2) is refused, one vfork() ever let everything come in at the end, "for a process that
+/// shares it".
+#[test]
+fn a_child_of_vfork_that_has_ended_shares_nothing() {
+    use std::os::unix::process::CommandExt;
+    let Some(workload) = workload() else { return };
+    let scratch = Scratch::new("vforked");
+    let path = scratch.path("report.json");
+    let mut run = uzswap();
+    run.args(["run", "-q", "--ram", "24M", "--report"]).arg(&path).args(["--", workload, "vforked", "5"]);
+    // SAFETY: makes system calls alone.
+    unsafe { run.pre_exec(refuse_kcmp) };
+    let output = run.output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed, "right\n".repeat(5), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
+    assert!(report["over_limit_peak_bytes"].as_u64().unwrap() < 8 << 20, "{report}");
+}
+
 /// With a creator that is killed went what its pages are in: the process that needs one is ended,
 /// and that is said.
 #[test]

@@ -14,6 +14,7 @@
  * handler       forks in signal handlers that interrupt fork()
  * closing       another thread closes all descriptors from a number on, again and again, while this one forks
  * wiped         what is to be wiped in children (MADV_WIPEONFORK, by a system call instruction) is zeroes there
+ * vforked       a process fills 32 MiB, waits for a child of vfork() and ends
  * parent        an orphan prints its parent's number */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -183,6 +184,14 @@ static int fork_twice(void) {
     return 0;
 }
 
+static int vfork_and_end(void) {
+    fill();
+    pid_t child = vfork();
+    if (child == 0) _exit(0);
+    speak(waitpid(child, NULL, 0) == child ? 'r' : 'w');
+    _exit(0);
+}
+
 static volatile int *handled;
 
 static void fork_here(int signal) {
@@ -287,6 +296,7 @@ static const char *result_of(void) {
 
 static int begin(const char *mode) {
     if (!strcmp(mode, "double")) return fork_twice();
+    if (!strcmp(mode, "vforked")) return vfork_and_end();
     if (!strcmp(mode, "handler")) return interrupt();
     if (!strcmp(mode, "wiped")) return wipe();
     if (!strcmp(mode, "closing")) return close_and_fork();
