@@ -69,8 +69,8 @@ fn sleep(accounts: &Ledgered, ns: u64) -> bool {
 const ENDED_LOOK_NS: u64 = 50_000_000;
 
 /// Ends the process when the program has no thread any more: each of its threads may end by itself,
-/// and the pager's would keep the process for ever. The status is that of the first thread, as it
-/// would be without them.
+/// or the kernel ends them one by one (SECCOMP_RET_KILL_THREAD), and the pager's would keep the
+/// process for ever. The status is that of the first thread, as it would be without them.
 pub fn end_if_program_ended() {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let now = sys::now_ns();
@@ -82,7 +82,7 @@ pub fn end_if_program_ended() {
         let own = paging::pager().map_or(1, Pager::own_threads);
         if sys::threads::count().is_some_and(|all| all <= own + 1) {
             paging::pager().into_iter().for_each(|pager| _ = fork::bring_in_for_others(pager));
-            thread::exit_process(status);
+            thread::end_process_as(status);
         }
     }
 }

@@ -287,11 +287,26 @@ fn lock_all(flags: usize) -> c_long {
 /// As prctl(2).
 #[no_mangle]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
+    // SAFETY: the caller's arguments, unchanged.
+    let answer = unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as c_int };
+    if option == libc::PR_SET_SECCOMP && answer == 0 {
         fork::expect_filter();
     }
-    // SAFETY: the caller's arguments, unchanged.
-    unsafe { libc::syscall(libc::SYS_prctl, option, a, b, c, d) as c_int }
+    answer
+}
+
+/// Whether the kernel takes no filter with these arguments: what libseccomp does to learn which
+/// flags there are.
+fn is_no_filter(program: usize) -> bool {
+    /// `BPF_MAXINSNS` of the kernel's bpf_common.h.
+    const STEPS_MAX: u64 = 4096;
+    let is_missing = |address| system::try_read_own(address) == Err(libc::EFAULT);
+    // struct sock_fprog: the number of steps, in two bytes, and where they are.
+    let words = [program, program.wrapping_add(size_of::<usize>())].map(system::try_read_own);
+    let is_wrong = |count: u64| count & 0xffff == 0 || count & 0xffff > STEPS_MAX;
+    words.contains(&Err(libc::EFAULT))
+        || words[0].is_ok_and(is_wrong)
+        || words[1].is_ok_and(|steps| is_missing(steps as usize))
 }
 
 /// The body of `syscall`: seccomp(2) has no wrapper of its own and comes this way. A filter for all
@@ -312,12 +327,11 @@ unsafe extern "C" fn syscall_of_program(
     const SET_MODE_STRICT: usize = 0;
     const SET_MODE_FILTER: usize = 1;
     const FILTER_FLAG_TSYNC: usize = 1;
-    if number == libc::SYS_seccomp && (a == SET_MODE_STRICT || a == SET_MODE_FILTER) {
-        if a == SET_MODE_FILTER && (b as c_uint as usize) & FILTER_FLAG_TSYNC != 0 {
-            fork::stop_for_good(end::FILTERED);
-        }
-        // Children of this thread inherit the filter in either case.
-        fork::expect_filter();
+    let (operation, flags) = (a as c_uint as usize, b as c_uint as usize);
+    let sets_filter = number == libc::SYS_seccomp && matches!(operation, SET_MODE_STRICT | SET_MODE_FILTER);
+    let is_for_all = operation == SET_MODE_FILTER && flags & FILTER_FLAG_TSYNC != 0;
+    if sets_filter && is_for_all && !is_no_filter(c) {
+        fork::stop_for_good(end::FILTERED);
     }
     cleared::note_call(number, &[a, b, c, d, e, f]);
     if number == libc::SYS_vmsplice {
@@ -328,7 +342,7 @@ unsafe extern "C" fn syscall_of_program(
     }
     sharing::note_call(number, &[a, b, c, d, e, f]);
     // SAFETY: the caller's arguments, the environment completed.
-    set_errno(unsafe {
+    let answer = unsafe {
         match number {
             libc::SYS_execve => environment::completed(
                 c as *const _,
@@ -365,7 +379,12 @@ unsafe extern "C" fn syscall_of_program(
             }
             _ => raw_syscall(number, [a, b, c, d, e, f]),
         }
-    })
+    };
+    if sets_filter && answer >= 0 {
+        // Children of this thread inherit it.
+        fork::expect_filter();
+    }
+    set_errno(answer)
 }
 
 /// Whether a system call makes a process or thread that returns on a stack of its own, and notes

@@ -3,8 +3,9 @@
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use doorway::control_page::ControlPage;
+use doorway::PAGE_SIZE;
 
-use crate::system;
+use crate::{sharing, system};
 
 /// What the agent is given the address of.
 pub static CONTROL_PAGE: ControlPage = ControlPage::new();
@@ -12,15 +13,25 @@ pub static CONTROL_PAGE: ControlPage = ControlPage::new();
 /// The process that the agent works for.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
+/// A page that the kernel wipes in forked children.
+#[repr(align(4096))]
+struct Page([AtomicU32; PAGE_SIZE / size_of::<u32>()]);
+
+static WIPED: Page = Page([const { AtomicU32::new(0) }; PAGE_SIZE / size_of::<u32>()]);
+
 /// Notes that it works for this process.
 pub fn note_process() {
     PROCESS.store(system::process_id(), Ordering::Release);
+    let is_wiped = system::wipe_in_children((&raw const WIPED).addr(), PAGE_SIZE);
+    WIPED.0[0].store(is_wiped.into(), Ordering::Release);
 }
 
-/// Whether this is the process that the agent works for. A child by a bare clone() has the same
-/// memory, and no agent that replies or lets go of a lock.
+/// Whether this is the process that the agent works for. A child by a bare clone() has a copy of
+/// the memory, or the same, and no agent that replies or lets go of a lock. As a rule no system
+/// call is needed to know: the program may have forbidden itself all.
 pub fn is_own_process() -> bool {
-    PROCESS.load(Ordering::Acquire) == system::process_id()
+    let is_known = is_set(&WIPED.0[0]) && !sharing::is_possible();
+    is_known || PROCESS.load(Ordering::Acquire) == system::process_id()
 }
 
 /// Whether there is a control thread to answer.

@@ -63,6 +63,11 @@ pub fn process_id() -> i32 {
     call(libc::SYS_getpid, [0; 6]) as i32
 }
 
+/// Has the kernel wipe private memory in forked children; whether it does.
+pub fn wipe_in_children(address: usize, len: usize) -> bool {
+    call(libc::SYS_madvise, [address, len, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) == 0
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut time = [0u64; 2];
@@ -174,12 +179,20 @@ pub fn read_directory(directory: isize, entries: &mut [u8]) -> usize {
 
 /// The word at an address that the program gave to the kernel; `None` where nothing can be read.
 pub fn read_own(address: usize) -> Option<u64> {
+    try_read_own(address).ok()
+}
+
+/// The same, or the error's number: EFAULT where nothing is.
+pub fn try_read_own(address: usize) -> Result<u64, i32> {
     let mut word = 0u64;
     let own = call(libc::SYS_getpid, [0; 6]) as usize;
     let here = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
     let there = libc::iovec { iov_base: address as *mut _, iov_len: size_of::<u64>() };
     let arguments = [own, (&raw const here).addr(), 1, (&raw const there).addr(), 1, 0];
-    (call(libc::SYS_process_vm_readv, arguments) == size_of::<u64>() as isize).then_some(word)
+    match call(libc::SYS_process_vm_readv, arguments) {
+        error @ ..0 => Err(-error as i32),
+        len => (len == size_of::<u64>() as isize).then_some(word).ok_or(libc::EFAULT),
+    }
 }
 
 /// Whether the kernel can read a byte at an address of the program's, which is no small number.

@@ -5,6 +5,23 @@ mod support;
 
 use support::{managed_without, workload_in, Scratch};
 
+/// _exit() asked for the process's number, which killed it; the agent's threads outlived the
+/// program's last one; and a question about filters was taken for one, so that paging ended.
+#[test]
+fn a_program_with_a_strict_filter_ends_as_it_would_and_a_refused_one_changes_nothing() {
+    let scratch = Scratch::new("filter-strict");
+    let Some(workload) = workload_in(&scratch, "filter") else { return };
+    for how in ["probe", "exit", "return", "killed"] {
+        let command = [&*workload, how, "64"];
+        let (output, report) = managed_without("", "40M", &scratch, &["-q"], &command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let status = if how == "killed" { 128 + 31 } else { 0 };
+        assert_eq!(output.status.code(), Some(status), "{how}: {said} {report}");
+        assert!(!said.contains("paging ends"), "{how}: {said}");
+        assert!(report["over_limit_peak_bytes"].as_u64().unwrap() < 8 << 20, "{how}: {report}");
+    }
+}
+
 #[test]
 fn filters_that_kill_for_what_a_pager_does() {
     let scratch = Scratch::new("filter");

@@ -412,22 +412,35 @@ pub fn exit_process(status: i32) -> ! {
     }
 }
 
-/// Ends the process by SIGABRT with its default action, or by SIGKILL if that does not end it. The
-/// first process of a namespace is immune to both, and exits.
+/// Ends the process by SIGABRT, as [`end_process_by`].
 pub fn end_process() -> ! {
+    end_process_by(libc::SIGABRT)
+}
+
+/// Ends the process as a status of wait(2) tells it.
+pub fn end_process_as(status: i32) -> ! {
+    match libc::WTERMSIG(status) {
+        0 => exit_process(libc::WEXITSTATUS(status)),
+        signal => end_process_by(signal),
+    }
+}
+
+/// Ends the process by a signal with its default action, or by SIGKILL if that does not end it. The
+/// first process of a namespace is immune to both, and exits.
+pub fn end_process_by(signal: i32) -> ! {
     // SAFETY: plain system calls; the process ends.
     unsafe {
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
-        libc::sigaction(libc::SIGABRT, &default, std::ptr::null_mut());
+        libc::sigaction(signal, &default, std::ptr::null_mut());
         // This thread, which blocks every signal, takes this one, at once; handlers of the program
         // do not run here. Another thread might have to wait for the CPU, or for a page that never
         // comes.
-        restore_signals(!(1 << (libc::SIGABRT - 1)));
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), id(), libc::SIGABRT);
+        restore_signals(!(1 << (signal - 1)));
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), id(), signal);
         libc::kill(libc::getpid(), libc::SIGKILL);
     }
-    exit_process(128 + libc::SIGABRT)
+    exit_process(128 + signal)
 }
 
 /// Gives up the CPU for a moment.

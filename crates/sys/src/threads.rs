@@ -55,8 +55,8 @@ pub fn count() -> Option<u32> {
     std::str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(17)?.parse().ok()
 }
 
-/// Whether the first thread of this process has ended while others go on, and the status it gave to
-/// exit(2).
+/// Whether the first thread of this process has ended while others go on, and how, as wait(2) would
+/// tell it.
 ///
 /// Asked by way of /proc/self, which is right also where /proc counts processes otherwise than
 /// getpid() does.
@@ -70,7 +70,7 @@ pub fn first_has_ended() -> Option<i32> {
     if fields.next()? != "Z" {
         return None;
     }
-    Some(fields.last().and_then(|field| field.parse::<i32>().ok()).map_or(0, |code| code >> 8 & 0xff))
+    Some(fields.last().and_then(|field| field.parse().ok()).unwrap_or(0))
 }
 
 /// Whether another process has the calling thread's memory. Where the kernel does not compare

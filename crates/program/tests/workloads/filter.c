@@ -4,7 +4,9 @@
  * child too, and starts `filter work MIB`, in a child and at last in its own place. HOW: prctl (the calling thread
  * alone), seccomp (the same), threads (all threads), alone (all threads, which may not even wait for each other;
  * it starts nothing), locked (the same, after all memory was locked).
- * The last two give up root, too, if they have it.
+ * The last two give up root, too, if they have it. Others start nothing: probe (asks for a filter that the kernel does not
+ * take, as libseccomp does), exit and return (the calling thread may read, write, map memory and end), killed (the same,
+ * and the kernel ends that thread, the only one).
  * Exit status: 0 right, 2 no filter can be set, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
  * locked, 9 root cannot be given up. */
 #define _GNU_SOURCE
@@ -60,6 +62,22 @@ static int set_filter(const char *how) {
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, all, &program);
 }
 
+/* For the calling thread; `verdict` on all but what every program does. */
+static int set_strict_filter(unsigned verdict) {
+    static const int allowed[] = {SYS_read, SYS_write, SYS_mmap, SYS_munmap, SYS_mprotect, SYS_madvise, SYS_brk,
+                                  SYS_futex, SYS_fstat, SYS_exit, SYS_exit_group, SYS_rt_sigreturn};
+    enum { COUNT = sizeof allowed / sizeof *allowed };
+    struct sock_filter code[COUNT + 3];
+    code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int at = 0; at < COUNT; at++)
+        code[1 + at] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[at], COUNT - at, 0);
+    code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict);
+    code[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {COUNT + 3, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
 static void await(pid_t pid) {
     int status;
     if (waitpid(pid, &status, 0) != pid || status != 0) _exit(4);
@@ -79,6 +97,22 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "locked")) {
         if (mlockall(MCL_CURRENT)) return 7;
         sleep_ms(300);
+    }
+    if (!strcmp(how, "probe")) {
+        struct sock_fprog none = {0, NULL};
+        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, NULL) == 0) return 8;
+        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &none) == 0) return 8;
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == 0) return 8;
+        check();
+        return 0;
+    }
+    int is_killed = !strcmp(how, "killed"), is_return = !strcmp(how, "return");
+    if (is_killed || is_return || !strcmp(how, "exit")) {
+        if (set_strict_filter(is_killed ? SECCOMP_RET_KILL_THREAD : SECCOMP_RET_KILL_PROCESS)) return 2;
+        check();
+        if (is_killed) syscall(SYS_chdir, "/");
+        if (is_return) return 0;
+        _exit(0);
     }
     if (set_filter(how)) return 2;
     check();

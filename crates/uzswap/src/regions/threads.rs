@@ -234,7 +234,7 @@ fn end_if_program_ended(pager: &Pager, looked_ns: &mut u64) {
     *looked_ns = now;
     if let Some(status) = sys::threads::first_has_ended() {
         if sys::threads::count().is_some_and(|all| all <= pager.own_threads() + 1) {
-            thread::exit_process(status);
+            thread::end_process_as(status);
         }
     }
 }
