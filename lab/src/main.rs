@@ -1,7 +1,6 @@
 //! `uzswap-lab`: measurements of uzswap, for people who work on it or judge it.
 
 mod bench;
-mod drawing;
 mod trace;
 
 use clap::{Parser, Subcommand};

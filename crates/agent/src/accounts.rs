@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use ledger::wire::{self, Kind, Packet};
 use ledger::{Counter, Ledger, Slot};
 use pager::Accounts;
-use replacement::trace::{Kind as ReferenceKind, Reference};
+use replacement::trace::Reference;
 use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::PAGE_SIZE;
 
@@ -349,18 +349,14 @@ impl Accounts for Ledgered {
         }
     }
 
-    fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {
-        let kind = if write { ReferenceKind::Write } else { ReferenceKind::Read };
-        let process = pid();
-        self.record(&Reference { kind, process, thread, page, pages: 1, time_ns });
+    fn reference(&self, page: u64) {
+        self.record(&Reference { process: pid(), page, discarded: 0 });
     }
 
     fn forgotten(&self, start: usize, end: usize) {
         if self.records() && end > start {
-            let process = pid();
-            let (page, pages) = ((start / PAGE_SIZE) as u64, ((end - start) / PAGE_SIZE) as u64);
-            let (kind, time_ns) = (ReferenceKind::Discard, sys::now_ns());
-            self.record(&Reference { kind, process, thread: 0, page, pages, time_ns });
+            let (page, discarded) = ((start / PAGE_SIZE) as u64, ((end - start) / PAGE_SIZE) as u64);
+            self.record(&Reference { process: pid(), page, discarded });
         }
     }
 

@@ -29,8 +29,8 @@ pub trait Accounts: Sync {
     /// Publishes what this process has in the swap file: pages, and the bytes of their objects.
     fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// When references are recorded: a thread needed a page. May wait.
-    fn reference(&self, page: u64, write: bool, thread: u32, time_ns: u64) {
-        let _ = (page, write, thread, time_ns);
+    fn reference(&self, page: u64) {
+        let _ = page;
     }
     /// The same: `[start, end)` was given back by the program.
     fn forgotten(&self, start: usize, end: usize) {

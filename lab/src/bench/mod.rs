@@ -2,7 +2,6 @@
 
 mod program;
 pub mod store;
-mod store_plot;
 pub mod store_report;
 mod usemem;
 

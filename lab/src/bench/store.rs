@@ -44,7 +44,7 @@ pub struct Case<'a> {
 }
 
 /// One row of the result.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[allow(missing_docs)]
 pub struct Row {
     pub file: String,

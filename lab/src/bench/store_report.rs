@@ -7,8 +7,6 @@ use anyhow::{ensure, Context, Result};
 use uzswap::{Page, PAGE_SIZE};
 
 use super::store::{measure, Case, Row};
-use super::store_plot;
-use crate::drawing;
 use program::pages::unit_size;
 
 /// Arguments of `uzswap-lab bench store`.
@@ -45,9 +43,6 @@ pub struct StoreArgs {
     /// Print an array of objects.
     #[arg(long)]
     json: bool,
-    /// Draw times and ratios as bars into this SVG file.
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
 }
 
 /// Names of compressors. A comma separates two, but for one in front of a `key=value`, which is a
@@ -81,9 +76,6 @@ impl StoreArgs {
         let progress = std::io::stderr().is_terminal();
         let mut widths = Vec::new();
         let mut first = true;
-        let mut rows = Vec::new();
-        // What cannot be written is better known before everything is measured.
-        let plot = self.plot.as_deref().map(drawing::create).transpose()?;
         if self.json {
             writeln!(out, "[")?;
         }
@@ -113,7 +105,12 @@ impl StoreArgs {
                             rounds: self.rounds.into(),
                         })?;
                         if self.json {
-                            write!(out, "{}  {}", if first { "" } else { ",\n" }, json(&row))?;
+                            write!(
+                                out,
+                                "{}  {}",
+                                if first { "" } else { ",\n" },
+                                serde_json::to_string(&row)?
+                            )?;
                         } else {
                             if first {
                                 widths = print_header(&mut out, &row)?;
@@ -122,16 +119,12 @@ impl StoreArgs {
                         }
                         first = false;
                         out.flush()?;
-                        rows.push(row);
                     }
                 }
             }
         }
         if self.json {
             writeln!(out, "\n]")?;
-        }
-        if let Some(mut plot) = plot {
-            plot.write_all(store_plot::svg(&rows).as_bytes()).context("cannot write the plot")?;
         }
         if registry_has_emulated(&registry, &self.compressor) {
             eprintln!("Figures of compressors on an emulated device say nothing of the device's own speed.");
@@ -193,27 +186,6 @@ fn print_row(out: &mut impl Write, row: &Row, widths: &[usize]) -> std::io::Resu
     writeln!(out)
 }
 
-fn json(row: &Row) -> String {
-    let fields = columns(row).map(|(name, value, text)| match text {
-        true => format!("\"{name}\": {}", json_text(&value)),
-        false => format!("\"{name}\": {value}"),
-    });
-    format!("{{{}, \"emulated\": {}}}", fields.join(", "), row.emulated)
-}
-
-fn json_text(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            control if control < ' ' => quoted.push_str(&format!("\\u{:04x}", u32::from(control))),
-            other => quoted.push(other),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,7 +195,8 @@ mod tests {
         let names = |text| compressors(text).map(|names| names.0);
         assert_eq!(names("lz4,zstd:3,none").unwrap(), ["lz4", "zstd:3", "none"]);
         assert!(names("lz4,zzz").unwrap_err().contains("unknown compressor \"zzz\""));
-        assert!(names("zstd:1,dict=/nonexistent").unwrap_err().contains("/nonexistent"));
+        let emulated = "deflate-iaa:devices=1,queues=1";
+        assert_eq!(names(&format!("lz4,{emulated}")).unwrap(), ["lz4", emulated]);
     }
 
     #[test]
@@ -250,10 +223,9 @@ mod tests {
             assert_eq!((row.pages, row.batch, row.unit, row.threads), (64, batch, unit_size, threads));
             assert!(row.ratio > 2.0 && row.ratio_with_overhead < row.ratio);
             assert!(row.store_ns_page > 0.0 && row.store_p99_ns_page >= row.store_p50_ns_page);
-            let json = json(&row);
-            assert!(json.starts_with("{\"file\": \"a \\\"corpus\\\"\", \"compressor\": \"lz4\", \"batch\": "));
-            assert_eq!(json.matches("\": ").count(), 17);
-            assert!(json.ends_with("\"emulated\": false}"), "{json}");
+            let json = serde_json::to_value(&row).unwrap();
+            assert_eq!((&json["file"], &json["batch"]), (&"a \"corpus\"".into(), &batch.into()));
+            assert_eq!((json.as_object().unwrap().len(), &json["emulated"]), (17, &false.into()));
         }
     }
 

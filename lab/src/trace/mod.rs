@@ -1,7 +1,9 @@
 //! `uzswap-lab trace`: what a program refers to, and what would become of it under other policies.
 
+mod file;
 mod record;
 mod replay;
+mod simulate;
 
 use anyhow::Result;
 

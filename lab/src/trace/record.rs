@@ -6,26 +6,20 @@
 //! into the file as they come.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{BufWriter, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use replacement::trace::{Meta, Reference, Writer, RAW_BYTES};
 use sys::PAGE_SIZE;
 
+use super::file::{self, Meta};
 use program::run::RAM_BYTES_MIN;
 use program::size::{self, Size};
 
-/// References read from the pipe at a time.
-const BATCH: usize = 2048;
 /// The pipe's size; the system's limit for ordinary users.
 const PIPE_BYTES: i32 = 1 << 20;
-/// Of little weight: two thirds of what is recorded are repetitions, which any level finds.
-const ZSTD_LEVEL: i32 = 3;
 
 /// Record which pages a program refers to: it runs very slowly under the recorder
 #[derive(Debug, clap::Args)]
@@ -58,15 +52,13 @@ pub fn record(arguments: &RecordArguments) -> Result<i32> {
         arguments.ram,
         Size::from(RAM_BYTES_MIN)
     );
-    let path = &arguments.output;
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let words: Vec<_> = arguments.program.iter().map(|word| word.to_string_lossy()).collect();
-    let meta = Meta { filter_pages: ram_bytes / PAGE_SIZE as u64, command: words.join(" ") };
-    let compressed = zstd::Encoder::new(BufWriter::new(file), ZSTD_LEVEL)?;
-    let mut writer = Writer::new(compressed, &meta).context("cannot write the trace")?;
+    let meta = Meta::new(ram_bytes / PAGE_SIZE as u64, words.join(" "));
 
-    let (mut source, sink) = pipe().context("cannot make a pipe")?;
+    let (mut source, sink) = std::io::pipe().context("cannot make a pipe")?;
     let raw_sink = sink.as_raw_fd();
+    // SAFETY: a larger pipe has the program wait less; it works without.
+    unsafe { libc::fcntl(raw_sink, libc::F_SETPIPE_SZ, PIPE_BYTES) };
     let mut command = Command::new("/proc/self/exe");
     command.arg0("uzswap-lab").args(["run", "--quiet", "--ram", &ram_bytes.to_string()]);
     command.args(["--recorder", &raw_sink.to_string(), "--"]).args(&arguments.program);
@@ -83,45 +75,8 @@ pub fn record(arguments: &RecordArguments) -> Result<i32> {
     let mut child = command.spawn().context("cannot start uzswap run")?;
     drop(sink);
 
-    let mut bytes = vec![0; BATCH * RAW_BYTES];
-    let mut filled = 0;
-    let mut count = 0u64;
-    loop {
-        let read = source.read(&mut bytes[filled..]).context("cannot read from the recorded program")?;
-        if read == 0 {
-            break;
-        }
-        filled += read;
-        let whole = filled / RAW_BYTES * RAW_BYTES;
-        for raw in bytes[..whole].chunks_exact(RAW_BYTES) {
-            let reference = Reference::from_raw(raw.try_into().expect("as many bytes"));
-            let reference = reference.context("the recorded program wrote something else into the pipe")?;
-            writer.write(&reference).context("cannot write the trace")?;
-            count += 1;
-        }
-        bytes.copy_within(whole..filled, 0);
-        filled -= whole;
-    }
-    let compressed = writer.finish().context("cannot write the trace")?;
-    compressed
-        .finish()
-        .and_then(|file| file.into_inner().map_err(Into::into))
-        .context("cannot write the trace")?;
+    let count = file::write(&arguments.output, &meta, &mut source)?;
     let status = child.wait().context("cannot wait for uzswap run")?;
-    eprintln!("uzswap: {count} references in {}", path.display());
+    eprintln!("uzswap: {count} references in {}", arguments.output.display());
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
-}
-
-/// A pipe, whose ends no other program inherits.
-fn pipe() -> std::io::Result<(File, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors are written.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: opened just now. A larger pipe has the program wait less; it works without.
-    unsafe {
-        libc::fcntl(ends[0], libc::F_SETPIPE_SZ, PIPE_BYTES);
-        Ok((File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
-    }
 }

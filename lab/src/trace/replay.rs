@@ -1,34 +1,30 @@
 //! `uzswap-lab trace replay`: a trace under every policy, in memories of several sizes.
 
-mod plot;
+use std::path::PathBuf;
 
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
-
-use anyhow::{ensure, Context, Result};
-use replacement::simulate::{self, References, POLICIES};
-use replacement::trace::{Meta, Reader};
+use anyhow::{ensure, Result};
 use serde::Serialize;
 use sys::PAGE_SIZE;
 
+use super::file;
+use super::simulate::{self, References, POLICIES};
 use program::size::{self, Amount, Size};
 
 /// Play a trace under replacement policies: how many pages each brings in
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   uzswap-lab trace replay perl.trace
-  uzswap-lab trace replay perl.trace --policy pager,lru,min --memory 30%,50%,70% --plot perl.svg
+  uzswap-lab trace replay perl.trace --policy pager,lru,min --memory 30%,50%,70%
 
 Memory is what the program's pages may take: a size, or a share of the most that the trace wants at one time. Of a budget of \
 two thirds, with pages that compress to a third, half of them stay; of a budget of a half, a quarter.
 
-`pager` is the code that `uzswap run` has; like block-clock, which it replaced, and fifo it sees faults alone. clock, lru, \
-kernel (its two lists) and lirs see every use, and min the future.")]
+`pager` is the code that `uzswap run` has; it sees faults alone, and `tracking` uses, too, as on Linux 7.3. lru and kernel (its \
+two lists) see every use, and min the future.")]
 pub struct ReplayArguments {
     /// The trace, from `uzswap-lab trace record`
     trace: PathBuf,
-    /// Policies, of: pager, block-clock, fifo, clock, lru, kernel, lirs, min
+    /// Policies, of: pager, tracking, lru, kernel, min
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = POLICIES)]
     policy: Vec<String>,
     /// Memory: sizes or shares of the most that is wanted
@@ -46,9 +42,6 @@ pub struct ReplayArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Draw pages brought in over memory into this SVG file
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
 }
 
 /// What a trace came to.
@@ -85,7 +78,8 @@ pub fn replay(arguments: &ReplayArguments) -> Result<()> {
     for name in &arguments.policy {
         ensure!(POLICIES.contains(&name.as_str()), "--policy {name}: choose of {}", POLICIES.join(", "));
     }
-    let (meta, references) = read(&arguments.trace)?;
+    let (meta, references) = file::read(&arguments.trace)?;
+    let references = References::new(&references);
     let peak = references.peak_pages();
     ensure!(peak > 0, "{} has no references", arguments.trace.display());
     let mut replay = Replay {
@@ -129,24 +123,11 @@ pub fn replay(arguments: &ReplayArguments) -> Result<()> {
         }
         replay.rows.extend(rows);
     }
-    if let Some(path) = &arguments.plot {
-        std::fs::write(path, plot::svg(&replay))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
     match arguments.json {
         true => println!("{}", serde_json::to_string_pretty(&replay)?),
         false => print(&replay),
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<(Meta, References)> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let plain = zstd::Decoder::new(file).with_context(|| format!("cannot read {}", path.display()))?;
-    let reader = Reader::new(BufReader::new(plain)).with_context(|| path.display().to_string())?;
-    let meta = reader.meta().clone();
-    let trace = reader.collect::<Result<Vec<_>, _>>().with_context(|| path.display().to_string())?;
-    Ok((meta, References::new(&trace)))
 }
 
 /// Pages of a size, or of a share of `peak` pages.
@@ -196,29 +177,5 @@ mod tests {
         assert_eq!(memory_pages("50%", 1000).unwrap(), 500);
         assert_eq!(memory_pages("1M", 1000).unwrap(), 256);
         assert!(memory_pages("1%", 1000).is_err() && memory_pages("much", 1000).is_err());
-    }
-
-    #[test]
-    fn a_plot_has_a_line_for_each_policy() {
-        let row = |memory_pages, policy: &str, pages_in| Row {
-            memory_pages,
-            policy: policy.to_owned(),
-            pages_in,
-            of_min: None,
-            looks: 0,
-            predicted_seconds: 0.0,
-            note: String::new(),
-        };
-        let replay = Replay {
-            command: "a <b> & c".to_owned(),
-            filter_pages: 1,
-            uses: 9,
-            peak_pages: 100,
-            first_touches: 3,
-            rows: vec![row(25, "lru", 80), row(25, "min", 40), row(50, "lru", 30), row(50, "min", 20)],
-        };
-        let svg = plot::svg(&replay);
-        assert_eq!(svg.matches("<polyline").count(), 2);
-        assert!(svg.contains("a &lt;b&gt; &amp; c") && svg.ends_with("</svg>\n"));
     }
 }

@@ -123,7 +123,7 @@ impl FaultService<'_> {
         self.reclaimer.direct_reclaim(handler.owed, &|| self.read_on());
         let page = pages_in(fault.address);
         if self.records {
-            self.accounts.reference(page as u64, fault.write, fault.thread, fault.read_ns);
+            self.accounts.reference(page as u64);
         }
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
         let stream = self.streams.find(fault.thread, page as u64, over, |pages| self.uses_of(pages));

@@ -27,8 +27,8 @@ use program::size::{self, Amount, Size};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   uzswap-lab bench program -- perl examples/concordance.pl
-  sudo uzswap-lab bench program --runs 5 --warmup 1 --versus kernel-zswap --svg job.svg -- ./job
-  sudo uzswap-lab bench program --slowdown 5% --versus kernel-zswap --csv -- ./job
+  sudo uzswap-lab bench program --runs 5 --warmup 1 --versus kernel-zswap -- ./job
+  sudo uzswap-lab bench program --slowdown 5% --versus kernel-zswap --json -- ./job
 
 The command runs once in memory without a limit, to see how much it wants. Then bare, uzswap and the kernel take turns, and \
 each runs as often as the others. Its standard output is read and compared, its standard input is empty. The kernel has the \
@@ -66,12 +66,6 @@ pub struct ProgramArgs {
     /// Print JSON instead of the table, or write it to =FILE beside it
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Print CSV instead of the table, or write it to =FILE beside it
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    csv: Option<PathBuf>,
-    /// Draw the figures as bars into this SVG file
-    #[arg(long, alias = "plot", value_name = "FILE")]
-    svg: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -176,7 +170,7 @@ impl ProgramArgs {
         let first = outcome::run(self.bare(), None)?;
         if let Some(slowdown) = self.slowdown {
             let found = self.search(slowdown, wanted_bytes, &first)?;
-            return self.export(&found, slowdown::table, slowdown::csv, slowdown::svg);
+            return self.export(&found, slowdown::table);
         }
         let mut sides = vec![Side { kind: Kind::Bare, name: "bare", ram_bytes: 0, limit_bytes: 0 }];
         for text in &self.ram {
@@ -207,37 +201,19 @@ impl ProgramArgs {
         }
         let sides = sides.into_iter().zip(runs).map(|(side, runs)| Measurement::of(side, runs)).collect();
         let measured = Measured { command: self.words(), wanted_bytes, sides };
-        self.export(&measured, print::table, print::csv, print::svg)
+        self.export(&measured, print::table)
     }
 
-    /// Writes what was measured wherever it is wanted.
-    fn export<T: Serialize>(
-        &self,
-        measured: &T,
-        table: fn(&T) -> String,
-        csv: fn(&T) -> String,
-        svg: fn(&T) -> String,
-    ) -> Result<()> {
-        let mut is_printed = false;
-        let mut write = |path: &PathBuf, text: String| {
-            if path.as_os_str() == "-" {
-                is_printed = true;
-                print!("{text}");
-                return Ok(());
+    /// Prints what was measured, or writes it to a file.
+    fn export<T: Serialize>(&self, measured: &T, table: fn(&T) -> String) -> Result<()> {
+        let json = serde_json::to_string_pretty(measured)? + "\n";
+        match &self.json {
+            Some(path) if path.as_os_str() == "-" => print!("{json}"),
+            Some(path) => {
+                std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+                print!("{}", table(measured));
             }
-            std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-        };
-        if let Some(path) = &self.json {
-            write(path, serde_json::to_string_pretty(measured)? + "\n")?;
-        }
-        if let Some(path) = &self.csv {
-            write(path, csv(measured))?;
-        }
-        if let Some(path) = &self.svg {
-            write(path, svg(measured))?;
-        }
-        if !is_printed {
-            print!("{}", table(measured));
+            None => print!("{}", table(measured)),
         }
         Ok(())
     }

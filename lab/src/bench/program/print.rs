@@ -1,9 +1,8 @@
-//! The table, its columns as CSV, and the bars.
+//! The table.
 
 use std::fmt::Write;
 
 use super::{Kind, Measured, Measurement};
-use crate::drawing::{Bars, BLUE, GREY, RED};
 use program::size::Size;
 
 /// The table.
@@ -65,79 +64,4 @@ pub(super) fn table(measured: &Measured) -> String {
         }
     }
     text
-}
-
-/// A line for each side, as people's tools expect it.
-pub(super) fn csv(measured: &Measured) -> String {
-    let mut text =
-        "command,wanted_bytes,side,ram_bytes,limit_bytes,runs,mean,stddev,median,min,max,outliers,user,\
-                    system,pages_in,pages_out,ratio,peak_bytes,disk_written_bytes,is_same\n"
-            .to_owned();
-    for side in &measured.sides {
-        let (time, run) = (&side.statistics, side.median_run());
-        let _ = writeln!(
-            text,
-            "{},{},{},{},{},{},{:.4},{:.4},{:.4},{:.4},{:.4},{},{:.3},{:.3},{},{},{:.3},{},{},{}",
-            quoted(&measured.command),
-            measured.wanted_bytes,
-            side.side.name,
-            side.side.ram_bytes,
-            side.side.limit_bytes,
-            side.runs.len(),
-            time.mean_seconds,
-            time.deviation_seconds,
-            time.median_seconds,
-            time.min_seconds,
-            time.max_seconds,
-            time.outliers.len(),
-            run.outcome.user_seconds,
-            run.outcome.system_seconds,
-            run.pages_in,
-            run.pages_out,
-            run.ratio,
-            run.peak_bytes,
-            run.disk_written_bytes,
-            side.runs.iter().all(|run| run.is_same),
-        );
-    }
-    text
-}
-
-/// The mean times as bars.
-pub(super) fn svg(measured: &Measured) -> String {
-    let mut bars = Bars::new(&measured.command);
-    for side in &measured.sides {
-        let time = &side.statistics;
-        let shown = format!("{:.2} ± {:.2} s", time.mean_seconds, time.deviation_seconds);
-        bars.bar(&side.side.title(), time.mean_seconds, &shown, colour(side.side.kind));
-    }
-    bars.svg()
-}
-
-/// A colour for each side.
-pub(super) fn colour(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Bare => GREY,
-        Kind::Uzswap => RED,
-        Kind::Kernel => BLUE,
-    }
-}
-
-/// A field of CSV (RFC 4180).
-pub(super) fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_with_commas_and_quotes_are_quoted() {
-        assert_eq!(quoted("sort big"), "sort big");
-        assert_eq!(quoted("awk '{print $1, \"x\"}'"), "\"awk '{print $1, \"\"x\"\"}'\"");
-    }
 }

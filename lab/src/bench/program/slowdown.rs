@@ -8,8 +8,7 @@ use serde::Serialize;
 
 use super::outcome::Outcome;
 use super::statistics::median;
-use super::{print, say, search, Kind, ProgramArgs, Run, Side, RAM_BYTES_MIN};
-use crate::drawing::Bars;
+use super::{say, search, Kind, ProgramArgs, Run, Side, RAM_BYTES_MIN};
 use program::size::Size;
 
 /// The search ends within this part of what the program wants.
@@ -160,50 +159,6 @@ pub(super) fn table(found: &Found) -> String {
         };
     }
     text
-}
-
-/// A line for each attempt.
-pub(super) fn csv(found: &Found) -> String {
-    let mut text = "command,wanted_bytes,slowdown,side,limit_bytes,peak_bytes,bare_seconds,seconds,pages_in,\
-                    is_same,is_within,is_least\n"
-        .to_owned();
-    for side in &found.sides {
-        for attempt in &side.attempts {
-            let is_least = side.least.as_ref().is_some_and(|least| least.limit_bytes == attempt.limit_bytes);
-            let _ = writeln!(
-                text,
-                "{},{},{},{},{},{},{:.4},{:.4},{},{},{},{is_least}",
-                print::quoted(&found.command),
-                found.wanted_bytes,
-                found.slowdown,
-                side.name,
-                attempt.limit_bytes,
-                attempt.peak_bytes,
-                attempt.bare_seconds,
-                attempt.seconds,
-                attempt.pages_in,
-                attempt.is_same,
-                attempt.is_within,
-            );
-        }
-    }
-    text
-}
-
-/// The least memory as bars, beside what is wanted.
-pub(super) fn svg(found: &Found) -> String {
-    let mut bars = Bars::new(&format!("{}: within {:.0} % of bare", found.command, found.slowdown * 100.0));
-    let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let mut bar = |kind: Kind, name: &str, bytes: u64| {
-        bars.bar(name, mebibytes(bytes), &Size::from(bytes).to_string(), print::colour(kind));
-    };
-    bar(Kind::Bare, "wanted", found.wanted_bytes);
-    for side in &found.sides {
-        if let Some(least) = &side.least {
-            bar(side.kind, side.name, least.peak_bytes);
-        }
-    }
-    bars.svg()
 }
 
 #[cfg(test)]

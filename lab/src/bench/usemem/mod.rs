@@ -17,7 +17,6 @@ mod data;
 mod drive;
 pub mod job;
 mod managed;
-mod plot;
 mod print;
 mod ratios;
 pub mod task;
@@ -31,7 +30,6 @@ use std::path::PathBuf;
 use anyhow::{bail, ensure, Context, Result};
 use serde::Serialize;
 
-use crate::drawing;
 use program::run::SwapArguments;
 use program::run::RAM_BYTES_MIN;
 use program::size::{self, Amount, Size};
@@ -42,7 +40,7 @@ use program::size::{self, Amount, Size};
   uzswap-lab bench usemem                                        a job of 1 GiB in 512 MiB
   uzswap-lab bench usemem --tasks 4 --size 512M --ram 1G --json
   uzswap-lab bench usemem --size 1500M --pages heap.pages        pages of a live process, captured
-  sudo uzswap-lab bench usemem --pages heap.pages --versus kernel-zswap=lz4 --plot heap.svg
+  sudo uzswap-lab bench usemem --pages heap.pages --versus kernel-zswap=lz4
   sudo uzswap-lab bench usemem --random --swap 4G --versus kernel-swap
 
 Throughput is the sum of the tasks' rates, in 10^6 bytes a second. A touch is one byte read, at a random place; then \
@@ -79,9 +77,6 @@ pub struct UsememArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Draw throughput, latency, time and memory as bars into this SVG file
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
 }
 
 /// What is to be measured.
@@ -147,8 +142,6 @@ impl UsememArgs {
     pub fn run(&self) -> Result<()> {
         let plan = self.plan()?;
         let progress = Progress::new();
-        // What cannot be written is better known before everything is measured.
-        let plot_file = self.plot.as_deref().map(drawing::create).transpose()?;
         if let Some(versus) = &self.versus {
             versus.check()?;
         }
@@ -163,10 +156,6 @@ impl UsememArgs {
         };
         let ratios =
             kernel_zswap.as_ref().map_or_else(BTreeMap::new, |kernel| ratios::ratios(&managed, kernel));
-        if let Some(mut file) = plot_file {
-            let svg = plot::svg(&plan, &managed, kernel_zswap.as_ref());
-            file.write_all(svg.as_bytes()).context("cannot write the plot")?;
-        }
         let mut out = std::io::stdout().lock();
         if self.json {
             let result = Outcome {
@@ -275,7 +264,6 @@ mod tests {
             data: data::DataArguments::default(),
             versus: None,
             json: false,
-            plot: None,
         }
     }
 

@@ -23,7 +23,7 @@ impl Min {
         let mut seen = vec![NEVER; references.pages()];
         for (at, event) in references.events().iter().enumerate().rev() {
             match *event {
-                Event::Use { page, .. } => next[at] = std::mem::replace(&mut seen[page as usize], at as u32),
+                Event::Use(page) => next[at] = std::mem::replace(&mut seen[page as usize], at as u32),
                 Event::Drop { first, end } => seen[first as usize..end as usize].fill(NEVER),
             }
         }

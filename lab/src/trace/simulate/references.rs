@@ -3,19 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::policy::BLOCK_PAGES;
-use crate::trace::{Kind, Reference};
+use replacement::policy::BLOCK_PAGES;
+use replacement::trace::Reference;
 
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A page is used.
-    Use {
-        /// Its number.
-        page: u32,
-        /// Whether it is written.
-        write: bool,
-    },
+    /// A page, by its number, is used.
+    Use(u32),
     /// Pages are given back: `first..end`.
     Drop {
         /// The first page.
@@ -41,7 +36,7 @@ impl References {
         let mut last = HashMap::new();
         for (at, reference) in trace.iter().enumerate() {
             last.insert(reference.process, at);
-            if reference.kind != Kind::Discard {
+            if reference.discarded == 0 {
                 blocks.insert((reference.process, block_of(reference.page)), 0u32);
             }
         }
@@ -51,9 +46,9 @@ impl References {
         let mut events = Vec::with_capacity(trace.len());
         for (at, reference) in trace.iter().enumerate() {
             let process = reference.process;
-            match reference.kind {
-                Kind::Discard => {
-                    let end = reference.page.saturating_add(reference.pages);
+            match reference.discarded {
+                1.. => {
+                    let end = reference.page.saturating_add(reference.discarded);
                     let range = (process, block_of(reference.page))..=(process, block_of(end));
                     for (&(_, block), &number) in blocks.range(range) {
                         let base = block * BLOCK_PAGES as u64;
@@ -65,10 +60,10 @@ impl References {
                         }
                     }
                 }
-                kind => {
+                0 => {
                     let number = blocks[&(process, block_of(reference.page))];
                     let page = number * BLOCK_PAGES as u32 + (reference.page % BLOCK_PAGES as u64) as u32;
-                    events.push(Event::Use { page, write: kind == Kind::Write });
+                    events.push(Event::Use(page));
                 }
             }
             if last[&process] == at {
@@ -89,7 +84,7 @@ impl References {
         let mut count = 0usize;
         for event in &references.events {
             match *event {
-                Event::Use { page, .. } => {
+                Event::Use(page) => {
                     count += usize::from(!std::mem::replace(&mut live[page as usize], true));
                     references.peak = references.peak.max(count);
                 }
@@ -132,26 +127,18 @@ mod tests {
 
     #[test]
     fn pages_are_numbered_by_address_and_dropped_where_they_are() {
-        let reference =
-            |kind, process, page, pages| Reference { kind, process, thread: 0, page, pages, time_ns: 0 };
-        let trace = [
-            reference(Kind::Write, 1, 1000, 1),
-            reference(Kind::Read, 2, 17, 1),
-            reference(Kind::Read, 1, 5, 1),
-            reference(Kind::Discard, 1, 4, 997),
-            reference(Kind::Read, 1, 1001, 1),
-        ];
+        let trace = [(1, 1000, 0), (2, 17, 0), (1, 5, 0), (1, 4, 997), (1, 1001, 0)]
+            .map(|(process, page, discarded)| Reference { process, page, discarded });
         let references = References::new(&trace);
-        let read = |page| Event::Use { page, write: false };
         assert_eq!(
             references.events(),
             [
-                Event::Use { page: 16 + 8, write: true },
-                read(32 + 1),
+                Event::Use(16 + 8),
+                Event::Use(32 + 1),
                 Event::Drop { first: 32, end: 48 },
-                read(5),
+                Event::Use(5),
                 Event::Drop { first: 4, end: 16 + 9 },
-                read(16 + 9),
+                Event::Use(16 + 9),
                 Event::Drop { first: 0, end: 32 },
             ]
         );

@@ -1,19 +1,19 @@
 //! Plays traces under replacement policies.
 //!
-//! Every policy has the same memory, in pages. What differs is what it sees: the pager's, and what
-//! it was before, see faults and evictions alone; LRU, CLOCK, the kernel's two lists and LIRS see
-//! every use, as hardware and simulations do; MIN sees the future, and is the bound for all.
+//! Every policy has the same memory, in pages. What differs is what it sees: the pager's sees faults
+//! and evictions alone; LRU and the kernel's two lists see every use, as hardware and simulations
+//! do; MIN sees the future, and is the bound for all.
 
-mod clock;
-mod lirs;
 mod list;
+mod lru;
 mod min;
 mod pager;
-mod plain;
-mod string;
+mod references;
+#[cfg(test)]
+mod shapes;
 mod two_lists;
 
-pub use string::{Event, References};
+pub use references::{Event, References};
 
 /// A policy in a simulated memory.
 pub trait Replacement {
@@ -51,8 +51,7 @@ pub struct Outcome {
 }
 
 /// The policies there are, by name.
-pub const POLICIES: [&str; 9] =
-    ["pager", "tracking", "block-clock", "fifo", "clock", "lru", "kernel", "lirs", "min"];
+pub const POLICIES: [&str; 5] = ["pager", "tracking", "lru", "kernel", "min"];
 
 /// A policy by name, for a memory of so many pages; `None` when there is none of that name.
 pub fn policy<'a>(name: &str, references: &'a References, pages: usize) -> Option<Box<dyn Replacement + 'a>> {
@@ -60,12 +59,8 @@ pub fn policy<'a>(name: &str, references: &'a References, pages: usize) -> Optio
     Some(match name {
         "pager" => Box::new(pager::Pager::new(references, pages)),
         "tracking" => Box::new(pager::Pager::tracking(references, pages)),
-        "block-clock" => Box::new(clock::BlockClock::new(references, pages)),
-        "fifo" => Box::new(plain::Plain::new(count, pages, plain::Kind::Fifo)),
-        "clock" => Box::new(plain::Plain::new(count, pages, plain::Kind::Clock)),
-        "lru" => Box::new(plain::Plain::new(count, pages, plain::Kind::Lru)),
+        "lru" => Box::new(lru::Lru::new(count, pages)),
         "kernel" => Box::new(two_lists::TwoLists::new(count, pages)),
-        "lirs" => Box::new(lirs::Lirs::new(count, pages)),
         "min" => Box::new(min::Min::new(references, pages)),
         _ => return None,
     })
@@ -77,7 +72,7 @@ pub fn play(references: &References, policy: &mut dyn Replacement) -> Outcome {
     let mut outcome = Outcome::default();
     for (at, event) in references.events().iter().enumerate() {
         match *event {
-            Event::Use { page, .. } => {
+            Event::Use(page) => {
                 outcome.uses += 1;
                 if policy.has(page) {
                     policy.hit(page, at);

@@ -1,15 +1,20 @@
-//! The pager's policy, [`crate::policy`], with the pager's hand.
+//! The pager's policy, [`replacement::policy`], with the pager's hand.
 
-use super::clock::{place, Hand};
 use super::{References, Replacement};
-use crate::policy::{History, Leaps, Policy, Returned, BLOCK_PAGES};
+use replacement::policy::{History, Leaps, Policy, Returned, BLOCK_PAGES};
+
+/// Block and bit of a page.
+fn place(page: u32) -> (usize, usize) {
+    (page as usize / BLOCK_PAGES, page as usize % BLOCK_PAGES)
+}
 
 /// The pager.
 pub struct Pager {
     policy: Policy,
     histories: Vec<History>,
     present: Vec<u16>,
-    hand: Hand,
+    /// The block that the hand looks at next.
+    hand: usize,
     leaps: Leaps,
     /// The block before.
     last: usize,
@@ -46,7 +51,7 @@ impl Pager {
             policy: Policy::new(pages as u64),
             histories: (0..blocks).map(|_| History::default()).collect(),
             present: vec![0; blocks],
-            hand: Hand::new(),
+            hand: 0,
             leaps: Leaps::default(),
             last: 0,
             count: 0,
@@ -120,7 +125,11 @@ impl Replacement for Pager {
     fn admit(&mut self, page: u32, first_touch: bool, _at: usize) {
         let mut fruitless = 0;
         while self.count >= self.pages {
-            let block = self.hand.next(&self.present);
+            let block = self.hand;
+            self.hand = (block + 1) % self.present.len();
+            if self.present[block] == 0 {
+                continue;
+            }
             if block <= self.last {
                 self.leaps.round();
             }
