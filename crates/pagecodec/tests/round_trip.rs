@@ -339,3 +339,78 @@ fn only_what_was_planned_is_written() {
         assert!(failed.is_err(), "{isa}: wrote after a failed plan");
     }
 }
+
+/// An object put together by hand from the description in `docs/formats/t16.md`.
+#[test]
+fn an_object_by_hand() {
+    let mut object = Vec::new();
+    // Two exact templates (tags 1, 2), two prefix templates (tags 10, 11; 11 rotated), two wide
+    // ones (12, 13; 12 rotated). Exact 1 is coded by prefix 10, exact 2 is raw. High halves: 10 ->
+    // 1, 13 -> 2, others zero.
+    let kinds: u64 = 2 // exact
+        | 10 << 4 // exact 1: as tag 10
+        | 15 << 8 // exact 2: raw
+        | 1 << 40 // tag 10: high half 1
+        | 8 << 44 // tag 11: rotated, no high half
+        | 8 << 48 // tag 12: rotated, no high half
+        | 2 << 52 // tag 13: high half 2
+        | 2 << 56 // prefix
+        | 2 << 60 // wide
+        | 1 << 62; // version
+    object.extend(kinds.to_le_bytes());
+    // A: exact 1, then words 3, 4, 5, 6; B: words 5, 6; one reference; two high halves.
+    object.extend((5u32 | 2 << 10 | 1 << 20 | 2 << 29).to_le_bytes());
+    // Lines 0 and 1 are distinct, the others repeat line 1.
+    object.extend(0b11u64.to_le_bytes());
+    object.extend(0x7f12u32.to_le_bytes());
+    object.extend(0x5555u32.to_le_bytes());
+    object.extend(0x3456u16.to_le_bytes()); // middle of tag 10
+    object.extend(0u16.to_le_bytes()); // middle of tag 11
+    for a in [0x0008u16, 0x1111, 0x2222, 0x3333, 0x4444] {
+        object.extend(a.to_le_bytes());
+    }
+    for b in [0xbbbbu16, 0xcccc] {
+        object.extend(b.to_le_bytes());
+    }
+    object.extend(0xdead_beef_0123_4567u64.to_le_bytes()); // exact 2
+    object.extend(0x8877_6655_4433_2211u64.to_le_bytes()); // word 7 of line 0
+    object.push(1); // the reference: raw word 1
+    object.extend([1; 62]); // lines 2 to 63
+    object.extend(0xfdcb_a210u32.to_le_bytes()); // words 0 to 7: tags 0, 1, 2, 10, 11, 12, 13, 15
+    object.extend(0x0000_000eu32.to_le_bytes());
+    // The second line has a reference, but all its repeats would have one, too: they take tags
+    // without literals.
+    let at = object.len() - 4;
+    let mut expected = [0u8; 4096];
+    let words = expected.as_chunks_mut::<8>().0;
+    let line = [
+        0u64,
+        0x0000_7f12_3456_0008,
+        0xdead_beef_0123_4567,
+        0x0000_7f12_3456_1111,
+        0x0000_2222_0000_0000,
+        0xbbbb_3333_0000_0000,
+        0x0000_5555_cccc_4444,
+        0x8877_6655_4433_2211,
+    ];
+    for (slot, word) in words.iter_mut().zip(line) {
+        *slot = word.to_le_bytes();
+    }
+    let mut back = [0; 4096];
+    for isa in Isa::available() {
+        // 63 references are needed for 63 lines with one each, and there is one.
+        assert_eq!(t16::decode(isa, &object, &mut back), Err(t16::Damaged), "{isa}");
+    }
+    // Three distinct lines instead: the third is empty and repeated.
+    let mut object = object[..at - 62 - 4].to_vec();
+    object[12] = 0b111;
+    object.extend([2; 61]);
+    object.extend(0xfdcb_a210u32.to_le_bytes());
+    object.extend(0x0000_000eu32.to_le_bytes());
+    object.extend(0x0000_0000u32.to_le_bytes());
+    words[8] = line[7].to_le_bytes();
+    for isa in Isa::available() {
+        assert_eq!(t16::decode(isa, &object, &mut back), Ok(()), "{isa}");
+        assert!(back == expected, "{isa}");
+    }
+}

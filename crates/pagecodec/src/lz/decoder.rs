@@ -42,19 +42,13 @@ pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damage
     assert!(isa.is_available(), "this machine lacks {isa}");
     let parts = Parts::of(object)?;
     match isa {
-        // SAFETY: the machine has the instructions (asserted above).
+        // SAFETY: the machine has the instructions (asserted above); AVX-512 is only available with
+        // them.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 if out.len() <= super::INPUT_MAX => unsafe {
-            if super::steps::are_far(parts.sequences) {
-                super::steps::decode(&parts, out)
-            } else {
-                super::window::decode(&parts, out)
-            }
+        Isa::Avx512 | Isa::Avx2 if out.len() <= super::INPUT_MAX => unsafe {
+            super::steps::decode(&parts, out)
         },
-        // SAFETY: as above; AVX-512 is only available with them.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 if out.len() <= super::INPUT_MAX => unsafe { super::steps::decode(&parts, out) },
-        // SAFETY: as above; AVX-512 is only available with them.
+        // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx2 => unsafe { decode_avx2(&parts, out) },
         _ => decode_portable(&parts, out),

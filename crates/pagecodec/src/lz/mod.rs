@@ -33,8 +33,6 @@ mod sample;
 mod steps;
 mod streams;
 mod walk;
-#[cfg(target_arch = "x86_64")]
-mod window;
 
 pub use breaks::{breaks, PLACES};
 pub use decoder::{decode, decode_with};

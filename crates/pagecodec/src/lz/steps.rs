@@ -21,8 +21,6 @@ const HALF: usize = STEP / 2;
 const GROUP: usize = 16;
 /// Sequences of an object that is not damaged, at most.
 const SEQUENCES_MAX: usize = INPUT_MAX / MATCH_MIN;
-/// Offsets below this one: what a match repeats may not have left the processor's store buffer yet.
-const NEAR: u16 = 32;
 /// Of so many sequences one has a match longer than a step, and steps copy two vectors of each
 /// match.
 const WIDE_ONE_IN: usize = 32;
@@ -98,18 +96,6 @@ struct Sums {
     matches: usize,
     /// Matches longer than a step.
     wide: usize,
-}
-
-/// Whether less than a fifth of the matches come from the last bytes, so that steps through memory
-/// take less time than those in registers ([`super::window`]): 0.84 of it where there are a tenth,
-/// 0.92 up to here, 1.2 and more beyond.
-///
-/// # Safety
-/// The machine must have AVX2.
-#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-pub(super) unsafe fn are_far(sequences: &[[u8; 2]]) -> bool {
-    let near = sequences.iter().map(|sequence| u16::from(u16::from_le_bytes(*sequence) & 0xfff < NEAR));
-    usize::from(near.fold(0, u16::wrapping_add)) < sequences.len().div_ceil(5)
 }
 
 /// Decodes the object of `parts` into `out`. Verdict and content are those of the portable decoder.
