@@ -19,7 +19,6 @@ use std::time::Instant;
 use acomp::{
     Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, MAX_BATCH, PAGE_SIZE,
 };
-use codecs::auto::{counts, Kind};
 use pagecodec::Isa;
 
 const PAGES_MAX: usize = 1024;
@@ -57,7 +56,8 @@ fn flush(bytes: &[u8]) -> bool {
     cfg!(target_arch = "x86_64") && !bytes.is_empty()
 }
 
-/// One pass in each direction over all pages, in batches of eight.
+/// One pass in each direction over all pages, in batches of eight. Returns how many pages have each
+/// form.
 fn pass(
     algorithm: &dyn Algorithm,
     context: &mut dyn Context,
@@ -65,7 +65,7 @@ fn pass(
     space: &mut [[u8; PAGE_SIZE]],
     cold: bool,
     best: &mut Measured,
-) {
+) -> Vec<u32> {
     let mut results: Vec<_> = pages.iter().map(|_| Ok(0)).collect();
     if cold {
         flush(pages.as_flattened());
@@ -115,14 +115,17 @@ fn pass(
         }
     }
     let decompress_ns = start.elapsed().as_nanos() as f64 / pages.len() as f64;
-    // As a store does with what it frees.
+    let mut forms = vec![0; algorithm.forms().len()];
     for (slot, len) in space.iter().zip(&results) {
         if let Ok(len) = len {
+            algorithm.count_forms(Object::whole(&slot[..*len]), 1, &mut forms);
+            // As a store does with what it frees.
             algorithm.forget(Object::whole(&slot[..*len]), 1);
         }
     }
     best.bytes = results.iter().map(|result| result.unwrap_or(PAGE_SIZE)).sum();
     best.keep_least(compress_ns, decompress_ns);
+    forms
 }
 
 /// What no compressor goes below.
@@ -156,14 +159,13 @@ fn report(name: &str, pages: &[Page], contexts: &mut [Contender], rounds: usize)
         }
         let mut best = vec![Measured::NONE; contexts.len()];
         let mut limit = Measured::NONE;
-        let before = counts();
+        let mut forms = vec![Vec::new(); contexts.len()];
         for _ in 0..rounds {
             pass_limit(pages, cold, &mut limit);
-            for ((algorithm, context), best) in contexts.iter_mut().zip(&mut best) {
-                pass(algorithm.as_ref(), context.as_mut(), pages, &mut space, cold, best);
+            for (((algorithm, context), best), forms) in contexts.iter_mut().zip(&mut best).zip(&mut forms) {
+                *forms = pass(algorithm.as_ref(), context.as_mut(), pages, &mut space, cold, best);
             }
         }
-        let after = counts();
         let set = if cold { "cold" } else { "warm" };
         let base = best[0];
         let line = |compressor: &str, ratio: &str, Measured { compress_ns, decompress_ns, .. }: Measured| {
@@ -178,14 +180,12 @@ fn report(name: &str, pages: &[Page], contexts: &mut [Contender], rounds: usize)
             line(algorithm.name(), &format!("{ratio:.3}"), measured);
         }
         line("limit", "", limit);
-        let named = Kind::ALL.map(|kind| (kind.name(), after.of(kind) - before.of(kind)));
-        let kinds = named.into_iter().chain([("refused", after.refused - before.refused)]);
-        let total: u64 = kinds.clone().map(|(_, count)| count).sum();
-        if !cold && total > 0 {
-            let shares = kinds.filter(|(_, count)| *count > 0);
-            let shares =
-                shares.map(|(kind, count)| format!(" {kind} {:.0}%", 100.0 * count as f64 / total as f64));
-            println!("{name:<20} {} pages:{}", pages.len(), shares.collect::<String>());
+        for ((algorithm, _), counts) in contexts.iter().zip(&forms).filter(|(_, counts)| counts.len() > 1) {
+            let shares = algorithm.forms().iter().zip(counts).filter(|(_, count)| **count > 0);
+            let shares = shares.map(|(form, count)| {
+                format!(" {form} {:.0}%", 100.0 * f64::from(*count) / pages.len() as f64)
+            });
+            println!("{name:<20} {} {} pages:{}", algorithm.name(), pages.len(), shares.collect::<String>());
         }
     }
 }

@@ -38,15 +38,3 @@ pub(crate) unsafe extern "C" fn free(at: *mut c_void) {
     // SAFETY: allocated with this layout.
     unsafe { dealloc(start, layout(size).expect("it was valid")) };
 }
-
-/// zlib's shape of malloc.
-pub(crate) extern "C" fn zalloc(_: *mut c_void, items: u32, size: u32) -> *mut c_void {
-    // SAFETY: `malloc` has no precondition.
-    unsafe { malloc(items as usize * size as usize) }
-}
-
-/// zlib's shape of free.
-pub(crate) extern "C" fn zfree(_: *mut c_void, at: *mut c_void) {
-    // SAFETY: zlib gives back what `zalloc` gave.
-    unsafe { free(at) }
-}

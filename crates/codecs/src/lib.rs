@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `none` | pages as they are |
 //! | `lz4`, `lz4:ACCEL` | LZ4 blocks |
-//! | `zstd`, `zstd:LEVEL`, `zstd:dict=FILE`, `zstd:LEVEL,dict=FILE` | Zstandard frames without magic number; negative levels too |
+//! | `zstd`, `zstd:LEVEL` | Zstandard frames without magic number; negative levels too |
 //! | `deflate`, `deflate:LEVEL` | raw DEFLATE with a window of 4 KiB |
 //! | `auto` | the default: chooses a form for each page |
 //! | `t16` | the page codec of `pagecodec` |
@@ -22,8 +22,6 @@ pub mod auto;
 mod c_heap;
 #[cfg(feature = "deflate")]
 pub mod deflate;
-#[cfg(feature = "zstd")]
-pub mod dictionary;
 mod forced;
 mod heap;
 pub mod lz4;

@@ -1,18 +1,16 @@
 //! T16 behind [`acomp`]: the page codec of `pagecodec`, in batches of eight.
 //!
-//! A unit of one page is one T16 object. A unit of several pages is their objects one after the
-//! other, led by a table of 16-bit lengths; a page that does not shrink stands there whole, with
-//! length 4096.
+//! A unit of one page is one T16 object; [`crate::unit`] has those of several pages.
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Page, Registry, UnitError,
-    UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
+    MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
 };
 use pagecodec::t16::{self, EncodeError, Encoder};
 use pagecodec::Isa;
 
 use crate::forced;
-use crate::unit::{decompress_pages, LEN};
+use crate::unit;
 
 /// Adds the family `t16` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
@@ -52,32 +50,10 @@ struct T16Context {
     bounce: Box<[u8]>,
 }
 
-impl T16Context {
-    /// A unit of several pages.
-    fn compress_pages(&mut self, pages: &[&Page], output: &mut [u8]) -> UnitResult {
-        let mut at = LEN * pages.len();
-        for (number, page) in pages.iter().enumerate() {
-            let room = output.get_mut(at..).ok_or(UnitError::NoSpace)?;
-            let room_len = room.len().min(PAGE_SIZE - 1);
-            let len = match self.encoder.encode(page, &mut room[..room_len]) {
-                Ok(len) => len,
-                Err(_) => {
-                    room.get_mut(..PAGE_SIZE).ok_or(UnitError::NoSpace)?.copy_from_slice(*page);
-                    PAGE_SIZE
-                }
-            };
-            output[LEN * number..LEN * (number + 1)].copy_from_slice(&(len as u16).to_le_bytes());
-            at += len;
-        }
-        Ok(at)
-    }
-}
-
 impl Context for T16Context {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
         request.assert_valid();
-        let pages_per_unit = request.unit_size / PAGE_SIZE;
-        if pages_per_unit == 1 {
+        if request.unit_size == PAGE_SIZE {
             let mut results = [Err(EncodeError::NoSpace(0)); MAX_BATCH];
             let results = &mut results[..request.pages.len()];
             self.encoder.encode_batch(request.pages, request.outputs, results);
@@ -86,44 +62,22 @@ impl Context for T16Context {
             }
             return;
         }
-        let units = request.pages.chunks(pages_per_unit);
-        for ((pages, output), result) in units.zip(request.outputs.iter_mut()).zip(request.results.iter_mut())
-        {
-            *result = match pages {
-                [page] => self.encoder.encode(page, output).map_err(|_| UnitError::NoSpace),
-                pages => self.compress_pages(pages, output),
-            };
-        }
+        let encode = |page: &Page, _: &Page, output: &mut [u8]| {
+            self.encoder.encode(page, output).map_err(|_| UnitError::NoSpace)
+        };
+        unit::compress(request, encode, |_, _| ());
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
-        request.assert_valid();
-        for (at, (output, result)) in request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate() {
-            if let Some(next) = request.objects.get(at + 1) {
-                t16::prefetch(next.head);
-                t16::prefetch(next.tail);
-            }
-            let object = &request.objects[at];
-            if object.len() > self.bounce.len() {
-                *result = Err(UnitError::Failed);
-                continue;
-            }
-            let bytes = object.linear(&mut self.bounce);
-            *result = match output.as_chunks_mut::<PAGE_SIZE>() {
-                ([page], []) => t16::decode(self.isa, bytes, page).map_err(|_| UnitError::Failed),
-                (pages, []) => decompress_pages(bytes, pages, |bytes, page| {
-                    t16::decode(self.isa, bytes, page).map_err(|_| UnitError::Failed)
-                }),
-                _ => Err(UnitError::Failed),
-            }
-            .map(|()| output.len());
-        }
+        unit::decompress(request, &mut self.bounce, |bytes, page| {
+            t16::decode(self.isa, bytes, page).map_err(|_| UnitError::Failed)
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use acomp::Object;
+    use acomp::{Object, UnitResult};
 
     use std::sync::Arc;
 

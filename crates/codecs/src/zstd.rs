@@ -1,8 +1,8 @@
 //! Zstandard by the reference library, all state in fixed workspaces.
 //!
-//! An object is one frame without magic number, checksum, content size and dictionary number: the
-//! header is two bytes (<https://www.rfc-editor.org/rfc/rfc8878>, section 3.1.1). Prepend `28 b5 2f
-//! fd` for other decoders.
+//! An object is one frame without magic number, checksum and content size: the header is two bytes
+//! (<https://www.rfc-editor.org/rfc/rfc8878>, section 3.1.1). Prepend `28 b5 2f fd` for other
+//! decoders.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -14,7 +14,6 @@ use acomp::{
 };
 use zstd_sys as sys;
 
-use crate::dictionary::Dictionary;
 use crate::heap::Workspace;
 
 /// Logarithm of the hash table's entries, of four bytes each, in the strategy with one table. For
@@ -26,79 +25,43 @@ const HASH_LOG_MAX: c_int = 13;
 /// What the library itself takes when no level is named.
 const LEVEL_DEFAULT: c_int = 3;
 
-/// Adds the family `zstd` to `registry`. Its parameters are the level, negative ones included, and
-/// a dictionary file.
+/// Adds the family `zstd` to `registry`. Its parameter is the level, negative ones included.
 pub fn register(registry: &mut Registry) {
-    registry.register("zstd", "zstd[:LEVEL|:dict=FILE|:LEVEL,dict=FILE]", |parameter| {
-        let Some(parameter) = parameter else {
-            return Ok(Arc::new(Zstd { name: "zstd".into(), level: LEVEL_DEFAULT, dictionary: None }));
+    registry.register("zstd", "zstd[:LEVEL]", |parameter| {
+        // SAFETY: no arguments.
+        let (min, max) = unsafe { (sys::ZSTD_minCLevel(), sys::ZSTD_maxCLevel()) };
+        let level = match parameter.map(str::parse) {
+            None | Some(Ok(0)) => LEVEL_DEFAULT,
+            Some(Ok(level)) if (min..=max).contains(&level) => level,
+            Some(_) => return Err(format!("the level is {min} to {max}, not {:?}", parameter.unwrap_or(""))),
         };
-        let (mut level, mut dictionary) = (LEVEL_DEFAULT, None);
-        let mut name = "zstd".to_owned();
-        for part in parameter.split(',') {
-            let separator = if name == "zstd" { ':' } else { ',' };
-            if let Some(path) = part.strip_prefix("dict=") {
-                // The name is good anywhere, not only in the directory that is current now.
-                let whole = std::path::absolute(path).map_err(|error| format!("{path}: {error}"))?;
-                name += &format!("{separator}dict={}", whole.display());
-                dictionary = Some(std::fs::read(path).map_err(|error| format!("{path}: {error}"))?);
-            } else {
-                name += &format!("{separator}{part}");
-                // SAFETY: no arguments.
-                let (min, max) = unsafe { (sys::ZSTD_minCLevel(), sys::ZSTD_maxCLevel()) };
-                level = match part.parse() {
-                    Ok(0) => LEVEL_DEFAULT,
-                    Ok(level) if (min..=max).contains(&level) => level,
-                    _ => return Err(format!("the level is {min} to {max}, not {part:?}")),
-                };
-            }
-        }
-        let zstd = Zstd { name, level, dictionary: None };
-        match dictionary {
-            None => Ok(Arc::new(zstd)),
-            Some(bytes) => Ok(Arc::new(zstd.with_dictionary(bytes)?)),
-        }
+        let name = parameter.map_or_else(|| "zstd".to_owned(), |parameter| format!("zstd:{parameter}"));
+        Ok(Arc::new(Zstd { name, level }))
     });
-}
-
-/// The algorithm `zstd` at a level, with a dictionary that was trained on pages like those to come.
-///
-/// # Errors
-/// When the library does not take the dictionary, or the level is none.
-pub fn with_dictionary(name: &str, level: i32, dictionary: Vec<u8>) -> Result<Arc<dyn Algorithm>, String> {
-    Ok(Arc::new(Zstd { name: name.to_owned(), level, dictionary: None }.with_dictionary(dictionary)?))
 }
 
 struct Zstd {
     name: String,
     level: c_int,
-    dictionary: Option<Arc<Dictionary>>,
 }
 
 impl Zstd {
-    fn with_dictionary(mut self, bytes: Vec<u8>) -> Result<Self, String> {
-        self.dictionary = Some(Arc::new(Dictionary::new(bytes, self.level)?));
-        Ok(self)
-    }
-
     /// What to set for units of `unit_size` and below in place of the library's choice.
     fn hash_log(&self, unit_size: usize) -> Option<c_int> {
         // SAFETY: plain figures in, plain figures out.
         let chosen = unsafe { sys::ZSTD_getCParams(self.level, unit_size as u64, 0) };
         let is_fast = chosen.strategy == sys::ZSTD_strategy::ZSTD_fast;
-        // A dictionary brings its own.
-        (self.dictionary.is_none() && is_fast && chosen.hashLog > HASH_LOG_MAX as u32).then_some(HASH_LOG_MAX)
+        (is_fast && chosen.hashLog > HASH_LOG_MAX as u32).then_some(HASH_LOG_MAX)
     }
 
     /// Bytes of state for units up to `unit_size`, and any below.
     fn state_bytes(&self, unit_size: usize) -> usize {
-        let dictionary_bytes = self.dictionary.as_ref().map_or(0, |dictionary| dictionary.len());
         let mut bytes = 0;
         let mut unit = PAGE_SIZE;
         while unit <= unit_size {
             // SAFETY: plain figures in, plain figures out.
             let estimate = unsafe {
-                let mut parameters = sys::ZSTD_getCParams(self.level, unit as u64, dictionary_bytes);
+                let mut parameters = sys::ZSTD_getCParams(self.level, unit as u64, 0);
                 if self.hash_log(unit_size).is_some() {
                     parameters.hashLog = parameters.hashLog.min(HASH_LOG_MAX as u32);
                 }
@@ -107,8 +70,7 @@ impl Zstd {
             bytes = bytes.max(estimate);
             unit *= 2;
         }
-        // The estimate has no dictionary in mind; a page more is more than attaching one takes.
-        bytes + PAGE_SIZE
+        bytes
     }
 }
 
@@ -151,22 +113,10 @@ impl Algorithm for Zstd {
         bad |= set(sys::ZSTD_cParameter::ZSTD_c_experimentalParam2, magicless as c_int);
         // SAFETY: as for the compression state.
         bad |= is_error(unsafe { sys::ZSTD_DCtx_setFormat(decompressor.as_ptr(), magicless) });
-        if let Some(dictionary) = &self.dictionary {
-            // SAFETY: the codec keeps the dictionary as long as the states that refer to it.
-            bad |= is_error(unsafe { sys::ZSTD_CCtx_refCDict(compressor.as_ptr(), dictionary.compress()) });
-            // SAFETY: as above.
-            bad |=
-                is_error(unsafe { sys::ZSTD_DCtx_refDDict(decompressor.as_ptr(), dictionary.decompress()) });
-        }
         if bad {
             return Err(refused("the library refused a parameter"));
         }
-        let mut codec = Codec {
-            compressor,
-            decompressor,
-            _states: [compress_state, decompress_state],
-            _dictionary: self.dictionary.clone(),
-        };
+        let mut codec = Codec { compressor, decompressor, _states: [compress_state, decompress_state] };
         codec.try_out(unit_size).map_err(|error| refused(&format!("a first unit failed: {error}")))?;
         Ok(Box::new(Software::for_units(codec, unit_size)))
     }
@@ -181,11 +131,9 @@ struct Codec {
     compressor: NonNull<sys::ZSTD_CCtx>,
     decompressor: NonNull<sys::ZSTD_DCtx>,
     _states: [Workspace; 2],
-    _dictionary: Option<Arc<Dictionary>>,
 }
 
-// SAFETY: the states lie in the workspaces that go along, and the dictionary is shared and
-// immutable.
+// SAFETY: the states lie in the workspaces that go along.
 unsafe impl Send for Codec {}
 
 impl Codec {

@@ -3,9 +3,9 @@
 
 mod pages;
 
-use acomp::{CompressRequest, Context, DecompressRequest, Object, Page, Registry, MAX_BATCH, PAGE_SIZE};
+use acomp::{Context, Page, MAX_BATCH, PAGE_SIZE};
 use pages::broad::{classes, mix, seed, Class, MIXES};
-use pages::Random;
+use pages::{algorithm, compress, decompress, Random};
 use proptest::prelude::*;
 
 /// Pages of a class.
@@ -16,28 +16,13 @@ const FIRST: usize = 64;
 const PERCENT: usize = 102;
 
 fn context(name: &str) -> Box<dyn Context> {
-    let mut registry = Registry::new();
-    codecs::register_all(&mut registry);
-    registry.find(name).expect("registered").context().expect("memory")
+    algorithm(name).context().expect("memory")
 }
 
 /// Bytes that `pages` take; a page that is given up takes all of its own.
 fn size(context: &mut dyn Context, pages: &[Page]) -> usize {
-    let mut space = [[0u8; PAGE_SIZE]; MAX_BATCH];
-    let mut total = 0;
-    for batch in pages.chunks(MAX_BATCH) {
-        let sources: Vec<&Page> = batch.iter().collect();
-        let mut outputs: Vec<&mut [u8]> = space[..batch.len()].iter_mut().map(|slot| &mut slot[..]).collect();
-        let mut results = [Ok(0); MAX_BATCH];
-        context.compress(&mut CompressRequest {
-            pages: &sources,
-            unit_size: PAGE_SIZE,
-            outputs: &mut outputs,
-            results: &mut results[..batch.len()],
-        });
-        total += results[..batch.len()].iter().map(|result| result.unwrap_or(PAGE_SIZE)).sum::<usize>();
-    }
-    total
+    let batches = pages.chunks(MAX_BATCH).flat_map(|batch| compress(context, batch, PAGE_SIZE));
+    batches.map(|object| object.map_or(PAGE_SIZE, |object| object.len())).sum()
 }
 
 /// Mean bytes of a page by `auto` and by LZ4, without the `first` pages, if there are more than
@@ -120,26 +105,13 @@ proptest! {
 fn returns(pages: &[Page]) {
     let mut auto = context("auto");
     for batch in pages.chunks(MAX_BATCH) {
-        let mut space = [[0u8; PAGE_SIZE]; MAX_BATCH];
-        let sources: Vec<&Page> = batch.iter().collect();
-        let mut outputs: Vec<&mut [u8]> = space[..batch.len()].iter_mut().map(|slot| &mut slot[..]).collect();
-        let mut lens = [Ok(0); MAX_BATCH];
-        auto.compress(&mut CompressRequest {
-            pages: &sources,
-            unit_size: PAGE_SIZE,
-            outputs: &mut outputs,
-            results: &mut lens[..batch.len()],
-        });
-        for ((page, object), len) in batch.iter().zip(&space).zip(lens) {
-            let Ok(len) = len else { continue };
-            let mut back = [0x77; PAGE_SIZE];
-            let mut results = [Ok(0)];
-            auto.decompress(&mut DecompressRequest {
-                objects: &[Object::whole(&object[..len])],
-                outputs: &mut [&mut back],
-                results: &mut results,
-            });
-            assert!(results[0] == Ok(PAGE_SIZE) && back == *page, "kind {}", object[0]);
+        for (page, object) in batch.iter().zip(compress(auto.as_mut(), batch, PAGE_SIZE)) {
+            let Some(object) = object else { continue };
+            assert!(
+                decompress(auto.as_mut(), &object, PAGE_SIZE).as_deref() == Some(page),
+                "kind {}",
+                object[0]
+            );
         }
     }
 }

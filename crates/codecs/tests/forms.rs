@@ -2,16 +2,9 @@
 
 mod pages;
 
-use std::sync::Arc;
-
-use acomp::{Algorithm, CompressRequest, Object, Page, Registry, FORMS_MAX, PAGE_SIZE};
-use pages::{make, CLASSES};
-
-fn algorithm(name: &str) -> Arc<dyn Algorithm> {
-    let mut registry = Registry::new();
-    codecs::register_all(&mut registry);
-    registry.find(name).expect("registered")
-}
+use acomp::{Algorithm, CompressRequest, Object, Page, FORMS_MAX, PAGE_SIZE};
+use pagecodec::Isa;
+use pages::{algorithm, compress, make, CLASSES};
 
 fn class(name: &str, pages: usize) -> Vec<Page> {
     make(CLASSES.iter().find(|class| class.0 == name).expect(name), pages)
@@ -74,6 +67,25 @@ fn there_is_room_for_every_form() {
             let mut counts = vec![0; algorithm.forms().len()];
             algorithm.count_forms(Object::whole(&[255; 9][..pages]), pages, &mut counts);
             assert_eq!(counts.iter().sum::<u32>(), pages as u32, "{name}");
+        }
+    }
+}
+
+#[test]
+fn all_instruction_sets_write_the_same() {
+    let of = |names: &[&str]| names.iter().flat_map(|name| class(name, 1)).collect::<Vec<_>>();
+    let unit = of(&["objects", "random", "zero", "prose"]);
+    for (family, pages) in
+        [("auto", unit.clone()), ("t16h", unit), ("t16h", of(&["objects"])), ("t16h", of(&["prose"]))]
+    {
+        let object = |isa: Isa| {
+            let mut context = algorithm(&format!("{family}:{isa}")).context().expect("memory");
+            compress(context.as_mut(), &pages, pages.len() * PAGE_SIZE)
+        };
+        let portable = object(Isa::Portable);
+        assert!(portable[0].is_some());
+        for isa in Isa::available() {
+            assert!(object(isa) == portable, "{} pages of {family} by {isa}", pages.len());
         }
     }
 }

@@ -76,54 +76,6 @@ fn deflate_is_read_by_miniz() {
 }
 
 #[test]
-fn deflate_reaches_back_no_further_than_4_kib() {
-    // Noise that repeats after 4096 and after 8192 bytes. The first could be found, the second must
-    // not.
-    let mut random = Random(3);
-    let noise: Vec<Page> = (0..2).map(|_| page(3, &mut random)).collect();
-    let mut context = find("deflate:9").context().unwrap();
-    let far = [noise[0], noise[1], noise[0], noise[1]];
-    assert_eq!(compress(&mut *context, &far, 4 * PAGE_SIZE), Err(UnitError::NoSpace));
-    let mut near = [[0; PAGE_SIZE]; 2];
-    let bytes = near.as_flattened_mut();
-    bytes[..3000].copy_from_slice(&noise[0][..3000]);
-    bytes[3000..6000].copy_from_slice(&noise[0][..3000]);
-    assert!(compress(&mut *context, &near, 2 * PAGE_SIZE).unwrap().len() < 3300);
-}
-
-#[test]
-fn a_dictionary_helps_pages_like_its_samples() {
-    let mut random = Random(9);
-    let samples: Vec<Page> = (0..400).map(|n| page(n % 2, &mut random)).collect();
-    let refs: Vec<&Page> = samples.iter().collect();
-    let dictionary = codecs::dictionary::train(&refs, 16 * 1024).unwrap();
-    assert!(dictionary.len() <= 16 * 1024);
-    let plain = find("zstd:3");
-    let trained = codecs::zstd::with_dictionary("zstd:3,dict=x", 3, dictionary).unwrap();
-    for pages in [1, 4, 16] {
-        let mut contexts =
-            [plain.context_for(pages * PAGE_SIZE).unwrap(), trained.context_for(pages * PAGE_SIZE).unwrap()];
-        let mut totals = [0, 0];
-        for _ in 0..20 {
-            let unit: Vec<Page> = (0..pages).map(|_| page(1, &mut random)).collect();
-            for (context, total) in contexts.iter_mut().zip(&mut totals) {
-                let object = compress(&mut **context, &unit, pages * PAGE_SIZE).unwrap();
-                *total += object.len();
-                let back = decompress(&mut **context, &object, 0, pages * PAGE_SIZE).unwrap();
-                assert_eq!(back, unit.as_flattened());
-            }
-            // Without the dictionary the object is not what it was.
-            let object = compress(&mut *contexts[1], &unit, pages * PAGE_SIZE).unwrap();
-            let other = decompress(&mut *contexts[0], &object, 0, pages * PAGE_SIZE);
-            assert!(other.map_or(true, |other| other != unit.as_flattened()));
-        }
-        if pages == 1 {
-            assert!(totals[1] < totals[0], "{totals:?}");
-        }
-    }
-}
-
-#[test]
 fn none_refuses_to_shrink_and_copies_back() {
     let mut random = Random(1);
     let algorithm = find("none");

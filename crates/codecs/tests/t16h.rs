@@ -2,47 +2,10 @@
 
 mod pages;
 
-use acomp::{
-    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, PromoteRequest, Registry,
-    UnitError, UnitResult, MAX_BATCH, PAGE_SIZE,
-};
+use acomp::{CompressRequest, Context, Object, Page, PromoteRequest, UnitError, MAX_BATCH, PAGE_SIZE};
 use codecs::auto::Kind;
 use codecs::t16h::{release, Dense, KIND_PAGE, KIND_T16H};
-use pages::{make, Random, CLASSES};
-use std::sync::Arc;
-
-fn algorithm(name: &str) -> Arc<dyn Algorithm> {
-    let mut registry = Registry::new();
-    codecs::register_all(&mut registry);
-    registry.find(name).expect("registered")
-}
-
-fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> Vec<Option<Vec<u8>>> {
-    let sources: Vec<&Page> = pages.iter().collect();
-    let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
-    let mut space = vec![vec![0; unit_size]; units];
-    let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|slot| &mut slot[..]).collect();
-    let mut results: Vec<UnitResult> = vec![Ok(0); units];
-    context.compress(&mut CompressRequest {
-        pages: &sources,
-        unit_size,
-        outputs: &mut outputs,
-        results: &mut results,
-    });
-    let results = space.into_iter().zip(results);
-    results.map(|(bytes, result)| result.ok().map(|len| bytes[..len].to_vec())).collect()
-}
-
-fn decompress(context: &mut dyn Context, object: &[u8], len: usize) -> Option<Vec<u8>> {
-    let mut back = vec![0x77; len];
-    let mut results = [Ok(0)];
-    context.decompress(&mut DecompressRequest {
-        objects: &[Object::whole(object)],
-        outputs: &mut [&mut back],
-        results: &mut results,
-    });
-    results[0].ok().map(|_| back)
-}
+use pages::{algorithm, compress, decompress, make, Random, CLASSES};
 
 #[test]
 fn every_class_returns() {

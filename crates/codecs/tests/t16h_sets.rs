@@ -2,46 +2,9 @@
 
 mod pages;
 
-use std::sync::Arc;
-
-use acomp::{
-    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitResult, PAGE_SIZE,
-};
+use acomp::{Object, Page, PAGE_SIZE};
 use codecs::t16h::{release, trained_page_sets, trained_sets, KIND_PAGE};
-use pages::Random;
-
-fn algorithm(name: &str) -> Arc<dyn Algorithm> {
-    let mut registry = Registry::new();
-    codecs::register_all(&mut registry);
-    registry.find(name).expect("registered")
-}
-
-fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> Vec<Option<Vec<u8>>> {
-    let sources: Vec<&Page> = pages.iter().collect();
-    let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
-    let mut space = vec![vec![0; unit_size]; units];
-    let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|slot| &mut slot[..]).collect();
-    let mut results: Vec<UnitResult> = vec![Ok(0); units];
-    context.compress(&mut CompressRequest {
-        pages: &sources,
-        unit_size,
-        outputs: &mut outputs,
-        results: &mut results,
-    });
-    let results = space.into_iter().zip(results);
-    results.map(|(bytes, result)| result.ok().map(|len| bytes[..len].to_vec())).collect()
-}
-
-fn decompress(context: &mut dyn Context, object: &[u8], len: usize) -> Option<Vec<u8>> {
-    let mut back = vec![0x77; len];
-    let mut results = [Ok(0)];
-    context.decompress(&mut DecompressRequest {
-        objects: &[Object::whole(object)],
-        outputs: &mut [&mut back],
-        results: &mut results,
-    });
-    results[0].ok().map(|_| back)
-}
+use pages::{algorithm, compress, decompress, Random};
 
 fn anonymous_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use support::{can_manage, has, managed, uzswap, Scratch};
+use support::{can_manage, has, managed, Scratch};
 
 /// Objects, text, numbers and a repeated word, all of it twice as much as it gets; looked at again
 /// and again.
@@ -96,43 +96,6 @@ fn a_compressor_of_one_form_is_told_apart_from_repeated_words() {
     assert_eq!(counts.keys().map(|name| &**name).collect::<Vec<_>>(), ["raw", "same", "zstd"]);
     assert!(counts["zstd"] > 1000 && counts["same"] > 100, "{counts:?}");
     assert!(!said.contains("stored as"), "{said}");
-}
-
-#[test]
-fn a_long_name_of_a_compressor_is_kept_whole() {
-    if !can_manage() || !has("python3") {
-        return;
-    }
-    // A dictionary at the end of a path of more than 63 bytes.
-    let scratch = Scratch::new(&"long".repeat(20));
-    let words: Vec<u8> = (0..8192u32).flat_map(|word| (word % 577).to_le_bytes()).collect();
-    let dictionary = scratch.path("words.dict");
-    std::fs::write(&dictionary, words).unwrap();
-    let name = format!("zstd:1,dict={}", dictionary.display());
-    let script = scratch.write("job.py", SCRIPT);
-    let options = ["--compressor", &name];
-    let (output, report) = managed("48M", &scratch, &options, &["python3", script.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(report["compressor"], *name);
-    assert_each_once(&report);
-
-    // By a name from the directory where it was started, also where a program has gone elsewhere
-    // before.
-    let report = scratch.path("elsewhere.json");
-    let job = format!("cd /; exec python3 {}", script.display());
-    let mut run = uzswap();
-    run.args(["run", "-q", "--ram", "48M", "--compressor", "zstd:1,dict=words.dict", "--report"])
-        .arg(&report);
-    let output = run.args(["--", "sh", "-c", &job]).current_dir(scratch.path("")).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(&report).unwrap()).unwrap();
-    assert_eq!((&report["compressor"], &report["unmanaged"]), (&Value::from(&*name), &Value::from([""; 0])));
-    assert_each_once(&report);
-
-    let endless = format!("zstd:1,dict=/{}", "x".repeat(5000));
-    let output =
-        uzswap().args(["run", "--compressor", &endless, "--ram", "1G", "--", "true"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(125));
 }
 
 /// Builds a heap that is three times as large as what it gets, and so large that denser pages save

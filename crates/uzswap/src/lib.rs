@@ -42,11 +42,6 @@ pub mod regions;
 
 pub use acomp;
 pub use acomp::{Algorithm, Registry, UnknownAlgorithm, MAX_BATCH, PAGE_SIZE};
-pub use codecs::auto::{counts as auto_counts, Counts as AutoCounts, Kind as AutoKind};
-#[cfg(feature = "zstd")]
-pub use codecs::dictionary::train as train_dictionary;
-#[cfg(feature = "zstd")]
-pub use codecs::zstd::with_dictionary as zstd_with_dictionary;
 pub use zswap::{
     compacting_bytes, form_names, Config as PoolConfig, Counters, Error as PoolError, Forms, Group,
     GroupUsage, Keep, LoadError, Page, ShrinkReport, StoreError, Tally, Zswap as Pool, FORMS_MAX, KEY_BITS,

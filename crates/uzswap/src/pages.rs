@@ -9,8 +9,8 @@
 use std::io::{self, Read, Write};
 
 use acomp::{
-    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, UnitError, MAX_BATCH,
-    PAGE_SIZE,
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, UnitError, FORMS_MAX,
+    MAX_BATCH, PAGE_SIZE,
 };
 
 /// A file could not be compressed or decompressed.
@@ -57,6 +57,14 @@ pub struct Totals {
     pub raw_units: u64,
     /// Bytes of the compressed file's records, without their lengths.
     pub object_bytes: u64,
+    /// Pages of units that shrank, by the compressor's [`forms`](Algorithm::forms).
+    pub forms: [u32; FORMS_MAX],
+}
+
+impl Totals {
+    fn add(&mut self, algorithm: &dyn Algorithm, object: &[u8], pages: usize) {
+        algorithm.count_forms(Object::whole(object), pages, &mut self.forms[..algorithm.forms().len()]);
+    }
 }
 
 /// Reads exactly one buffer or what is left; returns how many bytes that was.
@@ -112,7 +120,10 @@ pub fn compress(
             output.write_all(&(object.len() as u32).to_le_bytes())?;
             output.write_all(object)?;
             totals.units += 1;
-            totals.raw_units += u64::from(object.len() == unit.len());
+            match object.len() == unit.len() {
+                true => totals.raw_units += 1,
+                false => totals.add(algorithm, object, unit.len() / PAGE_SIZE),
+            }
             totals.object_bytes += object.len() as u64;
         }
         totals.pages += pages.len() as u64;
@@ -159,7 +170,10 @@ pub fn decompress(
                     totals.raw_units += 1;
                     &object[..len]
                 }
-                unit_len => &unit[..unit_len],
+                unit_len => {
+                    totals.add(algorithm, &object[..len], unit_len / PAGE_SIZE);
+                    &unit[..unit_len]
+                }
             }
         };
         output.write_all(bytes)?;

@@ -1,6 +1,4 @@
-//! What `auto` made of a page, and how often.
-
-use std::sync::atomic::{AtomicU64, Ordering};
+//! What `auto` made of a page.
 
 /// The form in which a page is stored: the first byte of its object. The numbers are part of the
 /// format.
@@ -47,29 +45,6 @@ impl Kind {
     }
 }
 
-/// Pages compressed, by what became of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// By the number of the [`Kind`].
-    pub kinds: [u64; Kind::ALL.len()],
-    /// Pages given up: refused, or kept as they are within a larger unit.
-    pub refused: u64,
-}
-
-impl Counts {
-    pub(crate) fn add(&mut self, kind: Option<Kind>) {
-        match kind {
-            Some(kind) => self.kinds[kind as usize] += 1,
-            None => self.refused += 1,
-        }
-    }
-
-    /// The pages of one kind.
-    pub fn of(&self, kind: Kind) -> u64 {
-        self.kinds[kind as usize]
-    }
-}
-
 /// What reports call the forms of an object's pages: the kinds, then pages as they are within a
 /// larger unit.
 pub(crate) const FORMS: [&str; Kind::ALL.len() + 1] = {
@@ -81,23 +56,3 @@ pub(crate) const FORMS: [&str; Kind::ALL.len() + 1] = {
     }
     names
 };
-
-static TOTALS: [AtomicU64; Kind::ALL.len() + 1] = [const { AtomicU64::new(0) }; Kind::ALL.len() + 1];
-
-/// Adds a request's counts to the process's.
-pub(crate) fn publish(counts: &Counts) {
-    for (total, count) in TOTALS.iter().zip(counts.kinds.iter().chain([&counts.refused])) {
-        if *count != 0 {
-            total.fetch_add(*count, Ordering::Relaxed);
-        }
-    }
-}
-
-/// What every `auto` context of this process has done so far.
-pub fn counts() -> Counts {
-    let mut counts = Counts::default();
-    for (count, total) in counts.kinds.iter_mut().chain([&mut counts.refused]).zip(&TOTALS) {
-        *count = total.load(Ordering::Relaxed);
-    }
-    counts
-}

@@ -9,15 +9,15 @@ pub(crate) mod predictor;
 mod sampler;
 
 use acomp::{
-    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Registry, UnitError,
-    MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Registry, MAX_BATCH,
+    UNIT_SIZE_MAX,
 };
 use pagecodec::{t16, Isa};
 
-use crate::forced;
+use crate::{forced, unit};
+pub use kind::Kind;
 pub(crate) use kind::FORMS;
-pub use kind::{counts, Counts, Kind};
-use page::{unit, PageCodec};
+use page::PageCodec;
 
 /// Adds the family `auto` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
@@ -46,8 +46,9 @@ impl Algorithm for Auto {
     }
 
     fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
-        for byte in page::unit::kinds(object, pages) {
-            let form = byte.and_then(Kind::from_byte).map_or(Kind::ALL.len(), |kind| kind as usize);
+        for head in unit::heads::<1>(object, pages) {
+            let form =
+                head.and_then(|[byte]| Kind::from_byte(byte)).map_or(Kind::ALL.len(), |kind| kind as usize);
             counts[form] += 1;
         }
     }
@@ -70,28 +71,11 @@ struct AutoContext {
 
 /// What a context of `auto` does with `request`.
 pub(crate) fn compress(codec: &mut PageCodec, request: &mut CompressRequest<'_, '_>) {
-    request.assert_valid();
-    let pages_per_unit = request.unit_size / PAGE_SIZE;
-    let mut counts = Counts::default();
     // Each page is fetched while the one before is compressed.
     if let Some(page) = request.pages.first() {
         t16::prefetch(*page);
     }
-    let outputs = request.outputs.iter_mut().zip(request.results.iter_mut());
-    for (number, (output, result)) in outputs.enumerate() {
-        let first = number * pages_per_unit;
-        let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
-        *result = match pages {
-            [page] => {
-                let next = request.pages.get(first + 1).unwrap_or(page);
-                let done = codec.compress(page, next, output);
-                counts.add(done.ok().map(|(kind, _)| kind));
-                done.map(|(_, len)| len)
-            }
-            pages => unit::compress(codec, pages, output, |kind| counts.add(kind)),
-        };
-    }
-    kind::publish(&counts);
+    unit::compress(request, |page, next, out| codec.compress(page, next, out).map(|(_, len)| len), |_, _| ());
 }
 
 impl Context for AutoContext {
@@ -100,24 +84,6 @@ impl Context for AutoContext {
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
-        request.assert_valid();
-        for (at, (output, result)) in request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate() {
-            if let Some(next) = request.objects.get(at + 1) {
-                t16::prefetch(next.head);
-                t16::prefetch(next.tail);
-            }
-            let object = &request.objects[at];
-            if object.len() > self.bounce.len() {
-                *result = Err(UnitError::Failed);
-                continue;
-            }
-            let bytes = object.linear(&mut self.bounce);
-            *result = match output.as_chunks_mut::<PAGE_SIZE>() {
-                ([page], []) => self.codec.decompress(bytes, page),
-                (pages, []) => unit::decompress(&mut self.codec, bytes, pages),
-                _ => Err(UnitError::Failed),
-            }
-            .map(|()| output.len());
-        }
+        unit::decompress(request, &mut self.bounce, |bytes, page| self.codec.decompress(bytes, page));
     }
 }

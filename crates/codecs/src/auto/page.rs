@@ -1,6 +1,6 @@
 //! The choice for one page, and the way back.
 
-use acomp::{Object, Page, UnitError, UnitResult, PAGE_SIZE};
+use acomp::{Page, UnitError, PAGE_SIZE};
 use pagecodec::t16::{self, Layout};
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, sparse, Isa};
 
@@ -386,67 +386,5 @@ impl PageCodec {
             .map_err(|_| UnitError::Failed)?;
         whole[before + raw_len..].copy_from_slice(&kept[before..]);
         Ok(whole)
-    }
-}
-
-/// A unit of several pages: a table of 16-bit lengths, then the pages' objects; a length of 4096
-/// means a page as it is.
-pub(crate) mod unit {
-    use super::*;
-    use crate::unit::{decompress_pages, LEN};
-
-    /// The first byte of each page's object within that of a unit of `pages` pages; none for a page
-    /// as it is. Of one page the object is the unit's.
-    pub(crate) fn kinds(object: Object<'_>, pages: usize) -> impl Iterator<Item = Option<u8>> + '_ {
-        let byte = move |at: usize| {
-            object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()
-        };
-        let mut at = if pages == 1 { 0 } else { LEN * pages };
-        (0..pages).map(move |number| {
-            let first = byte(at);
-            if pages == 1 {
-                return first;
-            }
-            let (low, high) = (byte(LEN * number)?, byte(LEN * number + 1)?);
-            let len = usize::from(u16::from_le_bytes([low, high]));
-            at += len;
-            first.filter(|_| len < PAGE_SIZE)
-        })
-    }
-
-    pub(crate) fn compress(
-        codec: &mut PageCodec,
-        pages: &[&Page],
-        output: &mut [u8],
-        mut chosen: impl FnMut(Option<Kind>),
-    ) -> UnitResult {
-        let mut at = LEN * pages.len();
-        for (number, page) in pages.iter().enumerate() {
-            let room = output.get_mut(at..).ok_or(UnitError::NoSpace)?;
-            let room_len = room.len().min(PAGE_SIZE - 1);
-            let next = pages.get(number + 1).unwrap_or(page);
-            let len = match codec.compress(page, next, &mut room[..room_len]) {
-                Ok((kind, len)) => {
-                    chosen(Some(kind));
-                    len
-                }
-                Err(_) => {
-                    room.get_mut(..PAGE_SIZE).ok_or(UnitError::NoSpace)?.copy_from_slice(*page);
-                    chosen(None);
-                    PAGE_SIZE
-                }
-            };
-            output[LEN * number..LEN * (number + 1)].copy_from_slice(&(len as u16).to_le_bytes());
-            at += len;
-        }
-        Ok(at)
-    }
-
-    pub(crate) fn decompress(
-        codec: &mut PageCodec,
-        object: &[u8],
-        pages: &mut [Page],
-    ) -> Result<(), UnitError> {
-        decompress_pages(object, pages, |bytes, page| codec.decompress(bytes, page))
     }
 }

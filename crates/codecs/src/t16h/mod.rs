@@ -21,8 +21,7 @@ use pagecodec::t16h::Estimator;
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 
 use crate::auto::{self, page::PageCodec, predictor::Predictor, Kind};
-use crate::forced;
-use crate::unit::{decompress_pages, LEN};
+use crate::{forced, unit};
 pub(crate) use sets::MEMORY_BYTES;
 pub use sets::TRAINED_MAX;
 use sets::{sets, Family, Held};
@@ -58,28 +57,10 @@ pub fn register(registry: &mut Registry) {
 /// Tells that an object of this compressor, which holds `pages` pages, is no longer stored, so that
 /// its codebook set can be freed.
 pub fn release(object: Object<'_>, pages: usize) {
-    let byte = |at: usize| {
-        object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()
-    };
-    let release_at = |at: usize| {
-        if let (Some(kind), Some(low), Some(high)) = (byte(at), byte(at + 1), byte(at + 2)) {
-            if let Some(family) = family_of(kind) {
-                sets(family).release(u16::from_le_bytes([low, high]));
-            }
+    for [kind, low, high] in unit::heads(object, pages).flatten() {
+        if let Some(family) = family_of(kind) {
+            sets(family).release(u16::from_le_bytes([low, high]));
         }
-    };
-    if pages == 1 {
-        release_at(0);
-        return;
-    }
-    let mut at = LEN * pages;
-    for number in 0..pages {
-        let (Some(low), Some(high)) = (byte(LEN * number), byte(LEN * number + 1)) else { return };
-        let len = usize::from(u16::from_le_bytes([low, high]));
-        if len < PAGE_SIZE {
-            release_at(at);
-        }
-        at += len;
     }
 }
 
@@ -138,11 +119,11 @@ impl Algorithm for T16h {
     }
 
     fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
-        for byte in auto::page::unit::kinds(object, pages) {
-            let form = match byte {
-                Some(KIND_T16H) => 0,
-                Some(KIND_PAGE) => 1,
-                Some(other) => 2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize),
+        for head in unit::heads(object, pages) {
+            let form = match head {
+                Some([KIND_T16H]) => 0,
+                Some([KIND_PAGE]) => 1,
+                Some([other]) => 2 + Kind::from_byte(other).map_or(Kind::ALL.len(), |kind| kind as usize),
                 None => 2 + Kind::ALL.len(),
             };
             counts[form] += 1;
@@ -348,79 +329,15 @@ impl Dense {
 
 impl Context for Dense {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
-        request.assert_valid();
         let held = HeldSets { t16: sets(Family::T16).current(), page: sets(Family::Page).current() };
-        let pages_per_unit = request.unit_size / PAGE_SIZE;
-        for (number, (output, result)) in
-            request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate()
-        {
-            let first = number * pages_per_unit;
-            let pages = &request.pages[first..request.pages.len().min(first + pages_per_unit)];
-            *result = match pages {
-                [page] => {
-                    let next = request.pages.get(first + 1).unwrap_or(page);
-                    self.compress_page(&held, page, next, output)
-                }
-                pages => self.compress_pages(&held, pages, output),
-            };
-        }
+        unit::compress(request, |page, next, out| self.compress_page(&held, page, next, out), release);
         drop(held);
         advance();
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
-        request.assert_valid();
         let mut bounce = std::mem::take(&mut self.bounce);
-        for (at, (output, result)) in request.outputs.iter_mut().zip(request.results.iter_mut()).enumerate() {
-            if let Some(next) = request.objects.get(at + 1) {
-                t16::prefetch(next.head);
-                t16::prefetch(next.tail);
-            }
-            let object = &request.objects[at];
-            if object.len() > bounce.len() {
-                *result = Err(UnitError::Failed);
-                continue;
-            }
-            let bytes = object.linear(&mut bounce);
-            *result = match output.as_chunks_mut::<PAGE_SIZE>() {
-                ([page], []) => self.decompress_page(bytes, page),
-                (pages, []) => {
-                    decompress_pages(bytes, pages, |bytes, page| self.decompress_page(bytes, page))
-                }
-                _ => Err(UnitError::Failed),
-            }
-            .map(|()| output.len());
-        }
+        unit::decompress(request, &mut bounce, |bytes, page| self.decompress_page(bytes, page));
         self.bounce = bounce;
-    }
-}
-
-impl Dense {
-    fn compress_pages(&mut self, held: &HeldSets, pages: &[&Page], output: &mut [u8]) -> UnitResult {
-        let mut at = LEN * pages.len();
-        for (number, page) in pages.iter().enumerate() {
-            let room = output.get_mut(at..).unwrap_or_default();
-            let next = pages.get(number + 1).unwrap_or(page);
-            let len = match self.compress_page(held, page, next, room) {
-                Ok(len) if len < PAGE_SIZE => len,
-                _ => match room.get_mut(..PAGE_SIZE) {
-                    Some(room) => {
-                        room.copy_from_slice(*page);
-                        PAGE_SIZE
-                    }
-                    None => {
-                        // Nothing of the unit is kept, so nothing refers to the set.
-                        if at <= output.len() {
-                            output[LEN * number..LEN * pages.len()].fill(0);
-                            release(Object::whole(&output[..at]), pages.len());
-                        }
-                        return Err(UnitError::NoSpace);
-                    }
-                },
-            };
-            output[LEN * number..LEN * (number + 1)].copy_from_slice(&(len as u16).to_le_bytes());
-            at += len;
-        }
-        Ok(at)
     }
 }

@@ -5,7 +5,11 @@
 
 pub mod broad;
 
-use acomp::{Page, PAGE_SIZE};
+use std::sync::Arc;
+
+use acomp::{
+    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitResult, PAGE_SIZE,
+};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Random(pub u64);
@@ -204,4 +208,46 @@ pub fn make(class: &(&str, Make), count: usize) -> Vec<Page> {
     let mut random =
         Random(class.0.bytes().fold(1, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte)));
     (0..count).map(|number| *(class.1)(number, &mut random).first_chunk().expect("a page's bytes")).collect()
+}
+
+/// A compressor of this crate.
+pub fn algorithm(name: &str) -> Arc<dyn Algorithm> {
+    let mut registry = Registry::new();
+    codecs::register_all(&mut registry);
+    registry.find(name).expect("registered")
+}
+
+/// Objects of units of `unit_size`; none for one that is given up.
+pub fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> Vec<Option<Vec<u8>>> {
+    let sources: Vec<&Page> = pages.iter().collect();
+    let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
+    let mut space = vec![vec![0; unit_size]; units];
+    let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|slot| &mut slot[..]).collect();
+    let mut results: Vec<UnitResult> = vec![Ok(0); units];
+    context.compress(&mut CompressRequest {
+        pages: &sources,
+        unit_size,
+        outputs: &mut outputs,
+        results: &mut results,
+    });
+    let results = space.into_iter().zip(results);
+    results.map(|(bytes, result)| result.ok().map(|len| bytes[..len].to_vec())).collect()
+}
+
+/// The `len` bytes of an object; none for a damaged one.
+pub fn decompress(context: &mut dyn Context, object: &[u8], len: usize) -> Option<Vec<u8>> {
+    rebuild(context, Object::whole(object), len)
+}
+
+/// [`decompress`] for an object in two pieces.
+pub fn rebuild(context: &mut dyn Context, object: Object<'_>, len: usize) -> Option<Vec<u8>> {
+    let mut back = vec![0x77; len];
+    let mut results = [Ok(0)];
+    context.decompress(&mut DecompressRequest {
+        objects: &[object],
+        outputs: &mut [&mut back],
+        results: &mut results,
+    });
+    assert!(results[0].is_err() || results[0] == Ok(len));
+    results[0].ok().map(|_| back)
 }

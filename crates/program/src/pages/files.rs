@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
 use uzswap::pages::{self, Totals};
-use uzswap::{AutoCounts, AutoKind, PAGE_SIZE};
+use uzswap::{Algorithm, PAGE_SIZE};
 
 use super::unit_size;
 
@@ -47,8 +47,7 @@ impl FilesArgs {
         let totals = pages::compress(&*algorithm, self.unit, &mut input, &mut output)
             .and_then(|totals| output.flush().map(|()| totals).map_err(Into::into))
             .with_context(|| self.way())?;
-        self.tell(totals);
-        tell_kinds(&uzswap::auto_counts());
+        self.tell(&*algorithm, totals);
         Ok(())
     }
 
@@ -58,7 +57,7 @@ impl FilesArgs {
         let totals = pages::decompress(&*algorithm, self.unit, &mut input, &mut output)
             .and_then(|totals| output.flush().map(|()| totals).map_err(Into::into))
             .with_context(|| self.way())?;
-        self.tell(totals);
+        self.tell(&*algorithm, totals);
         Ok(())
     }
 
@@ -67,7 +66,7 @@ impl FilesArgs {
         format!("{} to {}", self.input.display(), self.output.display())
     }
 
-    fn tell(&self, totals: Totals) {
+    fn tell(&self, algorithm: &dyn Algorithm, totals: Totals) {
         let bytes = totals.pages * PAGE_SIZE as u64;
         println!(
             "{} pages in {} units, {} of them as they are; {} bytes are {} bytes of records, ratio {:.3}",
@@ -78,18 +77,10 @@ impl FilesArgs {
             totals.object_bytes,
             bytes as f64 / totals.object_bytes.max(1) as f64
         );
-    }
-}
-
-/// What `auto` made of the pages, when it was asked: a line of kinds and pages.
-fn tell_kinds(counts: &AutoCounts) {
-    let kinds = AutoKind::ALL.into_iter().map(|kind| (kind.name(), counts.of(kind)));
-    let all: Vec<String> = kinds
-        .chain([("given up", counts.refused)])
-        .filter(|(_, pages)| *pages > 0)
-        .map(|(name, pages)| format!("{name} {pages}"))
-        .collect();
-    if !all.is_empty() {
-        println!("pages by form: {}", all.join(", "));
+        let forms = algorithm.forms().iter().zip(totals.forms).filter(|(_, pages)| *pages > 0);
+        let forms: Vec<String> = forms.map(|(form, pages)| format!("{form} {pages}")).collect();
+        if !forms.is_empty() {
+            println!("pages by form: {}", forms.join(", "));
+        }
     }
 }
