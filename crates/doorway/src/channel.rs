@@ -1,11 +1,11 @@
 //! The words on the connection between a forking process and its child: how the child gets its
 //! userfaultfds.
 //!
-//! It is a pair of sockets without a name, which nobody else can reach. The forking thread makes it
-//! before the fork, the control thread takes its end out of that thread's file table (pidfd_getfd),
-//! and the forking thread closes it there, so that the child has the other end alone. Descriptors
-//! on their way are held by the connection; when the last end of it is closed, so are they, and a
-//! waiting peer sees the end.
+//! It is a pair of sockets without a name, which no other process can reach. The forking thread
+//! makes it before the fork, the control thread takes its end out of that thread's file table
+//! (pidfd_getfd), and the forking thread closes it there, so that the child has the other end alone.
+//! Descriptors on their way are held by the connection; when the last end of it is closed, so are
+//! they, and a waiting peer sees the end.
 //!
 //! | word | from | meaning | descriptors |
 //! |---|---|---|---|

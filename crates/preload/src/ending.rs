@@ -1,11 +1,11 @@
 //! The end of the process, as far as others need it.
 //!
 //! The pager's threads end with the process. The child of a thread that is in fork() cannot do
-//! without them, and a process that shares this one's memory never can. So every way to end in order
-//! comes here first: exit() and the end of main() by this object's destructor, quick_exit() by a
-//! handler that runs after the program's, the others by the C library's functions. (When the last
-//! thread ends by itself, the control thread ends the process, and looks for the same.) What ends
-//! the process past all of these is not waited for: signals and system call instructions.
+//! without them, and a process that shares this one's memory never can. So every way to end in
+//! order comes here first: exit() and the end of main() by this object's destructor, quick_exit()
+//! by a handler that runs after the program's, the others by the C library's functions. (When the
+//! last thread ends by itself, the control thread ends the process, and looks for the same.) What
+//! ends the process past all of these is not waited for: signals and system call instructions.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;

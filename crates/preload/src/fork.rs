@@ -279,7 +279,7 @@ unsafe extern "C" fn parent() {
         // A control thread that attends to the child continues by itself.
         go_on();
     }
-    // Whatever ends this process from here on, the child lives. Signals are still blocked: one that
+    // However this process ends from here on, the child lives. Signals are still blocked: one that
     // ends it waits, for two seconds at most (the agent's `BIRTH_NS`).
     wait_for_children();
     let before = SIGNALS.load(Ordering::Relaxed);

@@ -64,8 +64,8 @@ fn shares(flags: u64) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64
 }
 
-/// clone(2), the C library's. Arguments that its caller did not pass are whatever is in their
-/// places, which are readable, and passed on.
+/// clone(2), the C library's. Places of arguments that its caller did not pass are readable, and
+/// what they hold is passed on.
 ///
 /// # Safety
 /// As the C library's.

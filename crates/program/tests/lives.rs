@@ -103,8 +103,8 @@ fn refuse_kcmp() -> std::io::Result<()> {
     }
 }
 
-/// Where kcmp(2) is refused, one vfork() ever let everything come in at the end, "for a process that
-/// shares it".
+/// Where kcmp(2) is refused, one vfork() ever let everything come in at the end, "for a process
+/// that shares it".
 #[test]
 fn a_child_of_vfork_that_has_ended_shares_nothing() {
     use std::os::unix::process::CommandExt;
