@@ -93,8 +93,6 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
         },
         executable: pager::executable::dominates(),
         records: accounts.records(),
-        without_move: without & ledger::WITHOUT_MOVE != 0,
-        without_scan: without & ledger::WITHOUT_SCAN != 0,
         without_tracking: without & ledger::WITHOUT_TRACKING != 0,
     };
     let mut registry = acomp::Registry::new();
@@ -139,11 +137,6 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     control_page().has_pager.store(1, Ordering::SeqCst);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     let can_fork = pager.can_fork() && swap::can_be_inherited() && pager.store().survives_fork();
-    if pager.needs_drainer() {
-        for cpu in &cpus[..cpu_count] {
-            threads::spawn(drainer, *cpu)?;
-        }
-    }
     // Looked at once the pager can be told, as it is told once it can be looked at.
     std::sync::atomic::fence(Ordering::SeqCst);
     if is_set(&control_page().references) {
@@ -211,13 +204,6 @@ extern "C" fn handler(cpu: usize) {
     if let Some(pager) = pager() {
         pager.handle_faults(index);
     }
-}
-
-extern "C" fn drainer(cpu: usize) {
-    thread::name(c"uzswap-events");
-    thread::hurry();
-    thread::pin(cpu);
-    pager().expect("set before threads start").drain_events(cpu);
 }
 
 extern "C" fn worker(_index: usize) {

@@ -19,21 +19,16 @@ use crate::{Slot, SLOTS};
 pub const BOARD_NAME: &CStr = c"uzswap-board";
 const MAGIC: u64 = u64::from_le_bytes(*b"uzboard\x01");
 
-/// Do without `UFFDIO_MOVE`.
-pub const WITHOUT_MOVE: u32 = 1;
-/// Do without `PAGEMAP_SCAN`.
-pub const WITHOUT_SCAN: u32 = 2;
 /// What goes to the swap file gets checksums and no encryption.
-pub const WITHOUT_ENCRYPTION: u32 = 4;
+pub const WITHOUT_ENCRYPTION: u32 = 1;
+/// Do without access tracking (userfaultfd's RWP).
+pub const WITHOUT_TRACKING: u32 = 2;
 
 /// A path, with room for a compressor's name and its other parameters.
 type CompressorText = Text<{ (4096 + 256) / 8 }>;
 type FormsText = Text<64>;
 /// Most bytes of a compressor's name, parameters included.
 pub const COMPRESSOR_LEN_MAX: usize = CompressorText::LEN_MAX;
-
-/// Do without access tracking (userfaultfd's RWP).
-pub const WITHOUT_TRACKING: u32 = 8;
 
 /// What the supervisor decides for the whole tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,9 +46,7 @@ pub struct Settings {
     pub verify: bool,
     /// Bytes that the swap file of each user may take; 0 without one.
     pub swap_bytes: u64,
-    /// What pagers do without: [`WITHOUT_ENCRYPTION`], and parts of the kernel, for tests:
-    /// [`WITHOUT_MOVE`], [`WITHOUT_SCAN`],
-    /// [`WITHOUT_TRACKING`].
+    /// What pagers do without: [`WITHOUT_ENCRYPTION`], [`WITHOUT_TRACKING`].
     pub without: u32,
     /// Whether the supervisor opens for its processes, and agrees for them on, what they may not
     /// themselves.

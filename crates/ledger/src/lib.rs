@@ -29,10 +29,7 @@ mod text;
 mod tree;
 pub mod wire;
 
-pub use board::{
-    Settings, BOARD_NAME, COMPRESSOR_LEN_MAX, WITHOUT_ENCRYPTION, WITHOUT_MOVE, WITHOUT_SCAN,
-    WITHOUT_TRACKING,
-};
+pub use board::{Settings, BOARD_NAME, COMPRESSOR_LEN_MAX, WITHOUT_ENCRYPTION, WITHOUT_TRACKING};
 pub use counters::{Counter, Described, Unit, COUNTERS};
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
 pub use memory::{Keeper, Ledger, LEDGER_NAME, SLOTS};

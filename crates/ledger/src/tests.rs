@@ -14,7 +14,7 @@ fn settings() -> Settings {
         forms: ["same", "raw", "zstd", "same"].map(String::from).into(),
         verify: true,
         swap_bytes: 16 << 30,
-        without: WITHOUT_SCAN,
+        without: WITHOUT_TRACKING,
         lends: true,
         supervisor: 4711,
         records: false,

@@ -27,10 +27,6 @@ pub struct Config {
     /// Have every reference be seen: nothing is brought in ahead, and the budget is for the
     /// program's pages alone, without the pool and staging. For recorders.
     pub records: bool,
-    /// Do without `UFFDIO_MOVE` although the kernel has it, for tests.
-    pub without_move: bool,
-    /// Do without `PAGEMAP_SCAN` although the kernel has it, for tests.
-    pub without_scan: bool,
     /// Do without access tracking although the kernel has it (Linux 7.3).
     pub without_tracking: bool,
 }

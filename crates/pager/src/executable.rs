@@ -66,10 +66,8 @@ mod tests {
             // SAFETY: memory of this test.
             unsafe { (page_at(base, page) as *mut u8).write_volatile(1) };
         }
-        let pagemap = Pagemap::open().unwrap();
-        for pagemap in [pagemap, pagemap.without_scan()] {
-            assert_eq!(present_bytes(&pagemap, base, page_at(base, 32)), bytes_of(4));
-        }
+        let Ok(pagemap) = Pagemap::open() else { return testkit::skip!("kernel", "no PAGEMAP_SCAN") };
+        assert_eq!(present_bytes(&pagemap, base, page_at(base, 32)), bytes_of(4));
     }
 
     #[test]

@@ -532,10 +532,6 @@ impl Userfaultfd {
 pub(crate) struct Pagemap;
 
 impl Pagemap {
-    pub fn has_scan(&self) -> bool {
-        true
-    }
-
     pub fn open() -> std::io::Result<Self> {
         Ok(Pagemap)
     }
@@ -548,10 +544,6 @@ impl Pagemap {
         self.mapped_runs(start, end, runs)
     }
 
-    pub fn without_scan(self) -> Self {
-        self
-    }
-
     pub fn mapped(&self, start: usize, count: usize) -> u64 {
         let kernel = Kernel::current();
         let state = kernel.lock();
@@ -562,10 +554,6 @@ impl Pagemap {
                 false => !state.left.contains(page),
             })
             .fold(0, |mask, (index, _)| mask | 1 << index)
-    }
-
-    pub fn elsewhere(&self, _start: usize, _count: usize) -> u64 {
-        0
     }
 
     /// Present pages, one a run, and whether each was used.

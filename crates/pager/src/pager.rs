@@ -43,7 +43,7 @@ impl Pager {
         pages.add_own_thread();
         let own_page = arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize;
         Ok(Pager {
-            gate: Gate::open(features, pages.discard_window().is_some())?,
+            gate: Gate::open(features)?,
             fault: FaultState::new(&config).map_err(system("memory for waiting faults"))?,
             reclaim: ReclaimState::new(has_tiers, pages.store().swap_file().is_some()),
             program: Program::new(&config, accounts)?,
@@ -108,18 +108,6 @@ impl Pager {
     /// The userfaultfd that guards the program's memory, for a duplicate elsewhere.
     pub fn descriptor(&self) -> i32 {
         self.pages.reports().descriptor()
-    }
-
-    /// Whether this kernel, or a test, needs threads that run [`Pager::drain_events`], best one on
-    /// each processor.
-    pub fn needs_drainer(&self) -> bool {
-        self.pages.needs_drainer()
-    }
-
-    /// Reads messages for evictions, for ever.
-    pub fn drain_events(&self, cpu: usize) {
-        self.pages.add_own_thread();
-        self.pages.drain_events(cpu);
     }
 
     /// Counts a thread of the pager's that other code has started: the swap file's engine's.

@@ -16,9 +16,6 @@ use crate::pages::{Pages, Registered};
 
 /// Most mappings kept; the kernel's default limit is 65530.
 const MAPPINGS_MAX: usize = 65536;
-/// Without `PAGEMAP_SCAN` the kernel tells of each page of a mapping, there or not: a walk over the
-/// terabytes of a sanitizer's shadow takes a minute. Larger mappings are not walked, and stay.
-const UNSCANNED_BYTES_MAX: usize = 1 << 40;
 
 /// A mapping under management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +83,7 @@ impl Registrations {
             }
             next.len() < MAPPINGS_MAX
         };
-        for_each_private(file, buffer, released, pages, config, &mut add);
+        for_each_private(file, buffer, released, config, &mut add);
         std::mem::swap(current, next);
     }
 
@@ -94,23 +91,15 @@ impl Registrations {
     pub fn for_each_evictable(
         &mut self,
         file: &ProcFile,
-        pages: &Pages,
         config: &Config,
         mut each: impl FnMut(Range<usize>),
     ) {
-        for_each_private(
-            file,
-            &mut self.buffer,
-            &self.released,
-            pages,
-            config,
-            |start, end, evictable, _| {
-                if evictable {
-                    each(start..end);
-                }
-                true
-            },
-        );
+        for_each_private(file, &mut self.buffer, &self.released, config, |start, end, evictable, _| {
+            if evictable {
+                each(start..end);
+            }
+            true
+        });
     }
 
     /// Never registers a range again.
@@ -149,7 +138,6 @@ impl Registrations {
         }
         if pages.register(range.clone()) == Registered::Done {
             let Range { start, end } = range;
-            let evictable = evictable && is_walked(pages, end - start);
             self.current
                 .insert(index, Managed { start, end, registered: true, evictable, accessible: evictable });
         }
@@ -186,7 +174,6 @@ fn for_each_private(
     file: &ProcFile,
     buffer: &mut [u8],
     released: &[Range<usize>],
-    pages: &Pages,
     config: &Config,
     mut each: impl FnMut(usize, usize, bool, bool) -> bool,
 ) {
@@ -204,7 +191,7 @@ fn for_each_private(
             let next =
                 cut.filter(|range| range.end > at && range.start < end).min_by_key(|range| range.start);
             let until = next.map_or(end, |range| range.start);
-            let evictable = is_evictable(&mapping, config.executable) && is_walked(pages, end - start);
+            let evictable = is_evictable(&mapping, config.executable);
             let accessible = mapping.read || mapping.write;
             if until > at && !each(at, until, evictable, accessible) {
                 return;
@@ -216,11 +203,6 @@ fn for_each_private(
 
 pub(crate) fn is_private_memory(mapping: &Mapping) -> bool {
     !mapping.shared && !mapping.file && !mapping.special
-}
-
-/// Whether the clock can walk so many bytes.
-fn is_walked(pages: &Pages, bytes: usize) -> bool {
-    bytes <= UNSCANNED_BYTES_MAX || pages.pagemap().has_scan()
 }
 
 /// Execute permission has to match the staging area's for a page to be movable.
@@ -237,7 +219,7 @@ mod tests {
     #[test]
     fn ranges_that_were_let_go_of_are_cut_out_in_any_order() {
         let base = blocks(8);
-        let Some(pager) = pager_of(Some(base..base + 8 * BLOCK_BYTES), false) else { return };
+        let Some(pager) = pager_of(base..base + 8 * BLOCK_BYTES) else { return };
         let block = |number: usize| base + number * BLOCK_BYTES;
         for number in [5, 2, 6] {
             pager.release(block(number)..block(number + 1));

@@ -2,34 +2,33 @@
 
 use std::ops::Range;
 
+use sys::userfaultfd::feature;
+
 use crate::accounts::Plenty;
-use crate::config::Config;
+use crate::config::{Config, StartError};
 use crate::pager::Pager;
+use crate::pages::{DiscardWindow, Staging};
+use crate::sync::Userfaultfd;
 use crate::tracker::AccessTracker;
 use crate::units::{page_at, BLOCK_BYTES, BLOCK_PAGES};
 
-/// A pager with nothing registered; where it may not move pages, with a drainer and a handler, else
-/// without threads. `None` when this process may not have one.
-pub(crate) fn pager(without_move: bool) -> Option<&'static Pager> {
-    pager_of(None, without_move)
+/// A pager with nothing registered and without threads. `None` when this process may not have one.
+pub(crate) fn pager() -> Option<&'static Pager> {
+    make(None, None)
 }
 
 /// The same of a range: tests that have the pager look at mappings must not have it find other
 /// tests'.
-pub(crate) fn pager_of(only: Option<Range<usize>>, without_move: bool) -> Option<&'static Pager> {
-    make(only, without_move, None)
+pub(crate) fn pager_of(only: Range<usize>) -> Option<&'static Pager> {
+    make(Some(only), None)
 }
 
 /// The same, that sees uses as a tracker says.
 pub(crate) fn tracked_pager(only: Range<usize>, tracker: Box<dyn AccessTracker>) -> Option<&'static Pager> {
-    make(Some(only), false, Some(tracker))
+    make(Some(only), Some(tracker))
 }
 
-fn make(
-    only: Option<Range<usize>>,
-    without_move: bool,
-    tracker: Option<Box<dyn AccessTracker>>,
-) -> Option<&'static Pager> {
+fn make(only: Option<Range<usize>>, tracker: Option<Box<dyn AccessTracker>>) -> Option<&'static Pager> {
     let config = Config {
         staging_pages: 512,
         handlers: 2,
@@ -37,8 +36,6 @@ fn make(
         only,
         kept: crate::config::NamedPages::NONE,
         records: false,
-        without_move,
-        without_scan: false,
         without_tracking: false,
         executable: false,
     };
@@ -53,16 +50,22 @@ fn make(
             if let Some(tracker) = tracker {
                 pager.track_by(tracker);
             }
-            let pager: &'static Pager = Box::leak(Box::new(pager));
-            if pager.needs_drainer() {
-                std::thread::spawn(|| pager.drain_events(0));
-                std::thread::spawn(|| pager.handle_faults(0));
-                while !pager.pages().drainers_run() {
-                    std::thread::yield_now();
-                }
-            }
-            Some(pager)
+            Some(Box::leak(Box::new(pager)))
         }
+        Err(error) => {
+            testkit::skip!("userfaultfd", "{error}");
+            None
+        }
+    }
+}
+
+/// Staging of no pager's; `None` as for [`pager`].
+pub(crate) fn staging(pages_max: usize) -> Option<Staging> {
+    let window = Userfaultfd::open(feature::MOVING)
+        .map_err(StartError::from)
+        .and_then(|program| DiscardWindow::new(program, false));
+    match window {
+        Ok(window) => Some(Staging::new(pages_max, window).unwrap()),
         Err(error) => {
             testkit::skip!("userfaultfd", "{error}");
             None

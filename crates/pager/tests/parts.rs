@@ -34,7 +34,7 @@ const LAYERS: [&str; 28] = [
     "pages/discard_window",
     "pages/staging",
     "pages/mover",
-    "pages/evict",
+    "pages/place",
     "pages",
     "gate",
     "gauge",
@@ -49,14 +49,11 @@ const LAYERS: [&str; 28] = [
 ];
 
 /// Imports from a lower layer to a higher one, at most five, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 2] = [
-    ("pages/evict", "pages", "a back end is handed the pages that it works for"),
-    (
-        "pages/discard_window",
-        "pages/staging",
-        "the size of an extent, which is the most that is discarded at once",
-    ),
-];
+const EXCEPTIONS: [(&str, &str, &str); 1] = [(
+    "pages/discard_window",
+    "pages/staging",
+    "the size of an extent, which is the most that is discarded at once",
+)];
 
 /// The layer of a module of `pages/`: several files make up staging.
 fn layer_in_pages(module: &str) -> &'static str {

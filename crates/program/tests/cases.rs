@@ -22,8 +22,8 @@ const CANNOT: i32 = 77;
 ///
 /// Under uzswap it may take twenty times as long, and twenty seconds: what takes longer hangs, or
 /// as good as.
-fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Value> {
-    let scratch = Scratch::new(&format!("cases-{name}-{without}"));
+fn as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
+    let scratch = Scratch::new(&format!("cases-{name}"));
     let directory = |name: &str| {
         let directory = scratch.path(name);
         std::fs::create_dir(&directory).unwrap();
@@ -38,9 +38,6 @@ fn as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Val
     assert!(bare.status.is_some_and(|status| status.success()), "{name}, bare: {}", told(&bare));
     let report = scratch.path("report.json");
     let mut run = uzswap();
-    if !without.is_empty() {
-        run.env("UZSWAP_WITHOUT", without);
-    }
     run.args(["run", "--ram", ram, "--report"]).arg(&report).arg("--").args(command);
     let ended = watch(&mut run, &directory("managed"), bare.took * 20 + Duration::from_secs(20));
     assert!(ended.status.is_some_and(|status| status.success()), "{name}: {}", told(&ended));
@@ -57,31 +54,27 @@ fn told(ended: &Ended) -> String {
 }
 
 /// Runs a mode of the workload, which must have had pages evicted.
-fn survives_without(without: &str, mode: &str, ram: &str) -> Option<Value> {
+fn survives(mode: &str, ram: &str) -> Option<Value> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
         let scratch = Scratch::new("cases");
         workload_in(&scratch, "cases").map(|workload| (scratch, workload))
     });
     let (_, program) = workload.as_ref()?;
-    paged_as_bare(mode, ram, without, &[program, mode])
+    paged_as_bare(mode, ram, &[program, mode])
 }
 
 /// The same as [`as_bare`], until pages were evicted: on a busy machine a short program can be
 /// through before paging begins.
-fn paged_as_bare(name: &str, ram: &str, without: &str, command: &[&str]) -> Option<Value> {
+fn paged_as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
     let mut report = Value::Null;
     for _ in 0..10 {
-        report = as_bare(name, ram, without, command)?;
+        report = as_bare(name, ram, command)?;
         if report["zswpout"].as_u64().unwrap() > 1000 {
             return Some(report);
         }
     }
     panic!("{name}: nothing was evicted: {report}");
-}
-
-fn survives(mode: &str, ram: &str) -> Option<Value> {
-    survives_without("", mode, ram)
 }
 
 /// The budget may be exceeded by 3 % and 8 MiB, for a moment.
@@ -112,7 +105,6 @@ fn the_last_thread_ends_by_itself() {
 #[test]
 fn evicted_pages_move_within_their_block() {
     survives("near", "50M");
-    survives_without("move,scan", "near", "50M");
 }
 
 /// Some pieces were registered and others not, so that the kernel did not merge them, and mremap
@@ -134,7 +126,6 @@ fn memory_that_moves_takes_nobody_else_s_along() {
 #[test]
 fn locked_memory_grows_and_moves() {
     survives("locked_growth", "40M");
-    survives_without("move", "locked_growth", "40M");
 }
 
 /// A heap that may be executed, as SBCL's, stayed in memory: 180 MiB of 130.
@@ -142,7 +133,6 @@ fn locked_memory_grows_and_moves() {
 fn a_heap_that_may_be_executed_keeps_its_budget() {
     keeps_its_budget("executable", "60M");
     survives("executable_fork", "60M");
-    survives_without("move,scan", "executable_fork", "60M");
 }
 
 /// Eight calls of mprotect a second.
@@ -156,7 +146,6 @@ fn a_write_barrier_of_thousands_of_mappings() {
 #[test]
 fn robust_mutexes_of_threads_that_end() {
     survives("robust", "60M");
-    survives_without("move,scan", "robust", "60M");
 }
 
 /// More than fifty times slower.
@@ -205,7 +194,6 @@ fn what_the_kernel_refuses_changes_nothing() {
 #[test]
 fn pipes_keep_the_bytes_that_were_vmspliced() {
     survives("vmsplice", "50M");
-    survives_without("move,scan", "vmsplice", "50M");
 }
 
 /// MADV_GUARD_INSTALL raises no event, so that evicted pages came back when the guards were gone.
@@ -233,7 +221,7 @@ fn static_thread_local_storage_of_any_size() {
         if !compile_with(&[&format!("-DSTATIC_TLS={}", kib << 10)], &source, &program) {
             return;
         }
-        paged_as_bare(&format!("tls {kib} KiB"), "50M", "", &[program.to_str().unwrap()]).unwrap();
+        paged_as_bare(&format!("tls {kib} KiB"), "50M", &[program.to_str().unwrap()]).unwrap();
     }
 }
 
@@ -251,7 +239,5 @@ for _ in range(150):
     data += source.randbytes(1 << 20)
 print(hashlib.sha256(data).hexdigest())
 ";
-    for without in ["", "move,scan"] {
-        as_bare("bytearray", "60M", without, &["python3", "-c", script]);
-    }
+    as_bare("bytearray", "60M", &["python3", "-c", script]);
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{can_manage, can_move, compile_with, has};
+use support::{can_manage, compile_with, has};
 
 /// The user that is made for rootless containers.
 const USER: &str = "uzswap-containers";
@@ -33,7 +33,7 @@ impl Containers {
             testkit::skip!("root", "only root can make device nodes and users");
             return None;
         }
-        if !can_manage() || !can_move() || !has("podman") || !has("cc") {
+        if !can_manage() || !has("podman") || !has("cc") {
             return None;
         }
         let directory = std::env::temp_dir().join(format!("uzswap-containers-{name}-{}", std::process::id()));

@@ -11,6 +11,25 @@ fn stderr_of(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// As on a kernel without `UFFDIO_MOVE`: the program is not started.
+#[test]
+fn kernels_that_are_too_old_are_named_with_those_that_are_not() {
+    if !can_manage() {
+        return;
+    }
+    let output = uzswap()
+        .env("UZSWAP_WITHOUT", "move")
+        .args(["run", "--ram", "64M", "--", "echo", "started"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(125), &b""[..]), "{said}");
+    let release = sys::kernel::release();
+    for word in ["needs Linux 6.", &format!("this is Linux {release}"), "uname -r", "Debian 13", "Fedora"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
 #[test]
 fn bad_arguments_name_cause_and_fix() {
     for (arguments, words) in [

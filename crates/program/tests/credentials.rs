@@ -6,12 +6,12 @@
 mod support;
 
 use serde_json::Value;
-use support::{can_link_statically, compile_with, managed_without, workload_in, Scratch};
+use support::{can_link_statically, compile_with, managed, workload_in, Scratch};
 
 const RAM_MIB: &str = "40";
 
-/// The ways in which paging works.
-const WAYS: [(&str, &[&str]); 3] = [("", &[]), ("move,scan", &[]), ("", &["--swap", "256M"])];
+/// Without and with a swap file.
+const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 
 /// The workload; `None` where there are no rights to give up.
 fn workload(scratch: &Scratch) -> Option<String> {
@@ -25,11 +25,10 @@ fn workload(scratch: &Scratch) -> Option<String> {
 
 /// Runs a mode of the workload in a budget that is two thirds of what it fills; what it said, and
 /// the report.
-fn run(scratch: &Scratch, way: (&str, &[&str]), command: &[&str]) -> (String, Value) {
-    let (without, options) = way;
+fn run(scratch: &Scratch, way: &[&str], command: &[&str]) -> (String, Value) {
     let ram = format!("{RAM_MIB}M");
-    let options = [&["-q"], options].concat();
-    let (output, report) = managed_without(without, &ram, scratch, &options, command);
+    let options = [&["-q"], way].concat();
+    let (output, report) = managed(&ram, scratch, &options, command);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{command:?} {way:?}: {said} {report}");
     assert_eq!(report["unmanaged"], serde_json::json!([]), "{command:?} {way:?}: {report}");

@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{managed_without, workload_in, Scratch};
+use support::{managed, workload_in, Scratch};
 
 /// _exit() asked for the process's number, which killed it; the agent's threads outlived the
 /// program's last one; and a question about filters was taken for one, so that paging ended.
@@ -26,22 +26,19 @@ fn a_program_with_a_strict_filter_ends_as_it_would_and_a_refused_one_changes_not
 fn filters_that_kill_for_what_a_pager_does() {
     let scratch = Scratch::new("filter");
     let Some(workload) = workload_in(&scratch, "filter") else { return };
-    for without in ["", "move"] {
-        for how in ["prctl", "seccomp", "threads", "alone", "locked"] {
-            let command = [&*workload, how, "64"];
-            let (output, report) = managed_without(without, "40M", &scratch, &["-q"], &command);
-            let said = String::from_utf8_lossy(&output.stderr);
-            let how = format!("{how} without {without:?}");
-            match output.status.code() {
-                Some(2) => testkit::skip!("kernel", "no filter can be set here ({how})"),
-                Some(7) => testkit::skip!("mlock", "memory cannot be locked here ({how})"),
-                code => assert_eq!(code, Some(0), "{how}: {said} {report}"),
-            }
-            assert!(report["zswpout"].as_u64().unwrap() > 1000, "{how}: nothing was evicted: {report}");
-            // Paging ends with a filter for all threads only, and that is said.
-            let for_all = how.starts_with("threads") || how.starts_with("alone");
-            assert_eq!(said.contains("seccomp filter"), for_all, "{how}: {said}");
-            assert_eq!(said.contains("mlockall()"), how.starts_with("locked"), "{how}: {said}");
+    for how in ["prctl", "seccomp", "threads", "alone", "locked"] {
+        let command = [&*workload, how, "64"];
+        let (output, report) = managed("40M", &scratch, &["-q"], &command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(2) => testkit::skip!("kernel", "no filter can be set here ({how})"),
+            Some(7) => testkit::skip!("mlock", "memory cannot be locked here ({how})"),
+            code => assert_eq!(code, Some(0), "{how}: {said} {report}"),
         }
+        assert!(report["zswpout"].as_u64().unwrap() > 1000, "{how}: nothing was evicted: {report}");
+        // Paging ends with a filter for all threads only, and that is said.
+        let for_all = how.starts_with("threads") || how.starts_with("alone");
+        assert_eq!(said.contains("seccomp filter"), for_all, "{how}: {said}");
+        assert_eq!(said.contains("mlockall()"), how.starts_with("locked"), "{how}: {said}");
     }
 }

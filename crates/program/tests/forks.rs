@@ -9,10 +9,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{managed_without, uzswap, workload_in, Scratch};
+use support::{managed, uzswap, workload_in, Scratch};
 
-/// What the pager does without, and more memory on disk.
-const WAYS: [(&str, &[&str]); 3] = [("", &[]), ("move,scan", &[]), ("", &["--swap", "256M"])];
+/// Options: none, and more memory on disk.
+const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 /// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 /// How long anything may take, on a busy machine.
@@ -23,10 +23,9 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Runs the workload in a way; `None` where it cannot run.
-fn run(scratch: &Scratch, way: &(&str, &[&str]), workload: &str, mode: &[&str]) -> Option<(Output, Value)> {
-    let (without, options) = way;
+fn run(scratch: &Scratch, way: &[&str], workload: &str, mode: &[&str]) -> Option<(Output, Value)> {
     let command: Vec<&str> = std::iter::once(workload).chain(mode.iter().copied()).collect();
-    let (output, report) = managed_without(without, "30M", scratch, options, &command);
+    let (output, report) = managed("30M", scratch, way, &command);
     if output.status.code() == Some(CANNOT) {
         testkit::skip!("kernel", "{mode:?} cannot be done here");
         return None;
@@ -41,9 +40,9 @@ fn run(scratch: &Scratch, way: &(&str, &[&str]), workload: &str, mode: &[&str]) 
     Some((output, report))
 }
 
-/// What forks can leave out: with moves, and where the kernel reports forks.
+/// Everything stays out where the kernel reports forks.
 fn leaves_everything_out(report: &Value) -> bool {
-    report["eviction"] == "move" && report["brought_in"] == 0
+    report["brought_in"] == 0
 }
 
 /// With fewer than 256 descriptors everything came in, 60 to 115 MB over the budget.
@@ -51,16 +50,14 @@ fn leaves_everything_out(report: &Value) -> bool {
 fn few_descriptors_are_enough_for_forks() {
     let scratch = Scratch::new("forks-few");
     let Some(workload) = workload_in(&scratch, "forks") else { return };
-    for way in &WAYS {
+    for way in WAYS {
         let Some((output, report)) = run(&scratch, way, &workload, &["few", "64"]) else { return };
-        if report["eviction"] == "move" {
-            assert!(leaves_everything_out(&report), "{way:?}: {report} {}", text(&output.stderr));
-        }
+        assert!(leaves_everything_out(&report), "{way:?}: {report} {}", text(&output.stderr));
     }
     // Too few for a child's pager: that is said.
-    let Some((output, report)) = run(&scratch, &WAYS[0], &workload, &["few", "17"]) else { return };
+    let Some((output, _)) = run(&scratch, WAYS[0], &workload, &["few", "17"]) else { return };
     let said = text(&output.stderr);
-    assert!(report["eviction"] != "move" || said.contains("RLIMIT_NOFILE"), "{said}");
+    assert!(said.contains("RLIMIT_NOFILE"), "{said}");
 }
 
 /// Everything came in, since a child's pager could not open its files.
@@ -70,12 +67,10 @@ fn children_in_a_root_directory_without_proc_leave_everything_out() {
     let Some(workload) = workload_in(&scratch, "forks") else { return };
     let root = scratch.path("root");
     std::fs::create_dir(&root).unwrap();
-    for way in &WAYS {
+    for way in WAYS {
         let mode = ["chroot", root.to_str().unwrap()];
         let Some((output, report)) = run(&scratch, way, &workload, &mode) else { return };
-        if report["eviction"] == "move" {
-            assert!(leaves_everything_out(&report), "{way:?}: {report} {}", text(&output.stderr));
-        }
+        assert!(leaves_everything_out(&report), "{way:?}: {report} {}", text(&output.stderr));
     }
 }
 
@@ -85,7 +80,7 @@ fn children_in_a_root_directory_without_proc_leave_everything_out() {
 fn a_stack_of_its_own_is_returned_on() {
     let scratch = Scratch::new("forks-stack");
     let Some(workload) = workload_in(&scratch, "forks") else { return };
-    for way in &WAYS {
+    for way in WAYS {
         run(&scratch, way, &workload, &["stack"]);
     }
 }
@@ -118,9 +113,9 @@ struct Storm {
 
 impl Storm {
     /// Started, after its first round.
-    fn begin(way: &(&str, &[&str]), workload: &str, rounds: &str, how: &str) -> Storm {
+    fn begin(way: &[&str], workload: &str, rounds: &str, how: &str) -> Storm {
         let mut run = uzswap();
-        run.env("UZSWAP_WITHOUT", way.0).args(["run", "-q", "--ram", "30M"]).args(way.1);
+        run.args(["run", "-q", "--ram", "30M"]).args(way);
         let mut run = run
             .args(["--", workload, "storm", rounds, how])
             .stdout(Stdio::piped())
@@ -176,7 +171,7 @@ impl Storm {
 fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
     let scratch = Scratch::new("forks-stopped");
     let Some(workload) = workload_in(&scratch, "forks") else { return };
-    for way in &WAYS {
+    for way in WAYS {
         for how in ["fork", "bare"] {
             let mut storm = Storm::begin(way, &workload, "40", how);
             for turn in 0..9 {
@@ -203,7 +198,7 @@ fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
 fn a_supervisor_that_is_killed_during_a_fork_takes_its_tree_along() {
     let scratch = Scratch::new("forks-killed");
     let Some(workload) = workload_in(&scratch, "forks") else { return };
-    for (turn, way) in WAYS.iter().cycle().take(6).enumerate() {
+    for (turn, way) in WAYS.into_iter().cycle().take(6).enumerate() {
         let how = ["fork", "bare"][turn % 2];
         let mut storm = Storm::begin(way, &workload, "1000000", how);
         std::thread::sleep(Duration::from_millis(5 * turn as u64));

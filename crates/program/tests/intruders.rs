@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
-use support::{can_manage, can_move, compile, has, managed, managed_without, uzswap, Scratch};
+use support::{can_manage, compile, has, managed, uzswap, Scratch};
 
 /// The attacker and a workload, where every user finds them.
 struct Programs {
@@ -88,7 +88,7 @@ fn report(scratch: &Scratch) -> Value {
 #[test]
 fn strangers_get_nothing_and_leave_nothing() {
     let Some(programs) = Programs::new("strangers") else { return };
-    if !can_move() {
+    if !can_manage() {
         return;
     }
     let scratch = Scratch::new("intruders-strangers");
@@ -243,7 +243,7 @@ fn users_of_a_tree_share_nothing_writable() {
 #[test]
 fn users_of_a_tree_page_in_one_budget() {
     let Some(programs) = Programs::new("budget") else { return };
-    if !can_become_another() || !can_move() || !Path::new("/dev/userfaultfd").exists() {
+    if !can_become_another() || !can_manage() || !Path::new("/dev/userfaultfd").exists() {
         return;
     }
     for options in [&["-q"][..], &["-q", "--swap", "64M"]] {
@@ -268,7 +268,7 @@ fn users_of_a_tree_page_in_one_budget() {
 #[test]
 fn a_ledger_of_garbage_harms_no_relative() {
     let Some(programs) = Programs::new("garbage") else { return };
-    for (without, options) in [("", &["--swap", "256M"][..]), ("", &[]), ("move,scan", &[])] {
+    for options in [&["--swap", "256M"][..], &[]] {
         let scratch = Scratch::new("intruders-garbage");
         let script = format!(
             "{} garbage & hostile=$!; {w} plain 64 && {w} threads 64 && {w} fork 64; end=$?; kill $hostile; exit $end",
@@ -276,9 +276,9 @@ fn a_ledger_of_garbage_harms_no_relative() {
             w = programs.workload
         );
         let command = ["timeout", "300", "sh", "-c", &script];
-        let (output, report) = managed_without(without, "40M", &scratch, options, &command);
+        let (output, report) = managed("40M", &scratch, options, &command);
         let (_, errors) = said(&output);
-        assert_eq!(output.status.code(), Some(0), "{without} {options:?}: {errors}");
+        assert_eq!(output.status.code(), Some(0), "{options:?}: {errors}");
         assert_eq!(report["failures"], serde_json::json!([]), "{report}");
         assert!(report["corrected_totals"].as_u64().unwrap() > 10, "{report}");
         assert!(errors.contains("the shared total was corrected"), "{errors}");

@@ -45,17 +45,12 @@ fn is_as_bare(mode: &str, argument: &str, pages: bool) {
         return;
     }
     assert!(bare.status.success(), "{mode}, bare: {bare:?}");
-    for (name, without, options) in
-        [("moves", "", &[][..]), ("remaps", "move,scan", &[]), ("swap", "", &["--swap", "256M"])]
-    {
+    for (name, options) in [("pool", &[][..]), ("swap", &["--swap", "256M"])] {
         let directory = scratch.path(name);
         std::fs::create_dir(&directory).unwrap();
         let report = directory.join("report.json");
         let mut run = uzswap();
         run.env(VARIABLE.0, VARIABLE.1);
-        if !without.is_empty() {
-            run.env("UZSWAP_WITHOUT", without);
-        }
         run.args(["run", "-q", "--ram", "60M", "--report"]).arg(&report).args(options).arg("--");
         run.arg(program).args(arguments);
         let ended = watch(&mut run, &directory, limit);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use support::{can_manage, has, uzswap, workload_in, Scratch};
 
-/// What the pager does without, and more memory on disk.
-const WAYS: [(&str, &[&str]); 3] = [("", &[]), ("move,scan", &[]), ("", &["--swap", "256M"])];
+/// Options: none, and more memory on disk.
+const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
@@ -23,16 +23,16 @@ fn workload() -> Option<&'static str> {
 }
 
 /// Runs a mode of the workload on these paths; what it printed and what uzswap said.
-fn run(ways: &[(&str, &[&str])], mode: &str, rounds: u32) -> Vec<(String, String)> {
+fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<(String, String)> {
     let Some(workload) = workload() else { return Vec::new() };
-    let run = |(without, options): &(&str, &[&str])| {
+    let run = |options: &&[&str]| {
         let mut run = uzswap();
-        run.env("UZSWAP_WITHOUT", without).args(["run", "-q", "--ram", "24M"]).args(*options);
+        run.args(["run", "-q", "--ram", "24M"]).args(*options);
         let output = run.args(["--", workload, mode, &rounds.to_string()]).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (printed, said) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(0), "{mode} {without} {options:?}: {printed}{said}");
-        (printed, format!("{mode} {without} {options:?}: {said}"))
+        assert_eq!(output.status.code(), Some(0), "{mode} {options:?}: {printed}{said}");
+        (printed, format!("{mode} {options:?}: {said}"))
     };
     ways.iter().map(run).collect()
 }

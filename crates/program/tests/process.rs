@@ -12,8 +12,7 @@ use std::sync::OnceLock;
 use support::{workload_in, Scratch};
 use ways::{as_bare, as_bare_under, assert_paged, WAYS};
 
-/// For 96 MiB that compress to 54: in 60 MiB hardly anything was left for pages in use, and runs
-/// without moves took from 12 to over 70 s.
+/// For 96 MiB that compress to 54: in 60 MiB hardly anything was left for pages in use.
 const BUDGET: &str = "76M";
 
 /// The workload, or `None` where nothing can be managed or compiled.

@@ -33,7 +33,7 @@ fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<PathB
 }
 
 /// Runs the modes bare, and managed on the ways that pages take.
-fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], ways: &[(&str, &[&str])]) {
+fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], ways: &[&[&str]]) {
     if !can_manage() || !has(compiler) {
         return;
     }
@@ -43,15 +43,12 @@ fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], ways: &[(&str, &
         let bare = Command::new(&program).arg(mode).output().unwrap();
         let said = String::from_utf8_lossy(&bare.stdout);
         assert!(said.ends_with("right\n"), "{options:?} {mode}, bare: {bare:?}");
-        for (index, (without, arguments)) in ways.iter().enumerate() {
-            let name = format!("{compiler} {options:?} {mode} {without} {arguments:?}");
+        for (index, arguments) in ways.iter().enumerate() {
+            let name = format!("{compiler} {options:?} {mode} {arguments:?}");
             let directory = scratch.path(&format!("{mode}-{index}"));
             std::fs::create_dir(&directory).unwrap();
             let report = directory.join("report.json");
             let mut run = uzswap();
-            if !without.is_empty() {
-                run.env("UZSWAP_WITHOUT", without);
-            }
             run.args(["run", "-q", "--ram", "60M", "--report"]).arg(&report).args(*arguments).arg("--");
             run.arg(&program).arg(mode);
             let ended = watch(&mut run, &directory, Duration::from_secs(180));
@@ -67,35 +64,35 @@ fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], ways: &[(&str, &
     }
 }
 
-const MOVES: (&str, &[&str]) = ("", &[]);
-const WAYS: [(&str, &[&str]); 3] = [MOVES, ("move,scan", &[]), ("", &["--swap", "256M"])];
+const POOL: &[&str] = &[];
+const WAYS: [&[&str]; 2] = [POOL, &["--swap", "256M"]];
 const MODES: [&str; 4] = ["", "leak", "asked", "starts"];
 
 /// GCC's runtime is a library, and refused to start behind uzswap's object. At the end its tracer
 /// stopped the pager, and then waited for pages.
 #[test]
 fn address_sanitizer_as_a_library() {
-    is_as_bare("gcc", &["-fsanitize=address"], &MODES, &[MOVES]);
+    is_as_bare("gcc", &["-fsanitize=address"], &MODES, &[POOL]);
     is_as_bare("gcc", &["-fsanitize=address"], &["leak"], &WAYS);
 }
 
 #[test]
 fn address_sanitizer_linked() {
-    is_as_bare("gcc", &["-fsanitize=address", "-static-libasan"], &MODES, &[MOVES]);
+    is_as_bare("gcc", &["-fsanitize=address", "-static-libasan"], &MODES, &[POOL]);
     is_as_bare("gcc", &["-fsanitize=address", "-static-libasan"], &["leak"], &WAYS);
 }
 
 #[test]
 fn leak_sanitizer() {
-    is_as_bare("gcc", &["-fsanitize=leak"], &MODES, &[MOVES]);
+    is_as_bare("gcc", &["-fsanitize=leak"], &MODES, &[POOL]);
     is_as_bare("gcc", &["-fsanitize=leak"], &["leak"], &WAYS);
 }
 
 #[test]
 fn other_sanitizers() {
-    is_as_bare("gcc", &["-fsanitize=thread"], &["", "starts"], &[MOVES]);
-    is_as_bare("gcc", &["-fsanitize=undefined"], &["", "starts"], &[MOVES]);
-    is_as_bare("gcc", &["-fsanitize=address,undefined"], &["leak"], &[MOVES]);
+    is_as_bare("gcc", &["-fsanitize=thread"], &["", "starts"], &[POOL]);
+    is_as_bare("gcc", &["-fsanitize=undefined"], &["", "starts"], &[POOL]);
+    is_as_bare("gcc", &["-fsanitize=address,undefined"], &["leak"], &[POOL]);
 }
 
 #[test]
@@ -109,12 +106,12 @@ fn clang_s() {
         testkit::skip!("tool", "clang is not installed");
         return;
     };
-    is_as_bare(clang, &["-fsanitize=address"], &MODES, &[MOVES]);
-    is_as_bare(clang, &["-fsanitize=leak"], &["leak", "asked"], &[MOVES]);
-    is_as_bare(clang, &["-fsanitize=thread"], &["", "starts"], &[MOVES]);
-    is_as_bare(clang, &["-fsanitize=memory"], &[""], &[MOVES]);
+    is_as_bare(clang, &["-fsanitize=address"], &MODES, &[POOL]);
+    is_as_bare(clang, &["-fsanitize=leak"], &["leak", "asked"], &[POOL]);
+    is_as_bare(clang, &["-fsanitize=thread"], &["", "starts"], &[POOL]);
+    is_as_bare(clang, &["-fsanitize=memory"], &[""], &[POOL]);
     let output = Command::new(clang).arg("-print-resource-dir").output().unwrap();
     let directory = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let search = format!("-Wl,-rpath,{directory}/lib/linux");
-    is_as_bare(clang, &["-fsanitize=address", "-shared-libasan", &search], &["leak", "starts"], &[MOVES]);
+    is_as_bare(clang, &["-fsanitize=address", "-shared-libasan", &search], &["leak", "starts"], &[POOL]);
 }

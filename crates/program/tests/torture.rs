@@ -25,7 +25,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{can_manage, can_move, uzswap, workload_of_directory, Scratch};
+use support::{can_manage, uzswap, workload_of_directory, Scratch};
 use tree::watch;
 
 /// One run of the workload.
@@ -39,8 +39,6 @@ struct Case {
     features: String,
     /// In percent of `mib`.
     budget: u32,
-    /// What the pager does without: "move", "scan".
-    without: &'static str,
 }
 
 impl Case {
@@ -54,7 +52,6 @@ impl Case {
             mib: 64,
             features: "all".into(),
             budget: 60,
-            without: "",
         }
     }
 
@@ -73,17 +70,12 @@ impl Case {
 
     /// How to run it again.
     fn replay(&self) -> String {
-        let without =
-            if self.without.is_empty() { String::new() } else { format!("UZSWAP_WITHOUT={} ", self.without) };
-        format!("{without}uzswap {} ./torture {}", self.options().join(" "), self.arguments().join(" "))
+        format!("uzswap {} ./torture {}", self.options().join(" "), self.arguments().join(" "))
     }
 
     /// Says what went wrong, if anything did.
     fn run(&self, torture: &str) -> Result<String, String> {
         let mut command = uzswap();
-        if !self.without.is_empty() {
-            command.env("UZSWAP_WITHOUT", self.without);
-        }
         command.args(self.options()).arg(torture).args(self.arguments());
         self.judge(&mut command)
     }
@@ -163,12 +155,6 @@ fn several_processes() {
     survives([case.clone(), Case { processes: 3, threads: 1, seed: case.seed + 1, ..case }]);
 }
 
-#[test]
-fn parts_of_the_kernel_are_missing() {
-    let ways = if can_move() { &["move", "scan", "move,scan"][..] } else { &["", "scan"] };
-    survives(ways.iter().zip(50..).map(|(without, seed)| Case { without, threads: 2, ..Case::new(seed) }));
-}
-
 /// Fewer things at a time happen more often.
 const FEATURES: [&str; 10] = [
     "none,resize,move,near,part,leave,join,replace,memfd",
@@ -186,16 +172,12 @@ const FEATURES: [&str; 10] = [
 /// Processes that share memory and outlive each other, daemons, ends at bad moments, forks in
 /// handlers, stopped children, limits.
 #[test]
-fn relatives_in_all_ways() {
-    let ways = if can_move() { &["", "move,scan"][..] } else { &[""] };
+fn relatives() {
     let features = ["share", "borrow", "daemon", "abrupt", "handlerfork", "stopped", "limits"];
-    survives(ways.iter().flat_map(|without| {
-        features.iter().zip(80..).map(move |(feature, seed)| Case {
-            features: format!("none,{feature}"),
-            without,
-            threads: 1 + seed as u32 % 2,
-            ..Case::new(seed)
-        })
+    survives(features.iter().zip(80..).map(|(feature, seed)| Case {
+        features: format!("none,{feature}"),
+        threads: 1 + seed as u32 % 2,
+        ..Case::new(seed)
     }));
 }
 
@@ -233,7 +215,6 @@ fn case_of(seed: u64) -> Case {
         mib: 80 + draw(120) as u32,
         features,
         budget: 30 + draw(41) as u32,
-        without: ["", "", "", "move", "scan", "move,scan"][draw(6) as usize],
     }
 }
 

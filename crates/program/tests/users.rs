@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{can_link_statically, can_manage, can_move, compile_with, has, managed, Scratch};
+use support::{can_link_statically, can_manage, compile_with, has, managed, Scratch};
 
 /// Everything that another user needs: the workload, dynamic and static, and uzswap.
 struct Public(PathBuf);
@@ -23,7 +23,7 @@ impl Public {
             testkit::skip!("root", "only root can become another user, with setpriv(1)");
             return None;
         }
-        if !can_manage() || !can_move() || !has("cc") {
+        if !can_manage() || !has("cc") {
             return None;
         }
         // Where tests are built, only root may be.

@@ -5,29 +5,19 @@ mod support;
 
 use std::sync::OnceLock;
 
-use support::{can_move, managed_without, workload_in, Scratch};
+use support::{managed, workload_in, Scratch};
 use sys::capabilities;
 
 /// Runs one mode of the workload over 64 MiB in 40 MiB; returns its exit status and the report.
 fn workload(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, String, serde_json::Value)> {
-    workload_without("", mode, ram, options)
-}
-
-/// The same, doing without parts of the kernel.
-fn workload_without(
-    without: &str,
-    mode: &str,
-    ram: &str,
-    options: &[&str],
-) -> Option<(Option<i32>, String, serde_json::Value)> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
         let scratch = Scratch::new("workload");
         workload_in(&scratch, "traps").map(|workload| (scratch, workload))
     });
     let (_, program) = workload.as_ref()?;
-    let scratch = Scratch::new(&format!("{mode}-{}{without}", options.len()));
-    let (output, report) = managed_without(without, ram, &scratch, options, &[program, mode, "64"]);
+    let scratch = Scratch::new(&format!("{mode}-{}", options.len()));
+    let (output, report) = managed(ram, &scratch, options, &[program, mode, "64"]);
     Some((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), report))
 }
 
@@ -73,67 +63,9 @@ fn emulated_accelerators_also_when_they_fail() {
     assert_eq!(said.matches("emulated devices").count(), 1, "{said}");
 }
 
-/// As on a kernel before 6.7: pages leave by mremap() and are found in /proc/self/pagemap.
-fn survives_on_older_kernels(modes: &[&str]) {
-    for mode in modes {
-        let Some((status, said, report)) = workload_without("move,scan", mode, "40M", &["--verify"]) else {
-            return;
-        };
-        assert_eq!(status, Some(0), "{mode}: {said}");
-        assert!(report["zswpout"].as_u64().unwrap() > 1000, "{mode}: nothing was evicted: {report}");
-        assert_eq!(
-            (&report["eviction"], &report["page_finding"]),
-            (&"remap".into(), &"pagemap".into()),
-            "{mode}"
-        );
-    }
-}
-
 #[test]
-fn older_kernels_with_writes_that_race_with_eviction() {
-    survives_on_older_kernels(&["plain", "threads", "stacks"]);
-}
-
-#[test]
-fn older_kernels_with_forks() {
-    survives_on_older_kernels(if can_watch_forks() { &["fork", "raw_fork"] } else { &["fork"] });
-}
-
-#[test]
-fn older_kernels_with_mappings_that_change() {
-    survives_on_older_kernels(&["discard", "remap", "churn"]);
-}
-
-#[test]
-fn older_kernels_with_accesses_of_the_kernel_and_closed_descriptors() {
-    survives_on_older_kernels(&["kernel", "close"]);
-}
-
-#[test]
-fn older_kernels_with_huge_locked_and_giant_memory() {
-    survives_on_older_kernels(&["huge", "locked", "sparse"]);
-}
-
-#[test]
-fn older_kernels_leave_programs_with_direct_io_alone() {
-    let Some((status, said, report)) = workload_without("move", "direct", "40M", &[]) else { return };
-    assert_eq!(status, Some(0), "{said}");
-    assert_eq!(report["zswpout"], 0, "{report}");
-    assert_eq!(said.matches("nothing is evicted while a file is open with O_DIRECT").count(), 1, "{said}");
-    if can_move() {
-        survives("direct", &[]);
-    }
-}
-
-#[test]
-fn pages_are_found_without_a_scan_and_moved() {
-    if !can_move() {
-        return;
-    }
-    let Some((status, said, report)) = workload_without("scan", "plain", "40M", &[]) else { return };
-    assert_eq!(status, Some(0), "{said}");
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
-    assert_eq!(report["page_finding"], "pagemap");
+fn pages_that_devices_read_and_write() {
+    survives("direct", &[]);
 }
 
 #[test]
@@ -165,7 +97,7 @@ fn fork_in_place(compressor: &str) {
     let budget = 32 << 20;
     let brought = report["brought_in"].as_u64().unwrap() * 4096;
     // Where the kernel does not report forks, or cannot move pages, everything comes in.
-    if can_watch_forks() && can_move() {
+    if can_watch_forks() {
         assert_eq!(brought, 0, "{report}");
         let peak: u64 = said
             .split("peak_kib ")

@@ -1,5 +1,4 @@
-//! Which pages of a range are present: `PAGEMAP_SCAN` (Linux 6.7) or, before it,
-//! `/proc/self/pagemap`.
+//! Which pages of a range are present: `PAGEMAP_SCAN` (Linux 6.7).
 
 use std::io;
 
@@ -66,14 +65,13 @@ const _: () = assert!(std::mem::size_of::<ScanArgument>() == 96 && std::mem::siz
 #[derive(Debug, Clone, Copy)]
 pub struct Pagemap {
     descriptor: i32,
-    has_scan: bool,
 }
 
 impl Pagemap {
     /// Opens the calling process's own map.
     ///
     /// # Errors
-    /// When /proc is not mounted.
+    /// When /proc is not mounted, or the kernel has no `PAGEMAP_SCAN`.
     pub fn open() -> io::Result<Self> {
         // SAFETY: a constant, terminated path.
         let own =
@@ -81,20 +79,14 @@ impl Pagemap {
         let error = io::Error::last_os_error();
         let opened = if own >= 0 { Some(own) } else { privileged::open(PrivilegedFile::Pagemap) };
         let descriptor = opened.ok_or(error)?;
-        let mut map = Pagemap { descriptor, has_scan: true };
-        let mut run = [Run::default()];
-        map.has_scan = map.scan_ioctl(PAGE_SIZE, 2 * PAGE_SIZE, &mut run, PRESENT, PRESENT).is_ok();
-        Ok(map)
-    }
-
-    /// The same map, read as before Linux 6.7.
-    pub fn without_scan(self) -> Self {
-        Pagemap { has_scan: false, ..self }
-    }
-
-    /// Whether the kernel has `PAGEMAP_SCAN`.
-    pub fn has_scan(&self) -> bool {
-        self.has_scan
+        let map = Pagemap { descriptor };
+        match map.scan(PAGE_SIZE, 2 * PAGE_SIZE, &mut [Run::default()], PRESENT, PRESENT) {
+            Ok(_) => Ok(map),
+            Err(code) => {
+                map.close();
+                Err(io::Error::from_raw_os_error(code))
+            }
+        }
     }
 
     /// The number in the calling thread's file table.
@@ -119,7 +111,7 @@ impl Pagemap {
     /// ([`Run::is_used`]). For ranges registered as [`crate::userfaultfd::TRACKED`], of a kernel
     /// that can (Linux 7.3): elsewhere no page is used.
     pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
-        self.scan_ioctl(start, end, runs, PRESENT, PRESENT | ACCESSED).unwrap_or((0, end))
+        self.scan(start, end, runs, PRESENT, PRESENT | ACCESSED).unwrap_or((0, end))
     }
 
     /// The same, pages in the kernel's swap or on their way between nodes included.
@@ -128,39 +120,24 @@ impl Pagemap {
     }
 
     fn look(&self, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> (usize, usize) {
-        if self.has_scan {
-            match self.scan_ioctl(start, end, runs, kinds, PRESENT) {
-                Ok(found) => return found,
-                Err(_) => return (0, end),
-            }
-        }
-        self.scan_file(start, end, runs, kinds)
+        self.scan(start, end, runs, kinds, PRESENT).unwrap_or((0, end))
     }
 
     /// Which of the first `count` pages from `start` are mapped, the shared zero page included,
     /// guard regions not; at most 64.
     pub fn mapped(&self, start: usize, count: usize) -> u64 {
-        // Bit 63 is present, bit 62 swapped (also: being migrated, and a guard region, whose own
-        // bit is 58).
-        self.pages_with(start, count, |entry| entry >> 62 != 0 && entry >> 58 & 1 == 0)
-    }
-
-    /// Which of them have something in the page tables that is no page: in the kernel's swap, being
-    /// migrated, a guard region.
-    pub fn elsewhere(&self, start: usize, count: usize) -> u64 {
-        self.pages_with(start, count, |entry| entry >> 62 == 1)
-    }
-
-    fn pages_with(&self, start: usize, count: usize, test: impl Fn(u64) -> bool) -> u64 {
         let mut entries = [0u64; 64];
         let bytes = count.min(entries.len()) * 8;
         let offset = (start / PAGE_SIZE * 8) as libc::off_t;
         // SAFETY: `entries` has room for `bytes`.
         unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
-        entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(test(*entry)) << index)
+        // Bit 63 is present, bit 62 swapped (also: being migrated, and a guard region, whose own
+        // bit is 58).
+        let is_mapped = |entry: &u64| *entry >> 62 != 0 && *entry >> 58 & 1 == 0;
+        entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(is_mapped(entry)) << index)
     }
 
-    fn scan_ioctl(
+    fn scan(
         &self,
         start: usize,
         end: usize,
@@ -191,54 +168,18 @@ impl Pagemap {
         }
         Ok((found as usize, argument.walk_end as usize))
     }
-
-    fn scan_file(&self, start: usize, end: usize, runs: &mut [Run], kinds: u64) -> (usize, usize) {
-        let mut entries = [0u64; 512];
-        let (mut at, mut count) = (start, 0);
-        let mut left = LOOK_PAGES;
-        while at < end {
-            let pages = ((end - at) / PAGE_SIZE).min(entries.len());
-            let offset = (at / PAGE_SIZE * 8) as libc::off_t;
-            // SAFETY: `entries` has room for `pages` words.
-            let got = unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), pages * 8, offset) };
-            let got = usize::try_from(got).unwrap_or(0) / 8;
-            if got == 0 {
-                return (count, end);
-            }
-            for (index, entry) in entries[..got].iter().enumerate() {
-                let page = at + index * PAGE_SIZE;
-                // Bit 63 is present, bit 62 swapped, bit 61 a file's.
-                let found = entry >> 63 != 0 || kinds & SWAPPED != 0 && entry >> 62 & 1 != 0;
-                let present = found && entry >> 61 & 1 == 0;
-                if !present {
-                    continue;
-                }
-                if left == 0 {
-                    return (count, page);
-                }
-                left -= 1;
-                if count > 0 && runs[count - 1].end == page as u64 {
-                    runs[count - 1].end += PAGE_SIZE as u64;
-                    continue;
-                }
-                if count == runs.len() {
-                    return (count, page);
-                }
-                let end = (page + PAGE_SIZE) as u64;
-                runs[count] = Run { start: page as u64, end, categories: PRESENT };
-                count += 1;
-            }
-            at += got * PAGE_SIZE;
-        }
-        (count, end)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn finds_touched_pages(map: Pagemap) {
+    #[test]
+    fn touched_pages_are_found() {
+        let Ok(map) = Pagemap::open() else {
+            testkit::skip!("kernel", "no PAGEMAP_SCAN before Linux 6.7");
+            return;
+        };
         let at = crate::memory::map(64 * PAGE_SIZE).unwrap();
         for page in [3, 4, 5, 20, 63] {
             // SAFETY: inside the mapping made above.
@@ -269,21 +210,5 @@ mod tests {
             assert_eq!(map.present(start, end, &mut runs), (1, until));
             assert_eq!((runs[0].start, runs[0].end), (start as u64, until as u64));
         }
-    }
-
-    #[test]
-    fn touched_pages_are_found_by_scan() {
-        let map = Pagemap::open().unwrap();
-        if !map.has_scan() {
-            testkit::skip!("kernel", "no PAGEMAP_SCAN before Linux 6.7");
-            return;
-        }
-        finds_touched_pages(map);
-    }
-
-    #[test]
-    fn touched_pages_are_found_without_scan() {
-        let map = Pagemap::open().unwrap();
-        finds_touched_pages(Pagemap { has_scan: false, ..map });
     }
 }

@@ -198,7 +198,7 @@ pub enum OpenError {
     #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD)")]
     Missing,
     /// The features asked for are not there.
-    #[error("this kernel's userfaultfd lacks the features {missing:#x}")]
+    #[error("{}", lacking(*missing))]
     Features {
         /// Missing bits of [`feature`].
         missing: u64,
@@ -206,6 +206,12 @@ pub enum OpenError {
     /// Something else.
     #[error("userfaultfd: {0}")]
     Other(io::Error),
+}
+
+/// What a kernel is told of whose userfaultfd lacks features.
+fn lacking(missing: u64) -> String {
+    crate::kernel::why_too_old(!missing, &crate::kernel::release())
+        .unwrap_or_else(|| format!("this kernel's userfaultfd lacks the features {missing:#x}"))
 }
 
 /// Why a range operation stopped early.

@@ -287,7 +287,7 @@ mod tests {
     /// the fault had been, and what was out there read as zeroes.
     #[test]
     fn what_is_out_is_not_left_to_the_kernel_for_a_fault_that_is_over() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let (base, growing) = (blocks(1), blocks(2));
         pager.register(base..base + BLOCK_BYTES);
         pager.register(growing..growing + 2 * BLOCK_BYTES);

@@ -20,8 +20,8 @@ impl Forks<'_> {
         let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
         let others = [pages.reports().descriptor(), files.rollup.descriptor()];
         let gate = self.gate.descriptor();
-        let window = pages.discard_window().map(|window| window.descriptor());
-        let all = own.into_iter().chain(others).chain(gate).chain(window);
+        let window = pages.discard_window().descriptor();
+        let all = own.into_iter().chain(others).chain(gate).chain([window]);
         all.max().map_or(0, |most| most + 1)
     }
 
@@ -45,7 +45,7 @@ impl Forks<'_> {
         // Under the numbers that the parent's had.
         keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
         keep(gate, own_gate, "userfaultfd")?;
-        let window = self.pages.discard_window().expect("without moves nothing is inherited");
+        let window = self.pages.discard_window();
         keep(Userfaultfd::open(feature::MOVE)?.descriptor(), window.descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
         keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/thread-self/pagemap")?;

@@ -113,7 +113,7 @@ impl<'a> Forks<'a> {
 
     /// Whether forks can leave everything out at all.
     pub fn can_fork(&self) -> bool {
-        self.gate.is_there() && self.pages.discard_window().is_some() && self.numbers_end() <= NUMBERS
+        self.gate.is_there() && self.numbers_end() <= NUMBERS
     }
 
     /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn faults_that_are_parked_when_a_fork_is_over_are_served() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         let mut spare = pager.pages().staging().take_empty();

@@ -9,10 +9,6 @@ use super::Lifecycle;
 
 /// Runs of present pages that one look may find.
 const RUNS: usize = 512;
-/// Budgets' worth of mappings that are looked at where the kernel tells of each page, there or not.
-/// This holds up the thread that watches the budget: a program with a sparse mapping of hundreds of
-/// GiB came to its end before that.
-const UNSCANNED_BUDGETS: usize = 4;
 
 impl Lifecycle<'_> {
     /// Tells the policy which pages are in memory before anything is registered, so that it can
@@ -29,16 +25,8 @@ impl Lifecycle<'_> {
     fn note_found_of(&self, all: u64) {
         let mut runs = vec![Run::default(); RUNS];
         let mut below = 0;
-        let mut left = match self.pages.pagemap().has_scan() {
-            true => usize::MAX,
-            false => (self.accounts.budget() as usize).saturating_mul(UNSCANNED_BUDGETS),
-        };
         let mut registrations = self.program.registrations();
-        registrations.for_each_evictable(&self.program.files().maps, self.pages, self.config, |range| {
-            if range.len() > left {
-                return;
-            }
-            left -= range.len();
+        registrations.for_each_evictable(&self.program.files().maps, self.config, |range| {
             let mut at = range.start;
             while at < range.end {
                 let (count, walked) = self.pages.pagemap().present(at, range.end, &mut runs);
@@ -84,7 +72,7 @@ mod tests {
         let at = base + (BLOCKS - 1) * BLOCK_BYTES;
         // SAFETY: this test's mapping.
         unsafe { libc::madvise(at as *mut _, BLOCK_BYTES, libc::MADV_DONTNEED) };
-        let Some(pager) = pager_of(Some(base..base + BLOCKS * BLOCK_BYTES), false) else { return };
+        let Some(pager) = pager_of(base..base + BLOCKS * BLOCK_BYTES) else { return };
         pager.lifecycle().note_found_of(((BLOCKS - 1) * BLOCK_PAGES) as u64);
         let came = |block: usize, page: usize| {
             let record = pager.pages().table().block(base + block * BLOCK_BYTES).unwrap();

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn nothing_stays_registered_wherever_it_has_been_moved() {
         let base = blocks(16);
-        let Some(pager) = pager_of(Some(base..base + 16 * BLOCK_BYTES), false) else { return };
+        let Some(pager) = pager_of(base..base + 16 * BLOCK_BYTES) else { return };
         pager.register(base..base + 4 * BLOCK_BYTES);
         let (to, is_over) = (base + 8 * BLOCK_BYTES, AtomicBool::new(false));
         std::thread::scope(|scope| {

@@ -20,7 +20,6 @@ impl Lifecycle<'_> {
             self.pages.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
         };
         self.quiesce.end(bell);
-        self.pages.end_drainers();
     }
 
     /// Wakes all threads that have been dismissed and wait for something.
@@ -51,7 +50,7 @@ mod tests {
     #[test]
     fn all_threads_end_whatever_they_wait_for() {
         let base = blocks(2);
-        let Some(pager) = pager_of(Some(base..base + 2 * BLOCK_BYTES), false) else { return };
+        let Some(pager) = pager_of(base..base + 2 * BLOCK_BYTES) else { return };
         pager.register(base..base + 2 * BLOCK_BYTES);
         let mut spare = pager.pages().staging().take_empty();
         assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));

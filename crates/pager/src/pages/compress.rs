@@ -57,20 +57,13 @@ struct Taken {
 }
 
 impl Pages {
-    /// Compresses the slots that have waited longest.
-    #[cfg(any(test, feature = "shuttle"))]
+    /// Compresses the slots that have waited longest. Blocks of a heap that is used at random lose
+    /// one or two pages at a time, so slots are taken until a batch is full.
     pub fn compress_oldest(&self) -> Compressed {
-        self.compress_oldest_moved_before(u64::MAX)
-    }
-
-    /// Compresses the slots that have waited longest, of those whose pages were moved out before
-    /// `ns`. Blocks of a heap that is used at random lose one or two pages at a time, so slots are
-    /// taken until a batch is full.
-    pub fn compress_oldest_moved_before(&self, ns: u64) -> Compressed {
         let mut batch = [Taken::default(); BATCH_PAGES];
         let (mut len, mut pages, mut outcome) = (0, 0, Compressed::Nothing);
         while pages < BATCH_PAGES {
-            let Some(slot) = self.staging.oldest_moved_before(ns, BATCH_PAGES - pages) else { break };
+            let Some(slot) = self.staging.oldest_of(BATCH_PAGES - pages) else { break };
             match self.begin_compressing(slot) {
                 None => outcome = Compressed::Stored,
                 Some(taken) => {
@@ -181,11 +174,7 @@ impl Pages {
                 // a ready page.
                 match self.place_back(&quiet, index, self.staging.frame(slot, index)) {
                     PlacedBack::WithFrame => self.staging.left(slot, span(index, 1)),
-                    PlacedBack::FrameStays => {
-                        // SAFETY: the slot of a locked block, which is not being compressed any
-                        // more; the page is in the program's memory or gone.
-                        unsafe { self.backend.came_as_copies(&self.staging, slot, span(index, 1)) };
-                    }
+                    PlacedBack::FrameStays => {}
                     PlacedBack::NotNow => return false,
                 }
                 block.change(span(index, 1), PageState::Staged, PageState::Kernel);
@@ -232,7 +221,7 @@ mod tests {
 
     #[test]
     fn single_pages_of_many_blocks_go_together() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let (pages, base) = (pager.pages(), blocks(20));
         pager.register(base..base + 20 * BLOCK_BYTES);
         // Not in the order of their addresses.
@@ -253,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_block_that_was_wanted_and_one_that_is_refused_leave_the_batch_to_the_others() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let (pages, base) = (pager.pages(), blocks(3));
         pager.register(base..base + 3 * BLOCK_BYTES);
         let mut random = 1u64;
@@ -278,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_full_block_is_a_batch_of_its_own() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let (pages, base) = (pager.pages(), blocks(2));
         pager.register(base..base + 2 * BLOCK_BYTES);
         queue(pages, base, 0..1);

@@ -150,7 +150,7 @@ mod tests {
     /// pages were saved as data in between and came back with the old bytes.
     #[test]
     fn pages_that_are_being_discarded_are_not_saved_until_a_grace_period_has_passed() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_is_filled_anew_is_not_being_discarded_any_more() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn frames_of_a_guarded_slot_are_given_back_without_a_report() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(1);
         pager.register(base..page_at(base, BLOCK_PAGES));
         let staging = pager.pages().staging();
@@ -142,7 +142,7 @@ mod tests {
         // With one call, past all missing pages in between: the way around is for what cannot be
         // moved.
         touch(0x8001);
-        let (window, len) = (staging.discard_window.as_ref().unwrap(), bytes_of(BLOCK_PAGES));
+        let (window, len) = (&staging.discard_window, bytes_of(BLOCK_PAGES));
         // SAFETY: only this test looks at the slot's pages, and the window is empty.
         let progress = unsafe { window.silent.move_with_holes(window.at, staging.address(slot, 0), len) };
         assert_eq!((progress.done, progress.stop, mapped()), (len, None, 0));

@@ -39,11 +39,6 @@ pub struct Still<'a> {
     _gate: RwLockReadGuard<'a, ()>,
 }
 
-/// The same, and no other thread has it: for calls that raise an event themselves.
-pub struct StillAlone<'a> {
-    _gate: RwLockWriteGuard<'a, ()>,
-}
-
 /// The right to read messages: no page moves while it lives.
 pub struct Reading<'a> {
     queue: &'a EventQueue,
@@ -77,8 +72,8 @@ impl EventQueue {
         has_room.then_some(Reading { queue: self, _gate: gate })
     }
 
-    /// Notes an event that was read with permission: under [`Reading`], in the name of a thread
-    /// that is [`StillAlone`], or while all others stand still.
+    /// Notes an event that was read with permission: under [`Reading`], or while all others
+    /// stand still.
     pub fn push(&self, event: Message) {
         self.queue.lock().expect("no panic while held").push_back(event);
         self.read.fetch_add(1, Ordering::Release);
@@ -117,12 +112,6 @@ impl EventQueue {
         self.is_quiet().then_some(Still { _gate: gate })
     }
 
-    /// The same, alone.
-    pub(super) fn still_alone(&self) -> Option<StillAlone<'_>> {
-        let gate = self.gate.write().expect("no panic while held");
-        self.is_quiet().then_some(StillAlone { _gate: gate })
-    }
-
     /// Applies queued events in order, one applier at a time. Hold no block's lock here.
     pub fn apply(&self, mut each: impl FnMut(Message)) {
         while self.pending() {
@@ -147,11 +136,11 @@ mod tests {
         let events = EventQueue::new();
         assert!(events.still().is_some());
         events.reading().unwrap().push(EVENT);
-        assert!(events.still().is_none() && events.still_alone().is_none());
+        assert!(events.still().is_none());
         let mut seen = Vec::new();
         events.apply(|event| seen.push(event));
         assert_eq!(seen, [EVENT]);
-        assert!(events.still().is_some() && events.still_alone().is_some());
+        assert!(events.still().is_some());
     }
 
     #[test]

@@ -5,9 +5,9 @@ use sys::PAGE_SIZE;
 use zswap::Keep;
 
 use super::block::{BlockGuard, PageState};
-use super::evict::{fill_shared, place_copies, Placed};
 use super::inbound::Inbound;
 use super::mover::Quiet;
+use super::place::{self, fill_shared, place, place_copies, Placed};
 use super::refs::PageRefs;
 use super::run::PageRun;
 use super::staging::Frame;
@@ -45,7 +45,7 @@ pub(super) enum PlacedBack {
 impl Pages {
     /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
     pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
-        if window >= LONG_WINDOW_MIN && self.moves_frames() {
+        if window >= LONG_WINDOW_MIN {
             if let Some(pages) = self.fault_in_run(at, write, window, inbound.reads_disk) {
                 return FaultedIn::Done(pages);
             }
@@ -127,7 +127,7 @@ impl Pages {
         let Some(quiet) = self.quiet(block) else { return FaultedIn::Again };
         let (filled, stop) = match write {
             false => fill_shared(&quiet, index),
-            true => self.backend.fill(&self.staging, &quiet, inbound, run),
+            true => place::fill(&self.staging, &quiet, inbound, run),
         };
         if filled > 0 {
             // What was filled was missing: the discarding that it was marked for is over, or takes
@@ -158,20 +158,15 @@ impl Pages {
         // frame stays.
         let placed = match block.is_compressing() {
             true => place_copies(&quiet, run, source.address()),
-            false => self.backend.fault_in(&quiet, run, source),
+            false => place(&quiet, run, source),
         };
         let back = match placed {
             Placed::Moved(moved) => {
                 self.staging.left(slot, span(index, moved));
                 moved
             }
-            Placed::Copied(copied) => {
-                if !block.is_compressing() {
-                    // SAFETY: the slot of a locked block; the pages are in the program's memory.
-                    unsafe { self.backend.came_as_copies(&self.staging, slot, span(index, copied)) };
-                }
-                copied
-            }
+            // Frames that copies leave behind are ready pages.
+            Placed::Copied(copied) => copied,
             Placed::Gone => 1,
             Placed::Again => return FaultedIn::Again,
             Placed::NoMemory => return FaultedIn::NoMemory,
@@ -189,7 +184,7 @@ impl Pages {
         let mut done = 0;
         while done < count {
             let first = index + done;
-            let placed = match self.backend.frames(&self.staging, inbound, count, count - done) {
+            let placed = match inbound.frames.pages(&self.staging, count - done) {
                 Some(pages) => {
                     let source = self.staging.frame(pages.slot, pages.first);
                     let key = PageNumber::of(block.base()).plus(first).key();
@@ -200,7 +195,7 @@ impl Pages {
                         return partly(done, FaultedIn::OnDisk);
                     }
                     let Some(quiet) = self.quiet(block) else { return partly(done, FaultedIn::Again) };
-                    let placed = self.backend.fault_in(&quiet, PageRun::new(first, found), source);
+                    let placed = place(&quiet, PageRun::new(first, found), source);
                     if let Placed::Moved(moved) = placed {
                         inbound.frames.spend(&self.staging, pages, moved);
                     }
@@ -222,9 +217,9 @@ impl Pages {
         FaultedIn::Done(done)
     }
 
-    /// Brings in one page by a copy: without moves, or where every slot is in use. A copy is
-    /// quicker than a move by itself; but the frame that the kernel makes for it has to be given
-    /// back elsewhere, by a move and a call more, and is memory until then.
+    /// Brings in one page by a copy, where every slot is in use. A copy is quicker than a move by
+    /// itself; but the frame that the kernel makes for it has to be given back elsewhere, by a move
+    /// and a call more, and is memory until then.
     fn load_single(
         &self,
         block: &BlockGuard<'_>,
@@ -247,9 +242,7 @@ impl Pages {
     /// The frames that were ready for pages that came in as copies are not needed; they are given
     /// back sixteen at a time.
     pub(super) fn note_copied(&self, inbound: &mut Inbound, pages: usize) {
-        if self.moves_frames() {
-            inbound.copied += pages;
-        }
+        inbound.copied += pages;
         while inbound.copied >= BLOCK_PAGES {
             let Some(slot) = self.staging.take_ready(BLOCK_PAGES) else { return };
             // SAFETY: a ready slot, just taken.
@@ -302,7 +295,7 @@ impl Pages {
 
     /// Puts one page back, for a caller that cannot do anything about it.
     pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> PlacedBack {
-        match self.backend.fault_in(quiet, PageRun::new(page, 1), source) {
+        match place(quiet, PageRun::new(page, 1), source) {
             Placed::Moved(_) => PlacedBack::WithFrame,
             Placed::Copied(_) | Placed::Gone => PlacedBack::FrameStays,
             Placed::Again | Placed::NoMemory => PlacedBack::NotNow,

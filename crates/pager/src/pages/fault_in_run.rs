@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn an_extent_of_pages_goes_out_is_stored_and_comes_back_with_one_call_each() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_single_page_comes_in_by_a_move() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(8);
         pager.register(base..base + 8 * BLOCK_BYTES);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn first_touches_are_brought_up_to_what_is_there() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(8);
         // SAFETY: this test's mapping.
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn frames_that_lie_scattered_are_given_up_for_a_run() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(40);
         // SAFETY: this test's mapping.
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn blocks_that_are_not_whole_or_are_held_are_left_to_others() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn holes_stay_holes_and_the_rest_goes() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(8);
         // SAFETY: this test's mapping.

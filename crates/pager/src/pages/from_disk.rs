@@ -11,8 +11,8 @@ use sys::{arena, PAGE_SIZE};
 use zswap::{Keep, LoadError};
 
 use super::block::PageState;
-use super::evict::{place_copies, Placed};
 use super::inbound::Inbound;
+use super::place::{place_copies, Placed};
 use super::run::{PageRun, RunGuard};
 use super::{FaultedIn, Pages, GROUP};
 use crate::units::{bytes_of, index_of, page_at, runs, span, PageNumber, BLOCK_BYTES, BLOCK_PAGES};

@@ -44,8 +44,6 @@ fn world() -> Arc<World> {
         only: None,
         kept: crate::config::NamedPages::NONE,
         records: false,
-        without_move: false,
-        without_scan: false,
         without_tracking: false,
         executable: false,
     };

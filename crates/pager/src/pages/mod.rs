@@ -5,9 +5,9 @@
 //!
 //! | transition | from | to | file |
 //! |---|---|---|---|
-//! | evict | kernel | staged | `evict/` |
+//! | evict | kernel | staged | `evict` |
 //! | compress | staged | stored, or back | `compress` |
-//! | fault in | staged, stored, nothing | kernel | `fault_in`, `fault_in_run`, `from_disk` |
+//! | fault in | staged, stored, nothing | kernel | `fault_in`, `fault_in_run`, `from_disk`; `place` |
 //! | discard | staged, stored | kernel (nothing) | `discard` |
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
 //! | hand over | - | copied into a child | `children` |
@@ -35,6 +35,7 @@ mod inbound;
 mod interleavings;
 mod mover;
 mod own_threads;
+mod place;
 mod refs;
 mod relocate;
 mod reorder;
@@ -45,7 +46,6 @@ pub(crate) mod table;
 use std::ops::Range;
 
 use replacement::policy::{History, Policy};
-use sys::procfs::ProcFile;
 use sys::userfaultfd::{feature, Message, OpenError, MESSAGES_MAX, MISSING};
 use sys::PAGE_SIZE;
 use zswap::Zswap;
@@ -60,9 +60,8 @@ use crate::units::{index_of, page_at, pages_in, within, PageNumber, BLOCK_PAGES}
 
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
-use discard_window::DiscardWindow;
+pub(crate) use discard_window::DiscardWindow;
 pub use events::EventQueue;
-use evict::EvictBackend;
 pub(crate) use extents::{EXTENT_PAGES, EXTENT_SLOTS};
 pub(crate) use fault_in::FaultedIn;
 pub(crate) use from_disk::{FromDisk, Scratch};
@@ -128,8 +127,6 @@ pub(crate) struct Pages {
     policy: Policy,
     events: EventQueue,
     mover: Mover,
-    /// How pages leave and come back on this kernel.
-    backend: Box<dyn EvictBackend>,
     /// Frames that pages left in are filled again; else they go back to the system, because
     /// something beside the program may still refer to them.
     recycles: AtomicBool,
@@ -152,24 +149,23 @@ impl Pages {
         accounts: &'static dyn Accounts,
     ) -> Result<(Self, u64), StartError> {
         let system = |what| move |source| StartError::System { what, source };
-        let needed = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP | feature::THREAD_ID;
-        let tracking = match config.without_tracking || config.without_move || config.without_scan {
-            true => 0,
-            false => feature::TRACKING,
-        };
-        let wanted = needed | feature::MOVE | feature::EVENT_FORK | tracking;
+        let events = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
+        let needed = feature::MOVING | events | feature::THREAD_ID;
+        let tracking = if config.without_tracking { 0 } else { feature::TRACKING };
+        let wanted = needed | feature::EVENT_FORK | tracking;
         let (uffd, features) = Userfaultfd::open_with_any(wanted)?;
         if features & needed != needed {
             return Err(OpenError::Features { missing: needed & !features }.into());
         }
-        let (backend, staging) = evict::choose(config, uffd)?;
+        let window = DiscardWindow::new(uffd, config.executable)?;
+        let staging = Staging::new(config.staging_pages, window).map_err(system("staging memory"))?;
+        if config.executable {
+            staging.allow_execution().map_err(system("executable staging memory"))?;
+        }
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
-        let pagemap = if config.without_scan { pagemap.without_scan() } else { pagemap };
-        // A mapping that is moved away by mremap() keeps what is armed: only moves take that along.
-        let tracked = if backend.moves_frames() { features } else { 0 };
-        let tracker = tracker::choose(&uffd, pagemap, tracked);
+        let tracker = tracker::choose(&uffd, pagemap, features);
         let mover = Mover::new(uffd, pagemap, tracker).map_err(system("a page"))?;
-        if !backend.protect(mover.guard.reports(), &staging, true) {
+        if !mover.guard_staging(staging.range(), true) {
             return Err(system("a page")(std::io::Error::last_os_error()));
         }
         let pages = Pages {
@@ -181,7 +177,6 @@ impl Pages {
             policy: Policy::new(pages_in(accounts.budget())),
             events: EventQueue::new(),
             mover,
-            backend,
             recycles: AtomicBool::new(true),
             odd: AtomicBool::new(false),
             discarding: AtomicU64::new(0),
@@ -191,37 +186,6 @@ impl Pages {
             transit: Mutex::new(relocate::Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))
-    }
-
-    /// Moves the present pages of `mask` out of a block: see [`EvictBackend::move_out`].
-    pub fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, may_wait: bool) -> bool {
-        self.backend.move_out(self, spare, base, mask, may_wait)
-    }
-
-    /// Moves an extent's worth of adjacent blocks out with one call: see
-    /// [`EvictBackend::move_out_extent`].
-    pub fn evict_extent(&self, base: usize) -> bool {
-        self.backend.move_out_extent(self, base)
-    }
-
-    /// Whether a frame goes with its page: then frames are kept ready, and runs move with one call.
-    pub fn moves_frames(&self) -> bool {
-        self.backend.moves_frames()
-    }
-
-    /// Whether nothing may leave now, by `maps`, the file of /proc: a device may write to it.
-    pub fn is_held(&self, maps: &ProcFile) -> bool {
-        self.backend.is_held(self, maps)
-    }
-
-    /// Until when what was moved out may be compressed.
-    pub fn settled_ns(&self, maps: &ProcFile) -> u64 {
-        self.backend.settled_ns(self, maps)
-    }
-
-    /// Whether nothing may be registered while a page moves out.
-    pub fn keeps_mappings(&self) -> bool {
-        self.backend.keeps_mappings()
     }
 
     /// The pool.
@@ -284,9 +248,9 @@ impl Pages {
         &self.mover.guard
     }
 
-    /// Where frames are given back; where pages are moved.
-    pub fn discard_window(&self) -> Option<&DiscardWindow> {
-        self.staging.discard_window.as_ref()
+    /// Where frames are given back.
+    pub fn discard_window(&self) -> &DiscardWindow {
+        &self.staging.discard_window
     }
 
     /// Has frames that pages left in be given back from now on, never filled again: the program
@@ -298,7 +262,7 @@ impl Pages {
 
     /// Whether frames are filled again.
     pub fn recycles(&self) -> bool {
-        self.moves_frames() && self.recycles.load(Ordering::Acquire)
+        self.recycles.load(Ordering::Acquire)
     }
 
     /// What sees uses.
@@ -376,7 +340,7 @@ impl Pages {
     pub fn watch_changes(&self, on: bool) {
         // It may be so already.
         let _ = self.mover.guard_probe(on);
-        let _ = self.backend.protect(self.reports(), &self.staging, on);
+        let _ = self.mover.guard_staging(self.staging.range(), on);
     }
 
     /// Registers a page whose replacement is reported; `None` when that fails. After
@@ -386,11 +350,6 @@ impl Pages {
         self.reports().register(probe, PAGE_SIZE, MISSING).ok()?;
         // SAFETY: the guard's own page, taken for the probe alone: nothing else has its address.
         Some(unsafe { Bell::new(probe) })
-    }
-
-    /// Has the threads end that run [`Pages::drain_events`].
-    pub fn end_drainers(&self) {
-        self.backend.end();
     }
 
     /// Gives back what staging and the table had, neither of which is used any more.
@@ -475,22 +434,6 @@ impl Pages {
     /// Whether events wait to be applied.
     pub fn has_pending_events(&self) -> bool {
         !self.events.is_quiet()
-    }
-
-    /// Whether this kernel, or a test, needs threads that run [`Pages::drain_events`].
-    pub fn needs_drainer(&self) -> bool {
-        self.backend.needs_drainer()
-    }
-
-    /// Reads messages for evictions, for ever; best one thread on every processor, pinned to it.
-    pub fn drain_events(&self, cpu: usize) {
-        self.backend.drain(cpu, self.reports(), &self.events);
-    }
-
-    /// Whether evictions by mremap() can begin.
-    #[cfg(all(test, not(feature = "shuttle")))]
-    pub fn drainers_run(&self) -> bool {
-        self.backend.as_remap().is_some_and(|remap| remap.drainers_run())
     }
 
     /// Ends the process with a message that names what broke: the alternative is a wrong byte.

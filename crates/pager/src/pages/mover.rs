@@ -40,11 +40,12 @@
 //! }
 //! ```
 
-use sys::remap::{self, Refusal};
-use sys::userfaultfd::{Progress, MISSING};
+use std::ops::Range;
+
+use sys::userfaultfd::{Progress, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
-use super::events::{EventQueue, Still, StillAlone};
+use super::events::{EventQueue, Still};
 use super::extents::EXTENT_PAGES;
 use super::guard::{Guard, Registration};
 use super::run::{Locked, PageRun};
@@ -55,7 +56,7 @@ use crate::units::{bytes_of, page_at};
 
 /// The descriptors of one process.
 pub struct Mover {
-    /// Guards the program's memory, and where pages are moved staging too.
+    /// Guards the program's memory and staging.
     pub(super) guard: Guard,
     pub(super) pagemap: Pagemap,
     pub(super) tracker: Box<dyn AccessTracker>,
@@ -88,22 +89,24 @@ impl Mover {
         events.still().map(|still| Quiet { pages, _still: still })
     }
 
-    /// The same, alone: no other thread has a proof or reads events.
-    pub fn quiet_alone<'a>(
-        &'a self,
-        events: &'a EventQueue,
-        locked: &'a impl Locked,
-    ) -> Option<QuietAlone<'a>> {
-        let pages = Subject { mover: self, base: locked.base(), pages: locked.pages() };
-        events.still_alone().map(|still| QuietAlone { pages, _still: still })
-    }
-
     /// Registers the probe, or not: while nothing is registered a fork must not wait for any
     /// reader. Whether that could be.
     pub(super) fn guard_probe(&self, on: bool) -> bool {
         match on {
             true => self.guard.reports().register(self.guard.probe(), PAGE_SIZE, MISSING).is_ok(),
             false => self.guard.reports().unregister(self.guard.probe(), PAGE_SIZE).is_ok(),
+        }
+    }
+
+    /// Has staging, `range`, see changes of mappings, or ends it, for the same reason. Whether that
+    /// could be.
+    pub(super) fn guard_staging(&self, range: Range<usize>, on: bool) -> bool {
+        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered,
+        // and leaves first touches to the kernel. No page is ever protected.
+        let (reports, len) = (self.guard.reports(), range.len());
+        match on {
+            true => reports.register(range.start, len, WRITE_PROTECT).is_ok(),
+            false => reports.unregister(range.start, len).is_ok(),
         }
     }
 
@@ -235,50 +238,5 @@ impl Quiet<'_> {
     /// Address of a page.
     pub(super) fn address(&self, page: usize) -> usize {
         self.pages.locate(PageRun::new(page, 1)).0
-    }
-}
-
-/// The same, and no other thread has a proof or reads events: for calls that raise an event
-/// themselves.
-pub struct QuietAlone<'a> {
-    pages: Subject<'a>,
-    _still: StillAlone<'a>,
-}
-
-impl QuietAlone<'_> {
-    /// Takes pages out of the program to staging, whose frames there are unmapped first.
-    pub(super) fn take_out(&self, run: PageRun, target: Frame) -> Result<(), Refusal> {
-        let (at, len) = self.pages.locate(run);
-        // SAFETY: the source's lock is held, and its state is changed under it. The target is
-        // staging memory, which has no objects.
-        unsafe { remap::move_out(at, target.address(), len) }
-    }
-
-    /// Maps the zero page at missing pages of one mapping.
-    pub fn zero(&self, run: PageRun) -> Progress {
-        self.pages.zero(run)
-    }
-
-    /// Returns copies to a mapping that turned out not to be registered; how far that came. Only
-    /// missing pages are filled.
-    pub(super) fn copy_to_foreign(&self, foreign: &Userfaultfd, run: PageRun, source: usize) -> Progress {
-        let (at, len) = self.pages.locate(run);
-        // SAFETY: the bytes return to where they were a moment ago; present pages refuse. The
-        // kernel reads the source.
-        unsafe { foreign.copy(at, source, len) }
-    }
-
-    /// Address of a page.
-    pub(super) fn address(&self, page: usize) -> usize {
-        self.pages.locate(PageRun::new(page, 1)).0
-    }
-
-    /// Guards such a mapping for [`QuietAlone::copy_to_foreign`], or does so no more.
-    pub(super) fn guard_foreign(&self, foreign: &Userfaultfd, run: PageRun, on: bool) -> bool {
-        let (at, len) = self.pages.locate(run);
-        match on {
-            true => foreign.register(at, len, MISSING).is_ok(),
-            false => foreign.unregister(at, len).is_ok(),
-        }
     }
 }

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn pages_follow_within_a_block_and_across_blocks() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(4);
         pager.register(base..base + 4 * BLOCK_BYTES);
         // The story: source and target in one block had its lock taken twice.
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn pages_that_do_not_compress_follow_too() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(2);
         let mut word = 1u64;
         for at in (base..base + BLOCK_BYTES).step_by(8) {
@@ -237,7 +237,7 @@ mod tests {
     /// other way round; what had come was discarded, and read as zeroes.
     #[test]
     fn a_late_report_does_not_discard_what_came_after_it() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(2);
         pager.register(base..base + 2 * BLOCK_BYTES);
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_was_out_at_the_target_follows_a_late_report() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(3);
         pager.register(base..base + 3 * BLOCK_BYTES);

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use sys::{arena, memory};
@@ -29,13 +29,8 @@ use crate::units::{bytes_of, page_at, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_
 struct Slot {
     /// Address of the block whose pages are staged here.
     owner: AtomicUsize,
-    /// When its pages were moved out, where that matters ([`Staging::note_moved`]), of
-    /// [`sys::now_ns`].
-    moved_ns: AtomicU64,
     /// Pages that physically exist in the slot.
     present: AtomicU32,
-    /// Never to be used again.
-    retired: AtomicBool,
 }
 
 #[derive(Default)]
@@ -71,14 +66,13 @@ pub struct Staging {
     /// Pages that it was made for, and the part of them that may be used now.
     capacity: usize,
     pages_max: AtomicUsize,
-    hole: usize,
     /// Pages in all slots.
     pages: AtomicUsize,
     /// Pages in ready slots.
     pub(crate) ready: AtomicUsize,
     queued: AtomicUsize,
-    /// Through which frames are given back where staging is guarded.
-    pub(super) discard_window: Option<DiscardWindow>,
+    /// Through which frames are given back.
+    pub(super) discard_window: DiscardWindow,
 }
 
 /// Pages from which a ready slot is kept for runs rather than for single pages.
@@ -89,27 +83,13 @@ impl Staging {
     ///
     /// # Errors
     /// When the arena is full.
-    pub fn new(pages_max: usize) -> io::Result<Self> {
+    pub fn new(pages_max: usize, discard_window: DiscardWindow) -> io::Result<Self> {
         // Twice the extents that can be full: those whose pages come back one by one stay occupied
         // for a while.
-        Self::with_slots(pages_max, pages_max, 2 * pages_max / EXTENT_PAGES)
-    }
-
-    /// The same with `singles` slots outside of extents: when they run out, blocks with few pages
-    /// staged cost the limit more than they hold.
-    ///
-    /// # Errors
-    /// When the arena is full.
-    pub fn with_slots(pages_max: usize, singles: usize, extents: usize) -> io::Result<Self> {
+        let (singles, extents) = (pages_max, 2 * pages_max / EXTENT_PAGES);
         let count = singles + extents * EXTENT_SLOTS;
-        let base = arena::take((count + 1) * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
-        let hole = base + count * BLOCK_BYTES;
-        let slot = |_| Slot {
-            owner: AtomicUsize::new(0),
-            moved_ns: AtomicU64::new(0),
-            present: AtomicU32::new(0),
-            retired: AtomicBool::new(false),
-        };
+        let base = arena::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
+        let slot = |_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) };
         let slots = (0..count).map(slot).collect();
         // Full capacity now: nothing here allocates later.
         let mut lists = Lists {
@@ -129,11 +109,10 @@ impl Staging {
             first_extent_slot,
             capacity: pages_max,
             pages_max: AtomicUsize::new(pages_max),
-            hole,
             pages,
             ready,
             queued,
-            discard_window: None,
+            discard_window,
         })
     }
 
@@ -145,17 +124,12 @@ impl Staging {
     pub fn allow_execution(&self) -> io::Result<()> {
         let base = NonNull::new(self.base as *mut u8).expect("in the arena");
         // SAFETY: the slots are this structure's.
-        unsafe { memory::allow_execution(base, (self.slots.len() + 1) * BLOCK_BYTES) }
+        unsafe { memory::allow_execution(base, self.slots.len() * BLOCK_BYTES) }
     }
 
     /// The range of all slots.
     pub fn range(&self) -> std::ops::Range<usize> {
-        self.base..self.base + (self.slots.len() + 1) * BLOCK_BYTES
-    }
-
-    /// An address of the same mapping where no page ever is.
-    pub fn hole(&self) -> usize {
-        self.hole
+        self.base..self.base + self.slots.len() * BLOCK_BYTES
     }
 
     /// Pages that may be here at once.
@@ -247,9 +221,6 @@ impl Staging {
 
     /// Gives back a slot that holds nothing of value.
     pub fn give(&self, slot: u32) {
-        if self.slots[slot as usize].retired.load(Ordering::Relaxed) {
-            return;
-        }
         let mut lists = self.lists.lock().expect("no panic while held");
         if slot >= self.first_extent_slot {
             let Lists { full, partial, extents, .. } = &mut *lists;
@@ -270,13 +241,6 @@ impl Staging {
         }
     }
 
-    /// Has the address range of a slot without pages never be used again: something else is mapped
-    /// there.
-    pub fn retire(&self, slot: u32) {
-        assert_eq!(self.present(slot), 0, "pages in a slot that is lost");
-        self.slots[slot as usize].retired.store(true, Ordering::Relaxed);
-    }
-
     /// Queues `slot` for compression on behalf of the block at `owner`.
     pub fn queue(&self, slot: u32, owner: usize) {
         self.slots[slot as usize].owner.store(owner, Ordering::Relaxed);
@@ -291,37 +255,21 @@ impl Staging {
 
     /// The slot that has waited longest.
     pub fn oldest(&self) -> Option<u32> {
-        self.oldest_moved_before(u64::MAX, BLOCK_PAGES)
+        self.oldest_of(BLOCK_PAGES)
     }
 
-    /// The slot that has waited longest, if its pages were moved out before `ns` and are at most
-    /// `pages_max`.
-    pub fn oldest_moved_before(&self, ns: u64, pages_max: usize) -> Option<u32> {
+    /// The slot that has waited longest, if its pages are at most `pages_max`.
+    pub fn oldest_of(&self, pages_max: usize) -> Option<u32> {
         if self.queued_slots() == 0 {
             return None;
         }
         let mut lists = self.lists.lock().expect("no panic while held");
         let fits = |slot: u32| self.present(slot).count_ones() as usize <= pages_max;
-        let slot = *lists.queue.front().filter(|slot| self.moved_ns(**slot) < ns && fits(**slot))?;
+        let slot = *lists.queue.front().filter(|slot| fits(**slot))?;
         lists.queue.pop_front();
         drop(lists);
         self.queued.fetch_sub(1, Ordering::Relaxed);
         Some(slot)
-    }
-
-    /// When the pages that have waited longest were moved out.
-    pub fn oldest_moved_ns(&self) -> Option<u64> {
-        let front = self.lists.lock().expect("no panic while held").queue.front().copied();
-        front.map(|slot| self.moved_ns(slot))
-    }
-
-    /// Notes that the pages of a slot have been moved out by now: before it is queued.
-    pub fn note_moved(&self, slot: u32) {
-        self.slots[slot as usize].moved_ns.store(sys::now_ns(), Ordering::Relaxed);
-    }
-
-    fn moved_ns(&self, slot: u32) -> u64 {
-        self.slots[slot as usize].moved_ns.load(Ordering::Relaxed)
     }
 
     /// Discards the pages at some places of a slot, present according to the books or not.
@@ -339,14 +287,8 @@ impl Staging {
     /// # Safety
     /// `[at, at + len)` is staging memory of at most an extent, whose bytes are not needed.
     pub(super) unsafe fn give_back(&self, at: usize, len: usize) {
-        match &self.discard_window {
-            // SAFETY: the caller's word.
-            Some(window) => unsafe { window.discard(at, len) },
-            // SAFETY: as above.
-            None => unsafe {
-                memory::discard(std::ptr::NonNull::new(at as *mut u8).expect("in the arena"), len)
-            },
-        }
+        // SAFETY: the caller's word.
+        unsafe { self.discard_window.discard(at, len) };
     }
 
     /// Gives the physical pages of a slot back to the system, with one call; returns how many.
@@ -462,7 +404,7 @@ mod tests {
 
     #[test]
     fn slots_go_round() {
-        let staging = Staging::new(2).unwrap();
+        let Some(staging) = crate::trial::staging(2) else { return };
         let a = staging.take_empty().unwrap();
         staging.arrived(a, 0x00f0);
         staging.queue(a, 0x10000);
@@ -487,7 +429,7 @@ mod tests {
 
     #[test]
     fn runs_come_from_full_slots_and_single_pages_from_partial() {
-        let staging = Staging::new(4).unwrap();
+        let Some(staging) = crate::trial::staging(4) else { return };
         let (full, partial) = (staging.take_empty().unwrap(), staging.take_empty().unwrap());
         staging.arrived(full, 0xffff);
         staging.arrived(partial, 0x0101);
@@ -501,7 +443,7 @@ mod tests {
 
     #[test]
     fn discarded_pages_are_gone() {
-        let staging = Staging::new(1).unwrap();
+        let Some(staging) = crate::trial::staging(1) else { return };
         let slot = staging.take_empty().unwrap();
         for page in [2, 3, 14] {
             // SAFETY: the slot was taken; its pages are this test's.

@@ -164,7 +164,7 @@ impl Reclaimer<'_> {
 
     /// Whether runs can be shared out between a handler and a worker on another CPU.
     fn may_share(&self) -> bool {
-        self.pages.moves_frames() && self.handlers > 1 && self.workers.count() > 0
+        self.handlers > 1 && self.workers.count() > 0
     }
 
     /// Moves out about as many pages as came in, an extent at a time where the clock offers
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_handler_gives_frames_back_and_keeps_some() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(8);
         pager.register(base..base + 8 * BLOCK_BYTES);
         let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_came_in_near_the_mark_is_measured() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let (reclaimer, pages) = (pager.reclaimer(), RESTOCK_PAGES as u64);
         let measured_at = || reclaimer.direct.measured_at.load(Ordering::Relaxed);
         reclaimer.note_arrivals(RESTOCK_PAGES - 1);
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_run_with_a_gap_goes_by_extents_behind_it() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks_with_a_gap(32);
         pager.register(base..base + 32 * BLOCK_BYTES);
         pager.reclaimer().evict_run(EXTENT_PAGES);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_handler_compresses_until_there_is_an_extent() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(32);
         let staging = pager.pages().staging();
         pager.register(base..base + 32 * BLOCK_BYTES);

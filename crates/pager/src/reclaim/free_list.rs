@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn ready_pages_are_given_back_by_the_extent() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(8);
         let staging = pager.pages().staging();
         pager.register(base..base + 8 * BLOCK_BYTES);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn frames_that_lie_scattered_are_no_stock_for_runs() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(32);
         let staging = pager.pages().staging();
         pager.register(base..base + 32 * BLOCK_BYTES);

@@ -24,10 +24,9 @@ pub(crate) enum Step {
 
 impl Reclaimer<'_> {
     /// Whether something may be moved out, or wait to be compressed: not when a look has just found
-    /// nothing, and not where moves would take pages from under a device.
+    /// nothing.
     pub(crate) fn can_move_out(&self) -> bool {
-        !self.pages.is_held(&self.files.maps)
-            && (!self.evictions.backs_off() || self.pages.staging().queued_slots() > 0)
+        !self.evictions.backs_off() || self.pages.staging().queued_slots() > 0
     }
 
     /// A slot to move a block into, if that many pages may be staged yet.
@@ -53,7 +52,7 @@ impl Reclaimer<'_> {
     /// a time costs eight times the calls and interrupts.
     pub(super) fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.workers.is_streaming();
-        if wide && self.pages.moves_frames() {
+        if wide {
             let progress = if self.may_stage_block() && self.pages.staging().has_room_for_extent() {
                 self.evict_neighbours(role) > 0
             } else {
@@ -96,8 +95,7 @@ impl Reclaimer<'_> {
 
     /// Compresses the slot that has waited longest; its pages become ready pages.
     pub(crate) fn compress_oldest(&self) -> Step {
-        let before = self.pages.settled_ns(&self.files.maps);
-        match self.pages.compress_oldest_moved_before(before) {
+        match self.pages.compress_oldest() {
             // What was refused went back and is left alone: that makes room for others, too.
             Compressed::Stored | Compressed::Refused => Step::Progress,
             Compressed::Blocked | Compressed::Nothing => Step::Nothing,
@@ -148,18 +146,9 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Moves the pages of one block out, if nothing forbids that now.
+    /// Moves the pages of one block out.
     fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
         let pages = u64::from(mask.count_ones());
-        if self.pages.is_held(&self.files.maps) {
-            self.evictions.note_barred(pages);
-            return false;
-        }
-        let _registrations = match self.pages.keeps_mappings().then(|| self.registrations.try_lock()) {
-            None => None,
-            Some(Ok(guard)) => Some(guard),
-            Some(Err(_)) => return false,
-        };
         let evicted = self.pages.evict(spare, base, mask, role == Role::Worker);
         match evicted {
             true => self.evictions.note_gone(false),
@@ -177,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_lies_behind_a_gap_goes_as_a_whole() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks_with_a_gap(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
         let evict = |_| {
@@ -192,7 +181,7 @@ mod tests {
 
     #[test]
     fn single_blocks_wait_in_a_part_of_staging_and_go_however_much_is_ready() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks_with_a_gap(32);
         pager.register(base..base + 32 * BLOCK_BYTES);
         let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
@@ -217,7 +206,7 @@ mod tests {
 
     #[test]
     fn nobody_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         assert!(!pager.reclaimer().evictions.backs_off());
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0);
         assert!(pager.reclaimer().evictions.backs_off());
@@ -234,7 +223,7 @@ mod tests {
 
     #[test]
     fn pages_that_do_not_compress_come_back_and_are_left_alone() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let base = blocks(8);
         let mut word = 88_172_645_463_325_252u64;
         let values: Vec<u64> = (0..8 * BLOCK_BYTES / 8)

@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn growth_that_no_handler_sees_is_remembered_for_a_while() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let reclaimer = pager.reclaimer();
         let is_seen = || [SEEN_PAGES - 1, SEEN_PAGES].map(|pages| reclaimer.is_seen(pages));
         assert_eq!(is_seen(), [false, true], "with few faults handlers hardly measure");
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_worker_leaves_the_room_to_handlers_that_see_all_growth() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let (reclaimer, mut last) = (pager.reclaimer(), Woken::default());
         let mut is_wanted = |pages: u64| {
             reclaimer.note_arrivals(pages as usize);
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         pager.reclaimer().direct_reclaim(1, &|| {});
         pager.reclaimer().direct_reclaim(EXTENT_PAGES, &|| {});
         assert!(!pager.reclaimer().workers.is_streaming(), "there is no worker");

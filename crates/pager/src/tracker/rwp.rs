@@ -18,9 +18,9 @@ pub(super) struct Rwp {
 }
 
 impl Rwp {
-    /// `None` where `features` lack tracking, or runs of pages are found without PAGEMAP_SCAN.
+    /// `None` where `features` lack tracking.
     pub fn new(uffd: &Userfaultfd, pagemap: Pagemap, features: u64) -> Option<Self> {
-        let can = features & feature::TRACKING == feature::TRACKING && pagemap.has_scan();
+        let can = features & feature::TRACKING == feature::TRACKING;
         can.then_some(Rwp { uffd: *uffd, pagemap })
     }
 }

@@ -119,7 +119,6 @@ fn without_tracking_no_page_is_used_and_none_is_missed() {
     let Ok(uffd) = Userfaultfd::open(0) else { return testkit::skip!("userfaultfd", "no userfaultfd") };
     let pagemap = Pagemap::open().unwrap();
     assert!(rwp::Rwp::new(&uffd, pagemap, feature::MOVING).is_none(), "what was not agreed on");
-    assert!(rwp::Rwp::new(&uffd, pagemap.without_scan(), feature::TRACKING).is_none());
     let (tracker, base) = (none::NoTracker::new(pagemap), map());
     for page in [3, 4, 90] {
         // SAFETY: a page of the test's.

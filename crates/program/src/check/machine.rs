@@ -3,6 +3,7 @@
 use std::fs;
 
 use pagecodec::Isa;
+use sys::userfaultfd::{feature, Userfaultfd};
 
 use super::row::Row;
 use crate::size::{cgroup_limit_bytes, Size};
@@ -18,7 +19,7 @@ pub fn rows() -> Vec<Row> {
             format!("{page_size} bytes"),
             "use a kernel that is built with pages of 4 KiB",
         ),
-        kernel(release.trim()),
+        kernel(release.trim(), Userfaultfd::features().unwrap_or(0)),
         huge_pages(
             fs::read_to_string(format!("{HUGE_PAGES}/enabled")).ok().as_deref(),
             &sizes(|size| fs::read_to_string(format!("{HUGE_PAGES}/hugepages-{size}kB/enabled")).ok()),
@@ -34,13 +35,15 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 pub const UPGRADE: &str =
     if cfg!(target_arch = "aarch64") { "install Linux 6.10 or later" } else { "install Linux 6.8 or later" };
 
-/// The version decides nothing: what it stands for is tried.
-fn kernel(release: &str) -> Row {
+/// What the version stands for decides where it is known: some distributions add it to older
+/// kernels.
+fn kernel(release: &str, features: u64) -> Row {
     let (name, first) = match cfg!(target_arch = "aarch64") {
         true => ("Linux 6.10 or later", (6, 10)),
         false => ("Linux 6.8 or later", (6, 8)),
     };
-    Row::known(name, sys::kernel::version_of(release) >= first, format!("Linux {release}"), UPGRADE)
+    let is_new = sys::kernel::version_of(release) >= first || features & feature::MOVING == feature::MOVING;
+    Row::needed(name, is_new, format!("Linux {release}"), UPGRADE)
 }
 
 /// Settings of the sizes that are not off, smallest first.
@@ -117,8 +120,9 @@ mod tests {
             ("5.15.0", false),
             ("", false),
         ] {
-            assert_eq!(kernel(release).ok, ok, "{release}");
+            assert_eq!(kernel(release, 0).ok, ok, "{release}");
         }
+        assert!(kernel("5.14.0-503.el9", feature::MOVING).ok);
     }
 
     #[test]
@@ -138,7 +142,7 @@ mod tests {
     #[test]
     fn the_machine_is_good_to_know() {
         let rows = rows();
-        assert!(rows.iter().filter(|row| row.needed).count() == 1, "pages only: {rows:?}");
+        assert!(rows.iter().filter(|row| row.needed).count() == 2, "pages and kernel: {rows:?}");
         assert!(rows.iter().all(|row| row.ok || row.fix.is_some()));
         assert!(cgroup(Some(1 << 30)).ok && !cgroup(None).ok);
         assert!(!cpu(&[Isa::Portable], Isa::Portable).ok);

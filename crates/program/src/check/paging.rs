@@ -12,10 +12,12 @@ use super::machine::UPGRADE;
 use super::row::Row;
 use crate::place::Place;
 use crate::rights;
-use crate::ways::{AccessTracking, Eviction, Finding, Ways};
+use crate::ways::AccessTracking;
 
 /// Features without which something is lost, and what each is for.
-const NEEDED: [(u64, &str); 5] = [
+const NEEDED: [(u64, &str); 7] = [
+    (feature::MOVE, "pages leave and return with their frames"),
+    (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
     (feature::EVENT_FORK, "forks that bypass the C library are seen"),
     (feature::EVENT_REMAP, "mremap is followed"),
     (feature::EVENT_REMOVE, "madvise is followed"),
@@ -23,17 +25,15 @@ const NEEDED: [(u64, &str); 5] = [
     (feature::THREAD_ID, "streams of faults are told apart"),
 ];
 
-/// Features that only make it faster, and what each is for.
-const FASTER: [(u64, &str, &str); 4] = [
-    (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it", SLOWER),
-    (feature::MOVE, "pages are moved, not copied", SLOWER),
-    (feature::RWP, "pages are armed to see which are used", UNSEEN),
-    (feature::RWP_ASYNC, "uses of pages need no message", UNSEEN),
+/// Features of access tracking, and what each is for.
+const TRACKING: [(u64, &str); 2] = [
+    (feature::RWP, "pages are armed to see which are used"),
+    (feature::RWP_ASYNC, "uses of pages need no message"),
 ];
 
-/// What is done without any of the first two, and of the others.
-const SLOWER: &str = "pages are remapped and copied instead";
+/// What is done without access tracking, and the fix.
 const UNSEEN: &str = "which pages go is learned from those that return";
+const UPGRADE_TO_TRACK: &str = "Linux 7.3 or later";
 
 /// All rows.
 pub fn rows() -> Vec<Row> {
@@ -47,24 +47,14 @@ pub fn rows() -> Vec<Row> {
         Err(_) => (false, 0),
     };
     rows.extend(features(any, offered, granted));
-    let moving = if granted & feature::MOVING == feature::MOVING { Some(try_move()) } else { None };
-    rows.push(moved(any, moving, sys::remap::probe().map(drop).map_err(|error| error.to_string())));
+    rows.push(moved(any, if granted & feature::MOVING == feature::MOVING { Some(try_move()) } else { None }));
     rows.push(match try_scan() {
-        Ok(()) => Row::known("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
-        Err(error) => Row::known("PAGEMAP_SCAN", false, error, UPGRADE),
+        Ok(()) => Row::needed("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
+        Err(error) => Row::needed("PAGEMAP_SCAN", false, error, UPGRADE),
     });
-    let ways = Ways::of_this_kernel(0);
-    let is_best = (ways.eviction, ways.finding) == (Eviction::Move, Finding::Scan);
-    rows.push(match any {
-        true => Row::known("the fastest ways", is_best, ways.to_string(), UPGRADE),
-        // Whether there is UFFDIO_MOVE is not known.
-        false => {
-            Row::known("the fastest ways", false, "cannot be known without a userfaultfd", "see userfaultfd")
-        }
-    });
-    rows.push(match ways.tracking {
+    rows.push(match AccessTracking::of_this_kernel(false) {
         AccessTracking::Rwp => Row::known("access tracking", true, "by userfaultfd's RWP", ""),
-        AccessTracking::None => Row::known("access tracking", false, UNSEEN, "Linux 7.3 or later"),
+        AccessTracking::None => Row::known("access tracking", false, UNSEEN, UPGRADE_TO_TRACK),
     });
     rows.extend(rights());
     rows
@@ -99,12 +89,12 @@ fn opened(result: Result<(), OpenError>) -> Row {
 fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     let row = |&(bit, name): &(u64, &str)| {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
-        let faster = FASTER.iter().find(|(faster, ..)| *faster == bit);
-        let use_ = need.map(|(_, use_)| *use_).or(faster.map(|(_, use_, _)| *use_)).unwrap_or("not used");
-        let without = match (need, faster) {
-            (Some(_), _) => format!("with it {use_}"),
-            (None, Some((_, _, without))) => (*without).to_owned(),
-            (None, None) => use_.to_owned(),
+        let tracking = TRACKING.iter().find(|(tracking, _)| *tracking == bit);
+        let use_ = need.or(tracking).map_or("not used", |(_, use_)| *use_);
+        let (without, upgrade) = match (need, tracking) {
+            (Some(_), _) => (format!("with it {use_}"), UPGRADE),
+            (None, Some(_)) => (UNSEEN.to_owned(), UPGRADE_TO_TRACK),
+            (None, None) => (use_.to_owned(), UPGRADE),
         };
         let (ok, detail, fix) = if !any {
             (false, "cannot be known without a userfaultfd".to_owned(), "see userfaultfd")
@@ -113,7 +103,7 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
         } else if offered & bit != 0 {
             (false, format!("not permitted to this user; {without}"), Place::here().forks_fix())
         } else {
-            (false, format!("not in this kernel; {without}"), UPGRADE)
+            (false, format!("not in this kernel; {without}"), upgrade)
         };
         let name = format!("feature {name}");
         match need {
@@ -124,24 +114,15 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     feature::NAMES.iter().map(row).collect()
 }
 
-/// Pages leave and come back: by moving if the kernel offers it, else by remapping.
-fn moved(any: bool, moving: Option<Result<(), String>>, remapping: Result<(), String>) -> Row {
+/// Pages leave and come back.
+fn moved(any: bool, moving: Option<Result<(), String>>) -> Row {
     let name = "moving pages";
-    match (moving, remapping) {
+    match moving {
         // Without a userfaultfd the kernel may be new enough all the same.
         _ if !any => Row::needed(name, false, "cannot be known without a userfaultfd", "see userfaultfd"),
-        (Some(Ok(())), _) => Row::needed(name, true, "pages went out to staging memory and back", ""),
-        (Some(Err(error)), _) => Row::needed(name, false, error, UPGRADE),
-        (None, Ok(())) => Row::needed(
-            name,
-            true,
-            "pages are remapped and copied, which is slower: UFFDIO_MOVE is not in this kernel (6.8 has it; on \
-             aarch64 6.10 has all of it)",
-            "",
-        ),
-        (None, Err(error)) => {
-            Row::needed(name, false, format!("neither UFFDIO_MOVE nor MREMAP_DONTUNMAP: {error}"), UPGRADE)
-        }
+        Some(Ok(())) => Row::needed(name, true, "pages went out to staging memory and back", ""),
+        Some(Err(error)) => Row::needed(name, false, error, UPGRADE),
+        None => Row::needed(name, false, "not in this kernel", UPGRADE),
     }
 }
 
@@ -261,13 +242,7 @@ fn try_scan() -> Result<(), String> {
     let map = Pagemap::open().map_err(|error| format!("/proc/self/pagemap: {error}"))?;
     let mut runs = [Run::default(); 8];
     let (count, _) = map.present(region.at, region.at + 64 * PAGE_SIZE, &mut runs);
-    let has_scan = map.has_scan();
     map.close();
-    if !has_scan {
-        return Err(
-            "not in this kernel (6.7 has it); /proc/self/pagemap is read instead, which is slower".into()
-        );
-    }
     let page = |address: u64| (address as usize - region.at) / PAGE_SIZE;
     let found: Vec<_> = runs[..count].iter().map(|run| (page(run.start), page(run.end))).collect();
     match found[..] {
@@ -323,25 +298,23 @@ mod tests {
         assert!(features(true, all, all).iter().all(|row| row.ok && row.fix.is_none()));
         let fork = row(true, all, all & !feature::EVENT_FORK, "EVENT_FORK");
         assert!(fork.needed && !fork.ok && fork.fix.unwrap() == Place::here().forks_fix());
-        let old = all & !feature::MOVE;
+        let old = all & !feature::MOVE & !feature::RWP;
         let moving = row(true, old, old, "MOVE");
-        assert!(!moving.needed && !moving.ok && moving.fix.unwrap() == UPGRADE);
-        assert!(moving.detail.contains("remapped and copied instead"));
-        assert!(row(true, all, all, "MOVE").detail.contains("moved, not copied"));
+        assert!(moving.needed && !moving.ok && moving.fix.unwrap() == UPGRADE);
+        // No kernel that moves pages is said to track uses.
+        let tracking = row(true, old, old, "RWP");
+        assert!(!tracking.needed && !tracking.ok && tracking.fix.unwrap().contains("7.3"));
         let poison = row(true, 0, 0, "POISON");
         assert!(!poison.needed && !poison.ok);
         assert!(row(false, 0, 0, "MOVE").detail.contains("cannot be known"));
     }
 
     #[test]
-    fn older_kernels_page_too() {
-        let row = moved(true, None, Ok(()));
-        assert!(row.needed && row.ok && row.detail.contains("slower") && row.fix.is_none());
-        assert!(!moved(true, None, Err("mremap".into())).ok);
-        assert!(moved(true, Some(Ok(())), Err(String::new())).ok);
-        // A kernel that says it can and fails is not trusted with the other way either.
-        assert!(!moved(true, Some(Err("lost bytes".into())), Ok(())).ok);
-        assert!(!moved(false, None, Ok(())).ok);
+    fn pages_must_move() {
+        assert!(moved(true, Some(Ok(()))).ok);
+        for row in [moved(true, None), moved(true, Some(Err("lost bytes".into()))), moved(false, None)] {
+            assert!(row.needed && !row.ok && row.fix.is_some());
+        }
     }
 
     #[test]
@@ -364,8 +337,6 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(try_move(), Ok(()));
         }
-        if Pagemap::open().is_ok_and(|map| map.has_scan()) {
-            assert_eq!(try_scan(), Ok(()));
-        }
+        assert_eq!(try_scan(), Ok(()));
     }
 }

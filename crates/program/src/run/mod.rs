@@ -47,7 +47,7 @@ use crate::embedded;
 use crate::place::Place;
 use crate::rights;
 use crate::size::{self, Size};
-use crate::ways;
+use crate::ways::{self, Without};
 
 /// The least budget that leaves room for the pager's own tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
@@ -140,8 +140,10 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(error.exit_status());
         }
     };
-    match sys::userfaultfd::Userfaultfd::open(0) {
-        Ok(opened) => opened.close(),
+    let without = Without::of_environment()?;
+    match ways::why_too_old(without) {
+        Ok(None) => {}
+        Ok(Some(why)) => bail!("{why}"),
         Err(OpenError::NotPermitted) => {
             let place = Place::here();
             bail!("userfaultfd is not permitted here ({}): {}", place.name(), place.fix());
@@ -150,7 +152,10 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Err(error) => bail!("{error}"),
     }
     let unmanaged = program_file::why_unmanaged(&file);
-    settings.without = ways::without()? | arguments.swap.without();
+    settings.without = arguments.swap.without();
+    if without.tracking {
+        settings.without |= ledger::WITHOUT_TRACKING;
+    }
     settings.lends = rights::reports_forks();
     settings.supervisor = front.pid();
     let recorder = arguments.recorder.map(recorder).transpose()?;

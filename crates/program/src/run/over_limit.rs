@@ -122,9 +122,7 @@ impl OverLimit {
                 format!("{} pages came back because paging had to end", self.brought_in_pages)
             }
             Cause::Incompressible => format!("{} pages did not compress", self.poor_pages),
-            Cause::Immovable => {
-                "pages could not leave: they are locked, sealed or under a protection key".to_owned()
-            }
+            Cause::Immovable => "pages could not leave: they are locked or under a protection key".to_owned(),
             Cause::PoolFull => "what is compressed took most of it".to_owned(),
             Cause::Forks => {
                 format!("{} forks: pages shared with a child are copied when they change", self.forks)

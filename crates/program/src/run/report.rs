@@ -11,7 +11,7 @@ use super::over_limit::OverLimit;
 use super::supervisor::Supervisor;
 use super::swap_report::SwapReport;
 use crate::size::Size;
-use crate::ways::{AccessTracking, Eviction, Finding, Ways};
+use crate::ways::AccessTracking;
 
 /// The report, as `docs/user/report.md` describes it. Names are the kernel's where the meaning
 /// matches; bytes, pages and microseconds as the names say.
@@ -37,9 +37,6 @@ pub struct Report {
     compressor: String,
     /// Whether it worked on emulated devices: then no figure says anything of real ones.
     emulated: bool,
-    /// How pages left memory, "move" or "remap", and how they were found, "scan" or "pagemap".
-    eviction: Eviction,
-    page_finding: Finding,
     access_tracking: AccessTracking,
     verified: bool,
     /// Counters of the report itself: `ledger::COUNTERS` has their names.
@@ -120,7 +117,6 @@ impl Report {
     ) -> Self {
         let (books, tree) = (supervisor.books(), supervisor.books().tree());
         let settings = books.settings().clone();
-        let ways = Ways::of_this_kernel(settings.without);
         let peaks = &supervisor.figures;
         let counts = Counts::of(tree, "");
         Report {
@@ -136,9 +132,7 @@ impl Report {
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
             emulated,
-            eviction: ways.eviction,
-            page_finding: ways.finding,
-            access_tracking: ways.tracking,
+            access_tracking: AccessTracking::of_this_kernel(settings.without & ledger::WITHOUT_TRACKING != 0),
             verified: settings.verify,
             forms: tree.forms(),
             stored_pages: peaks.stored_pages,

@@ -22,22 +22,13 @@ pub fn uzswap() -> Command {
 /// Whether programs can be managed here; else each caller skips.
 pub fn can_manage() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
-    let why_not = WHY_NOT
-        .get_or_init(|| Userfaultfd::open(0).map(Userfaultfd::close).err().map(|error| error.to_string()));
+    let why_not = WHY_NOT.get_or_init(|| {
+        Userfaultfd::open(feature::MOVING).map(Userfaultfd::close).err().map(|error| error.to_string())
+    });
     if let Some(reason) = why_not {
         testkit::skip!("userfaultfd", "{reason}");
     }
     why_not.is_none()
-}
-
-/// Whether pages are moved here, not remapped and copied; prints that they are not.
-#[allow(dead_code)]
-pub fn can_move() -> bool {
-    let can = Userfaultfd::features().is_ok_and(|features| features & feature::MOVING == feature::MOVING);
-    if !can {
-        testkit::skip!("kernel", "this kernel cannot move pages");
-    }
-    can
 }
 
 /// Whether a program is installed; prints that it is not.
@@ -110,23 +101,8 @@ pub fn managed(
     options: &[&str],
     command: &[&str],
 ) -> (Output, serde_json::Value) {
-    managed_without("", ram, scratch, options, command)
-}
-
-/// The same, doing without parts of the kernel: "move", "scan".
-#[allow(dead_code)]
-pub fn managed_without(
-    without: &str,
-    ram: &str,
-    scratch: &Scratch,
-    options: &[&str],
-    command: &[&str],
-) -> (Output, serde_json::Value) {
     let report = scratch.path("report.json");
     let mut run = uzswap();
-    if !without.is_empty() {
-        run.env("UZSWAP_WITHOUT", without);
-    }
     run.args(["run", "--ram", ram, "--report"]).arg(&report).args(options).arg("--").args(command);
     let output = run.output().expect("uzswap starts");
     let text = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());

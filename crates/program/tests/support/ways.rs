@@ -1,4 +1,4 @@
-//! A command run bare, and then under uzswap in each way that pages leave memory.
+//! A command run bare, and then under uzswap without and with a swap file.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -12,9 +12,8 @@ use super::tree::{watch, Ended};
 /// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 
-/// By moves, without moves, to a swap file: a name, what UZSWAP_WITHOUT says, and options.
-pub const WAYS: [(&str, &str, &[&str]); 3] =
-    [("moves", "", &[]), ("remaps", "move,scan", &[]), ("swap", "", &["--swap", "256M"])];
+/// To the pool, and on to a swap file: a name, and options.
+pub const WAYS: [(&str, &[&str]); 2] = [("pool", &[]), ("swap", &["--swap", "256M"])];
 
 /// Runs a command bare and in every way. Each run must end with status 0 and write what the bare
 /// one writes. Returns the reports with the names of the ways; none where the machine cannot run
@@ -28,7 +27,7 @@ pub fn as_bare(name: &str, ram: &str, command: &[&str]) -> Vec<(&'static str, Va
 /// The same in some ways, in a shell that has run a command before.
 pub fn as_bare_under(
     before: Option<&str>,
-    ways: &[(&'static str, &str, &[&str])],
+    ways: &[(&'static str, &[&str])],
     name: &str,
     ram: &str,
     command: &[&str],
@@ -54,12 +53,9 @@ pub fn as_bare_under(
         return Vec::new();
     }
     assert!(bare.status.is_some_and(|status| status.success()), "{name}, bare: {}", told(&bare));
-    let run = |way: &'static str, without: &str, options: &[&str]| {
+    let run = |way: &'static str, options: &[&str]| {
         let (report, directory) = (scratch.path(&format!("{way}.json")), directory(way));
         let mut run = start(uzswap().get_program());
-        if !without.is_empty() {
-            run.env("UZSWAP_WITHOUT", without);
-        }
         run.args(["run", "--ram", ram, "--report"]).arg(&report).args(options).arg("--").args(command);
         let ended = watch(&mut run, &directory, bare.took * 20 + Duration::from_secs(60));
         assert!(ended.status.is_some_and(|status| status.success()), "{name}, {way}: {}", told(&ended));
@@ -69,7 +65,7 @@ pub fn as_bare_under(
         println!("{name}, {way}: {:?}, bare {:?}, peak {}", ended.took, bare.took, report["ram_peak_bytes"]);
         (way, report)
     };
-    ways.iter().map(|(way, without, options)| run(way, without, options)).collect()
+    ways.iter().map(|(way, options)| run(way, options)).collect()
 }
 
 fn told(ended: &Ended) -> String {

@@ -97,8 +97,6 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
         only: Some(inner.range.clone()),
         kept: pager::NamedPages::NONE,
         records: false,
-        without_move: false,
-        without_scan: false,
         without_tracking: true,
         executable: false,
     };
@@ -120,16 +118,6 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
     static HANDLERS: AtomicUsize = AtomicUsize::new(0);
     HANDLERS.store(0, Ordering::Relaxed);
     for cpu in cpus.into_iter().take(cpu_count) {
-        if pager.needs_drainer() {
-            spawn(
-                "uzswap-events",
-                Box::new(move || {
-                    thread::hurry();
-                    thread::pin(cpu);
-                    pager.drain_events(cpu);
-                }),
-            )?;
-        }
         spawn(
             "uzswap-fault",
             Box::new(move || {

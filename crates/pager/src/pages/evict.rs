@@ -8,92 +8,51 @@
 //! have been read, and applied, or there would be no proof of quiet; and the mapping that the
 //! kernel has just been asked about is registered still.
 
-use sys::userfaultfd::{Stop, WRITE_PROTECT};
-use sys::PAGE_SIZE;
+use sys::userfaultfd::Stop;
 
-use super::{fill_shared, place_copies, EvictBackend, Placed};
+use super::block::{BlockGuard, PageState, NO_SLOT};
+use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
+use super::mover::Quiet;
+use super::run::{part, PageRun, RunGuard};
+use super::{now_ms, Pages};
 use crate::accounts::Counter;
-use crate::config::{Config, StartError};
-use crate::pages::block::{BlockGuard, PageState, NO_SLOT};
-use crate::pages::discard_window::DiscardWindow;
-use crate::pages::extents::{EXTENT_PAGES, EXTENT_SLOTS};
-use crate::pages::guard::Reports;
-use crate::pages::inbound::Inbound;
-use crate::pages::mover::Quiet;
-use crate::pages::run::{part, PageRun, RunGuard};
-use crate::pages::staging::{self, Frame, Staging};
-use crate::pages::{now_ms, Pages};
-use crate::sync::Userfaultfd;
-use crate::units::{bytes_of, page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES};
+use crate::units::{page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES};
 
-/// The back end. All its state is staging's.
-pub(super) struct ByMove(());
-
-impl ByMove {
-    /// With staging that `program` guards.
-    pub fn new(config: &Config, program: Userfaultfd) -> Result<(Self, Staging), StartError> {
-        let system = |what| move |source| StartError::System { what, source };
-        let mut staging = Staging::new(config.staging_pages).map_err(system("staging memory"))?;
-        staging.discard_window = Some(DiscardWindow::new(program, config.executable)?);
-        if config.executable {
-            staging.allow_execution().map_err(system("executable staging memory"))?;
-        }
-        Ok((ByMove(()), staging))
-    }
-}
-
-impl EvictBackend for ByMove {
-    fn moves_frames(&self) -> bool {
-        true
-    }
-
-    fn protect(&self, reports: Reports, staging: &Staging, on: bool) -> bool {
-        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered,
-        // and leaves first touches to the kernel. No page is ever protected.
-        let range = staging.range();
-        match on {
-            true => reports.register(range.start, range.len(), WRITE_PROTECT).is_ok(),
-            false => reports.unregister(range.start, range.len()).is_ok(),
-        }
-    }
-
-    fn move_out(
-        &self,
-        pages: &Pages,
-        spare: &mut Option<u32>,
-        base: usize,
-        mask: u32,
-        may_wait: bool,
-    ) -> bool {
+impl Pages {
+    /// Moves the present pages of `mask` out of a block: into the slot where others of its pages
+    /// wait already, else into `spare`, which is taken then. False when nothing could be moved.
+    /// Where a page is shared with a forked relative a copy is asked for if `may_wait`, since that
+    /// may wait for a fault to be served.
+    pub fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, may_wait: bool) -> bool {
         let mut unshared = false;
         loop {
-            let Some(block) = pages.table.try_lock(base) else { return false };
+            let Some(block) = self.table.try_lock(base) else { return false };
             let wanted = mask & block.mask(PageState::Kernel);
             let own = Some(block.slot()).filter(|slot| *slot != NO_SLOT);
             let Some(slot) = own.or(*spare).filter(|_| wanted != 0 && !block.is_compressing()) else {
                 return false;
             };
-            let Some(quiet) = pages.quiet(&block) else {
+            let Some(quiet) = self.quiet(&block) else {
                 drop(block);
-                pages.apply_events();
+                self.apply_events();
                 return false;
             };
             // What a page left behind that came back as a copy.
-            let left_behind = pages.staging.present(slot) & wanted;
+            let left_behind = self.staging.present(slot) & wanted;
             // SAFETY: the block is locked and is not being compressed, and the pages wanted are the
             // kernel's: what the slot has at their places is not needed.
-            unsafe { pages.staging.discard_pages(slot, left_behind) };
+            unsafe { self.staging.discard_pages(slot, left_behind) };
             let (mut moved, mut busy) = (0, None);
             for (first, count) in runs(wanted) {
                 if !quiet.is_guarded(first) {
                     continue;
                 }
                 let at = page_at(base, first);
-                let (left, shared) = move_run(pages, &quiet, &block, slot, first, count);
+                let (left, shared) = move_run(self, &quiet, &block, slot, first, count);
                 moved |= left;
                 busy = busy.or(shared.map(|start| (start, page_at(at, count) - start)));
             }
-            note_staged(pages, &block, slot, moved);
+            note_staged(self, &block, slot, moved);
             // Only now may events be read: one that discards these pages must find them in the
             // table.
             drop(quiet);
@@ -102,7 +61,7 @@ impl EvictBackend for ByMove {
                 // The block's own slot is in the queue, or will be by the thread that took it from
                 // there.
                 if own.is_none() {
-                    pages.staging.queue(slot, base);
+                    self.staging.queue(slot, base);
                     *spare = None;
                 }
                 return true;
@@ -125,40 +84,42 @@ impl EvictBackend for ByMove {
         }
     }
 
-    fn move_out_extent(&self, pages: &Pages, base: usize) -> bool {
-        let Some(first) = pages.table.try_lock(base) else { return false };
+    /// Moves an extent's worth of adjacent blocks of present pages out with one call; false when
+    /// nothing was moved.
+    pub fn evict_extent(&self, base: usize) -> bool {
+        let Some(first) = self.table.try_lock(base) else { return false };
         let mut run = RunGuard::of(first);
-        run.extend(&pages.table, EXTENT_SLOTS);
+        run.extend(&self.table, EXTENT_SLOTS);
         let is_whole = |block: &BlockGuard<'_>| {
             block.mask(PageState::Kernel) == ALL_PAGES && block.slot() == NO_SLOT && !block.is_compressing()
         };
         if run.count() < EXTENT_SLOTS || !run.iter().all(is_whole) {
             return false;
         }
-        let Some(first) = pages.staging.take_empty_extent() else { return false };
-        let Some(quiet) = pages.quiet(&run).filter(|quiet| quiet.is_guarded(0)) else {
-            pages.staging.give_extent(first);
+        let Some(first) = self.staging.take_empty_extent() else { return false };
+        let Some(quiet) = self.quiet(&run).filter(|quiet| quiet.is_guarded(0)) else {
+            self.staging.give_extent(first);
             return false;
         };
-        let frame = pages.staging.frame(first, 0);
+        let frame = self.staging.frame(first, 0);
         let target = frame.address();
         let progress = quiet.move_out(PageRun::new(0, EXTENT_PAGES), frame);
         let moved = match progress.stop {
             None => u128::MAX,
-            Some(_) => pages.mover.arrived(target, base, EXTENT_PAGES),
+            Some(_) => self.mover.arrived(target, base, EXTENT_PAGES),
         };
         if progress.stop.is_some() {
             // The zero page of a late look at a page that had left, as in `move_run`.
-            let stray = pages.mover.mapped(target, EXTENT_PAGES) & !moved;
+            let stray = self.mover.mapped(target, EXTENT_PAGES) & !moved;
             for index in 0..EXTENT_SLOTS {
                 for (page, count) in runs(part(stray, index)) {
                     // SAFETY: slots of an extent taken for this, at places that no page came to.
-                    unsafe { pages.staging.discard_stray(first + index as u32, page, count) };
+                    unsafe { self.staging.discard_stray(first + index as u32, page, count) };
                 }
             }
         }
         for (index, block) in run.iter().enumerate() {
-            note_staged(pages, block, first + index as u32, part(moved, index));
+            note_staged(self, block, first + index as u32, part(moved, index));
         }
         // Only now may events be read: one that discards these pages must find them in the table.
         drop(quiet);
@@ -166,65 +127,12 @@ impl EvictBackend for ByMove {
         for index in 0..EXTENT_SLOTS {
             let slot = first + index as u32;
             match part(moved, index) {
-                0 => pages.staging.give(slot),
-                _ => pages.staging.queue(slot, base + index * BLOCK_BYTES),
+                0 => self.staging.give(slot),
+                _ => self.staging.queue(slot, base + index * BLOCK_BYTES),
             }
         }
         moved != 0
     }
-
-    fn fault_in(&self, quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
-        let progress = quiet.move_in(run, source);
-        if progress.done > 0 || progress.stop.is_none() {
-            return Placed::Moved(pages_in(progress.done));
-        }
-        match progress.stop.expect("nothing was done") {
-            Stop::Again => Placed::Again,
-            Stop::NoMemory => Placed::NoMemory,
-            Stop::Gone => sys::thread::end_process(),
-            Stop::Invalid | Stop::Busy => place_one(quiet, run, source),
-            Stop::Exists => {
-                let arrived = quiet.arrived(run, source).trailing_ones() as usize;
-                quiet.wake(PageRun::new(run.first, arrived.max(1)));
-                match arrived {
-                    0 => Placed::Gone,
-                    arrived => Placed::Moved(arrived),
-                }
-            }
-            Stop::Hole => {
-                quiet.wake(run.one());
-                Placed::Gone
-            }
-        }
-    }
-
-    fn fill(
-        &self,
-        staging: &Staging,
-        quiet: &Quiet<'_>,
-        inbound: &mut Inbound,
-        run: PageRun,
-    ) -> (usize, Option<Stop>) {
-        match move_zeroes(staging, quiet, inbound, run) {
-            // No ready frame, or a mapping that nothing can be moved into: not writable any
-            // more, or locked.
-            (0, None | Some(Stop::Invalid)) => fill_shared(quiet, run.first),
-            other => other,
-        }
-    }
-
-    fn frames(
-        &self,
-        staging: &Staging,
-        inbound: &mut Inbound,
-        _run: usize,
-        wanted: usize,
-    ) -> Option<staging::Pages> {
-        inbound.frames.pages(staging, wanted)
-    }
-
-    /// They are ready pages.
-    unsafe fn came_as_copies(&self, _staging: &Staging, _slot: u32, _mask: u32) {}
 }
 
 /// Notes which pages of a block, if any, a move brought into `slot`.
@@ -292,41 +200,6 @@ fn move_run(
     (moved, busy)
 }
 
-/// Moves pages of zeroes in; returns how many, and what the kernel said when it was not all.
-/// Nothing said means that there were no frames left.
-fn move_zeroes(
-    staging: &Staging,
-    quiet: &Quiet<'_>,
-    inbound: &mut Inbound,
-    run: PageRun,
-) -> (usize, Option<Stop>) {
-    let mut done = 0;
-    while done < run.count {
-        let Some(pages) = inbound.frames.pages(staging, run.count - done) else { break };
-        let source = staging.frame(pages.slot, pages.first);
-        // SAFETY: the cached frames belong to this thread.
-        unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(pages.count)) };
-        let progress = quiet.move_in(PageRun::new(run.first + done, pages.count), source);
-        let moved = pages_in(progress.done);
-        inbound.frames.spend(staging, pages, moved);
-        done += moved;
-        if progress.stop.is_some() {
-            return (done, progress.stop);
-        }
-    }
-    (done, None)
-}
-
-/// Moves, or copies, the first page of a run that does not move as a whole.
-fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
-    // The run may only have crossed a border between mappings.
-    if run.count > 1 && quiet.move_in(run.one(), source).done == PAGE_SIZE {
-        return Placed::Moved(1);
-    }
-    // Copying works under any protection.
-    place_copies(quiet, run.one(), source.address())
-}
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
@@ -336,7 +209,7 @@ mod tests {
 
     #[test]
     fn more_pages_of_a_block_join_those_that_wait() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
@@ -374,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_wanted_while_it_is_compressed_comes_back_as_a_copy() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
@@ -400,7 +273,7 @@ mod tests {
 
     #[test]
     fn frames_that_others_refer_to_are_given_back() {
-        let Some(pager) = pager(false) else { return };
+        let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);

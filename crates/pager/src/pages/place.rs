@@ -1,0 +1,131 @@
+//! How pages come into place in the program: with their frames, or as copies where nothing can be
+//! moved.
+
+use sys::userfaultfd::{Progress, Stop};
+use sys::PAGE_SIZE;
+
+use super::inbound::Inbound;
+use super::mover::Quiet;
+use super::run::PageRun;
+use super::staging::{Frame, Staging};
+use crate::units::{bytes_of, pages_in};
+
+/// How pages got to their place.
+pub(super) enum Placed {
+    /// Their frames were moved there.
+    Moved(usize),
+    /// Copies were made.
+    Copied(usize),
+    /// There is no place any more, or something newer is there.
+    Gone,
+    Again,
+    NoMemory,
+}
+
+/// Puts whole pages in their place.
+pub(super) fn place(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
+    let progress = quiet.move_in(run, source);
+    if progress.done > 0 || progress.stop.is_none() {
+        return Placed::Moved(pages_in(progress.done));
+    }
+    match progress.stop.expect("nothing was done") {
+        Stop::Again => Placed::Again,
+        Stop::NoMemory => Placed::NoMemory,
+        Stop::Gone => sys::thread::end_process(),
+        Stop::Invalid | Stop::Busy => place_one(quiet, run, source),
+        Stop::Exists => {
+            let arrived = quiet.arrived(run, source).trailing_ones() as usize;
+            quiet.wake(PageRun::new(run.first, arrived.max(1)));
+            match arrived {
+                0 => Placed::Gone,
+                arrived => Placed::Moved(arrived),
+            }
+        }
+        Stop::Hole => {
+            quiet.wake(run.one());
+            Placed::Gone
+        }
+    }
+}
+
+/// Puts zeroes in place of missing pages that are to be written; returns how many, and what the
+/// kernel said when it was not all.
+pub(super) fn fill(
+    staging: &Staging,
+    quiet: &Quiet<'_>,
+    inbound: &mut Inbound,
+    run: PageRun,
+) -> (usize, Option<Stop>) {
+    match move_zeroes(staging, quiet, inbound, run) {
+        // No ready frame, or a mapping that nothing can be moved into: not writable any
+        // more, or locked.
+        (0, None | Some(Stop::Invalid)) => fill_shared(quiet, run.first),
+        other => other,
+    }
+}
+
+/// Moves pages of zeroes in; returns how many, and what the kernel said when it was not all.
+/// Nothing said means that there were no frames left.
+fn move_zeroes(
+    staging: &Staging,
+    quiet: &Quiet<'_>,
+    inbound: &mut Inbound,
+    run: PageRun,
+) -> (usize, Option<Stop>) {
+    let mut done = 0;
+    while done < run.count {
+        let Some(pages) = inbound.frames.pages(staging, run.count - done) else { break };
+        let source = staging.frame(pages.slot, pages.first);
+        // SAFETY: the cached frames belong to this thread.
+        unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(pages.count)) };
+        let progress = quiet.move_in(PageRun::new(run.first + done, pages.count), source);
+        let moved = pages_in(progress.done);
+        inbound.frames.spend(staging, pages, moved);
+        done += moved;
+        if progress.stop.is_some() {
+            return (done, progress.stop);
+        }
+    }
+    (done, None)
+}
+
+/// Moves, or copies, the first page of a run that does not move as a whole.
+fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
+    // The run may only have crossed a border between mappings.
+    if run.count > 1 && quiet.move_in(run.one(), source).done == PAGE_SIZE {
+        return Placed::Moved(1);
+    }
+    // Copying works under any protection.
+    place_copies(quiet, run.one(), source.address())
+}
+
+/// Maps the zero page at one missing page.
+pub(super) fn fill_shared(quiet: &Quiet<'_>, page: usize) -> (usize, Option<Stop>) {
+    let progress = quiet.zero(PageRun::new(page, 1));
+    (pages_in(progress.done), progress.stop)
+}
+
+/// Puts copies of pages in their place.
+pub(super) fn place_copies(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Placed {
+    let progress = copy_in(quiet, run, source);
+    match progress.stop {
+        _ if progress.done > 0 => Placed::Copied(pages_in(progress.done)),
+        None | Some(Stop::Again) => Placed::Again,
+        Some(Stop::NoMemory) => Placed::NoMemory,
+        Some(Stop::Gone) => sys::thread::end_process(),
+        Some(_) => {
+            quiet.wake(run.one());
+            Placed::Gone
+        }
+    }
+}
+
+/// Copies pages into the program, as many as one mapping takes.
+fn copy_in(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Progress {
+    let progress = quiet.copy_in(run, source);
+    if progress.stop == Some(Stop::Hole) && progress.done == 0 && run.count > 1 {
+        // The run may only have crossed a border between mappings: not a page is copied then.
+        return quiet.copy_in(run.one(), source);
+    }
+    progress
+}
