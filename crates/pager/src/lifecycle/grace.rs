@@ -7,12 +7,12 @@
 //! left a call of before when
 //!
 //! * it is blocked in another one, or in a page fault outside of any,
-//! * its time in user mode has grown since the period began,
+//! * its time in user mode has grown by two ticks since the period began,
 //! * or it is no more.
 //!
-//! The kernel scales the time in user mode by what it measures more exactly, so that it can grow by
-//! a little while a thread is in a long call, and what io_uring's threads are doing does not show.
-//! But a thread that discards registered memory holds the address space's lock during that: that is
+//! The kernel scales the time in user mode by what it measures more exactly, so that it can pass
+//! the border of a tick while a thread is in a long call, and what io_uring's threads are doing does
+//! not show. But a thread that discards registered memory holds the address space's lock during that: that is
 //! waited for, too.
 //!
 //! A thread that is none of these (stopped by a signal in mid-call, kept from running for a minute)
@@ -28,12 +28,26 @@ use crate::pages::Pages;
 const THREADS_MAX: usize = 4096;
 /// Between two looks: one costs some microseconds a thread.
 const LOOK_NS: u64 = 20_000_000;
+/// Ticks of user mode, of which one may be rounding.
+const TICKS: u64 = 2;
 
 /// A thread that may still be in a call.
 #[derive(Debug, Clone, Copy)]
 struct Suspect {
     thread: i32,
     user_ticks: u64,
+}
+
+impl Suspect {
+    /// Whether it may still be in a call of before.
+    fn remains(&self, sight: Option<Sight>) -> bool {
+        match sight {
+            Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
+                user_ticks < self.user_ticks + TICKS
+            }
+            Some(Sight::Elsewhere) | None => false,
+        }
+    }
 }
 
 /// The grace periods of one pager.
@@ -91,12 +105,7 @@ impl GracePeriod {
             self.is_incomplete |= !saw_all;
             self.is_open = true;
         } else {
-            self.suspects.retain(|suspect| match threads::look(suspect.thread) {
-                Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
-                    user_ticks <= suspect.user_ticks
-                }
-                Some(Sight::Elsewhere) | None => false,
-            });
+            self.suspects.retain(|suspect| suspect.remains(threads::look(suspect.thread)));
         }
         if self.suspects.is_empty() {
             self.is_open = false;
@@ -107,5 +116,20 @@ impl GracePeriod {
                 pages.end_grace();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tick_of_user_mode_may_be_rounding() {
+        let suspect = Suspect { thread: 1, user_ticks: 7 };
+        for (ticks, remains) in [(7, true), (8, true), (9, false)] {
+            assert_eq!(suspect.remains(Some(Sight::Running { user_ticks: ticks })), remains, "{ticks}");
+            assert_eq!(suspect.remains(Some(Sight::Discarding { user_ticks: ticks })), remains, "{ticks}");
+        }
+        assert!(!suspect.remains(Some(Sight::Elsewhere)) && !suspect.remains(None));
     }
 }
