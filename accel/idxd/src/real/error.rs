@@ -6,29 +6,17 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The device is not enabled.
-    #[error("{device} is disabled: `uzswap iaa configure` or `uzswap iaa load` enables it")]
-    DeviceDisabled {
-        /// The device.
-        device: String,
-    },
+    #[error("{0} is disabled: `uzswap iaa configure` or `uzswap iaa load` enables it")]
+    DeviceDisabled(String),
     /// The device stopped.
-    #[error("{device} has halted after an error: configure it again to reset it; the kernel's log (dmesg) has the cause")]
-    DeviceHalted {
-        /// The device.
-        device: String,
-    },
+    #[error("{0} has halted after an error: configure it again to reset it; the kernel's log (dmesg) has the cause")]
+    DeviceHalted(String),
     /// The queue is not enabled.
-    #[error("{queue} is disabled: `uzswap iaa configure` or `uzswap iaa load` enables it")]
-    QueueDisabled {
-        /// The queue.
-        queue: String,
-    },
+    #[error("{0} is disabled: `uzswap iaa configure` or `uzswap iaa load` enables it")]
+    QueueDisabled(String),
     /// The queue belongs to the kernel.
-    #[error("{queue} is the kernel's (type kernel): configure one of type user for programs")]
-    ForTheKernel {
-        /// The queue.
-        queue: String,
-    },
+    #[error("{0} is the kernel's (type kernel): configure one of type user for programs")]
+    ForTheKernel(String),
     /// The device file is not there.
     #[error(
         "{queue} has no device file {path}: in a container pass it in (--device {path}); else the queue was just \
@@ -42,22 +30,16 @@ pub enum OpenError {
     },
     /// Permission denied.
     #[error(
-        "no permission for {path}: use sudo, or chgrp it to a group of yours (`uzswap iaa configure --access GROUP` does); docs/operate/iaa.md has a udev \
+        "no permission for {0}: use sudo, or chgrp it to a group of yours (`uzswap iaa configure --access GROUP` does); docs/operate/iaa.md has a udev \
          rule that lasts"
     )]
-    NoRights {
-        /// The file.
-        path: String,
-    },
+    NoRights(String),
     /// Another process has it open.
     #[error(
-        "{queue} is dedicated and open already: end the program that has it, or configure shared queues \
+        "{0} is dedicated and open already: end the program that has it, or configure shared queues \
          (--mode shared)"
     )]
-    Busy {
-        /// The queue.
-        queue: String,
-    },
+    Busy(String),
     /// The process's addresses cannot be shared with the device.
     #[error(
         "{queue} cannot share addresses with this process ({cause}): enable VT-d in the BIOS and boot with \
@@ -105,11 +87,8 @@ pub enum OpenError {
         meaning: &'static str,
     },
     /// Removed since it was listed.
-    #[error("{queue} went away while it was opened: `uzswap iaa list` shows what there is now")]
-    Gone {
-        /// The queue.
-        queue: String,
-    },
+    #[error("{0} went away while it was opened: `uzswap iaa list` shows what there is now")]
+    Gone(String),
     /// Anything else.
     #[error("cannot open {path}: {cause}")]
     Other {
@@ -125,10 +104,10 @@ impl OpenError {
     pub(super) fn of_open(queue: &str, path: &str, cause: io::Error) -> Self {
         let (queue, path) = (queue.to_owned(), path.to_owned());
         match cause.raw_os_error() {
-            Some(libc::EACCES | libc::EPERM) => OpenError::NoRights { path },
-            Some(libc::EBUSY) => OpenError::Busy { queue },
+            Some(libc::EACCES | libc::EPERM) => OpenError::NoRights(path),
+            Some(libc::EBUSY) => OpenError::Busy(queue),
             Some(libc::ENOENT) => OpenError::NoFile { queue, path },
-            Some(libc::ENXIO) => OpenError::Gone { queue },
+            Some(libc::ENXIO) => OpenError::Gone(queue),
             // Binding the address space failed, or gave no valid PASID.
             Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENODEV | libc::ENOSYS) => {
                 OpenError::NoSharedAddresses { queue, cause }

@@ -24,15 +24,15 @@ pub use portal::{RealPortal, Way};
 pub fn open(dev: &Path, device: &Device, queue: &Queue) -> Result<RealPortal, OpenError> {
     let name = || queue.name.clone();
     match device.state {
-        State::Disabled => return Err(OpenError::DeviceDisabled { device: device.name.clone() }),
-        State::Halted => return Err(OpenError::DeviceHalted { device: device.name.clone() }),
+        State::Disabled => return Err(OpenError::DeviceDisabled(device.name.clone())),
+        State::Halted => return Err(OpenError::DeviceHalted(device.name.clone())),
         State::Enabled => {}
     }
     if queue.kind == QueueType::Kernel {
-        return Err(OpenError::ForTheKernel { queue: name() });
+        return Err(OpenError::ForTheKernel(name()));
     }
     if queue.state != State::Enabled || queue.kind != QueueType::User {
-        return Err(OpenError::QueueDisabled { queue: name() });
+        return Err(OpenError::QueueDisabled(name()));
     }
     let Some(file) = DeviceFile::find(dev, &queue.name) else {
         let path = dev.join("iax").join(&queue.name);

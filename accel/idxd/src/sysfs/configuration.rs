@@ -122,7 +122,7 @@ impl Configuration {
     pub fn check(&self, device: &Device) -> Result<(), LayoutError> {
         let wrong = |reason: String| LayoutError::Impossible { device: self.device.clone(), reason };
         if !device.configurable {
-            return Err(LayoutError::NotConfigurable { device: self.device.clone() });
+            return Err(LayoutError::NotConfigurable(self.device.clone()));
         }
         for queue in &self.queues {
             let name = format!("wq{}.{}", device.number, queue.number);
@@ -131,7 +131,7 @@ impl Configuration {
             }
             let needs_sva = queue.mode == QueueMode::Shared || queue.kind == QueueType::User;
             if queue.enable && needs_sva && !device.pasid_enabled {
-                return Err(LayoutError::NoSharedAddresses { device: self.device.clone() });
+                return Err(LayoutError::NoSharedAddresses(self.device.clone()));
             }
             if queue.mode == QueueMode::Shared && !(1..=queue.size).contains(&queue.threshold) && queue.enable
             {
@@ -294,23 +294,17 @@ pub enum LayoutError {
     },
     /// The device's configuration is fixed.
     #[error(
-        "{device} cannot be configured by software: its configuration was fixed by the host or the firmware; use its \
+        "{0} cannot be configured by software: its configuration was fixed by the host or the firmware; use its \
          queues as they are (`uzswap iaa list`)"
     )]
-    NotConfigurable {
-        /// The device.
-        device: String,
-    },
+    NotConfigurable(String),
     /// No SVA.
     #[error(
-        "{device} has shared virtual addresses off (pasid_enabled is 0), which queues for programs and shared queues \
+        "{0} has shared virtual addresses off (pasid_enabled is 0), which queues for programs and shared queues \
          need: enable VT-d in the BIOS and boot with intel_iommu=on,sm_on (some machines also need no5lvl), on a \
          kernel with CONFIG_INTEL_IDXD_SVM; or use --type kernel --mode dedicated"
     )]
-    NoSharedAddresses {
-        /// The device.
-        device: String,
-    },
+    NoSharedAddresses(String),
 }
 
 /// Chooses devices.
