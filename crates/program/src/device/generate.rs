@@ -7,9 +7,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 
 use super::configuration::{parse, Section, SwapSection};
+use crate::size::meminfo_bytes;
 
 /// Where a configuration is looked for; the first that exists counts alone, even if it is empty.
 const CONFIGURATIONS: [&str; 2] = ["etc/uzswap-generator.conf", "usr/lib/uzswap-generator.conf"];
@@ -37,7 +38,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let sections = parse(&text, machine_mib(&root)?).with_context(|| file.display().to_string())?;
+    let sections = parse(&text, meminfo_bytes(&root.join("proc/meminfo"), "MemTotal:")? >> 20)
+        .with_context(|| file.display().to_string())?;
     for section in &sections {
         write(&arguments.directory, section)?;
     }
@@ -46,17 +48,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn is_container(root: &Path) -> bool {
     fs::read_to_string(root.join("run/systemd/container")).is_ok_and(|name| !name.trim().is_empty())
-}
-
-fn machine_mib(root: &Path) -> Result<u64> {
-    let file = root.join("proc/meminfo");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    match kilobytes {
-        Some(kilobytes) => Ok(kilobytes / 1024),
-        None => bail!("{} has no MemTotal", file.display()),
-    }
 }
 
 fn write(directory: &Path, section: &Section) -> Result<()> {

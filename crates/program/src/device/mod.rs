@@ -3,7 +3,6 @@
 
 mod attach;
 mod configuration;
-mod expression;
 mod generate;
 mod process;
 mod shelter;

@@ -5,6 +5,8 @@ mod files;
 
 use anyhow::Result;
 
+use crate::size::{self, Amount};
+
 /// What to do with pages.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "Examples:
@@ -42,14 +44,8 @@ impl Pages {
 /// # Errors
 /// What it may be.
 pub fn unit_size(text: &str) -> Result<usize, String> {
-    let kib = text.to_ascii_lowercase();
-    let kib = kib.trim_end_matches("ib").trim_end_matches('b');
-    let bytes = match kib.strip_suffix('k') {
-        Some(kib) => kib.parse::<usize>().ok().and_then(|kib| kib.checked_mul(1024)),
-        None => kib.parse().ok(),
-    };
-    match bytes {
-        Some(bytes @ (4096 | 8192 | 16384 | 32768 | 65536)) => Ok(bytes),
+    match size::parse(text) {
+        Ok(Amount::Bytes(bytes @ (0x1000 | 0x2000 | 0x4000 | 0x8000 | 0x10000))) => Ok(bytes as usize),
         _ => Err("a unit is 4K, 8K, 16K, 32K or 64K".to_owned()),
     }
 }
