@@ -40,7 +40,7 @@ enum Verb {
 }
 
 fn main() {
-    let (_, arguments) = command_line::begin::<Arguments>();
+    let arguments = command_line::begin::<Arguments>();
     let result = match &arguments.verb {
         Verb::Bench(bench) => bench.run().map(|()| 0),
         Verb::Trace(trace) => trace.run(),

@@ -1,7 +1,5 @@
 //! How a program of uzswap's begins and ends: rights, arguments, messages and exit statuses.
 
-use std::ffi::OsString;
-
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
@@ -16,7 +14,7 @@ const EXIT_UNREAD: i32 = 128 + libc::SIGPIPE;
 
 /// Gives up the rights of the program's file, ends the process when a thread panics, and reads the
 /// arguments. Wrong arguments end the process, and so do `--help` and `--version`.
-pub fn begin<A: Parser + CommandFactory>() -> (Vec<OsString>, A) {
+pub fn begin<A: Parser + CommandFactory>() -> A {
     if let Err(error) = rights::give_up() {
         eprintln!("uzswap: cannot give up the capabilities of its file: {error}");
         std::process::exit(EXIT_FAILED);
@@ -32,14 +30,13 @@ pub fn begin<A: Parser + CommandFactory>() -> (Vec<OsString>, A) {
         std::process::exit(EXIT_FAILED);
     }));
     let words: Vec<_> = std::env::args_os().collect();
-    let arguments = A::try_parse_from(&words).unwrap_or_else(|error| {
+    A::try_parse_from(&words).unwrap_or_else(|error| {
         let error = mistyped::corrected(error, &words, &A::command());
         // Help and the version were asked for; anything else is a mistake, and not the status of a
         // program's own.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { EXIT_FAILED } else { 0 });
-    });
-    (words, arguments)
+    })
 }
 
 /// Ends the process with a status, or with what went wrong.

@@ -11,7 +11,6 @@ mod embedded;
 mod manual;
 pub mod markup;
 mod mistyped;
-mod moved;
 pub mod pages;
 mod pause;
 mod place;
@@ -20,6 +19,7 @@ mod rights;
 pub mod run;
 pub mod size;
 mod standard;
+mod stat;
 mod top;
 mod trial_task;
 mod ways;
@@ -67,8 +67,13 @@ enum Verb {
     Man(manual::ManArguments),
     #[command(hide = true)]
     TrialTask(trial_task::Arguments),
-    #[command(flatten)]
-    Moved(moved::Moved),
+    /// Of builds with the feature iaa
+    #[cfg(not(feature = "iaa"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Iaa {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
 }
 
 /// The program that a command line of `uzswap run` starts; empty for other command lines.
@@ -81,7 +86,7 @@ fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
 
 /// Does what this process's arguments say, and ends it.
 pub fn main() -> ! {
-    let (words, arguments) = command_line::begin::<Arguments>();
+    let arguments = command_line::begin::<Arguments>();
     let result = match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Check(arguments) => check::run(arguments),
@@ -95,7 +100,11 @@ pub fn main() -> ! {
         Verb::Completions(arguments) => manual::completions(arguments, Arguments::command()).map(|()| 0),
         Verb::Man(arguments) => manual::man(arguments, Arguments::command()).map(|()| 0),
         Verb::TrialTask(arguments) => arguments.run().map(|()| 0),
-        Verb::Moved(moved) => moved.run(&words),
+        #[cfg(not(feature = "iaa"))]
+        Verb::Iaa { words } => Err(anyhow::anyhow!(
+            "`uzswap iaa` is left out of this build, as accelerators are; with them:\n    cargo run --release --features iaa -- iaa {}",
+            words.join(std::ffi::OsStr::new(" ")).to_string_lossy()
+        )),
     };
     command_line::end("uzswap", result)
 }

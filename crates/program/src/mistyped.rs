@@ -1,4 +1,4 @@
-//! Suggestions for mistyped options. clap's own measure finds no likeness in words of three letters
+//! Suggestions for mistyped options and commands. clap's own measure finds no likeness in words of three letters
 //! (`--rma`), and suggests to pass the option to the program instead.
 
 use std::ffi::OsString;
@@ -9,16 +9,28 @@ use clap::Command;
 /// Edits that a mistyped option may be away from a known one: a transposition counts as one.
 const EDITS_MAX: usize = 2;
 
-/// Replaces the suggestion of an error about an unknown option by the most similar option of the
-/// command that `words` name.
+/// Completes an error about an unknown option or command by the most similar one of the command that
+/// `words` name, where clap has none.
 pub fn corrected(mut error: clap::Error, words: &[OsString], command: &Command) -> clap::Error {
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
-    if error.kind() != ErrorKind::UnknownArgument || error.get(ContextKind::SuggestedArg).is_some() {
+    let (unknown, suggested) = match error.kind() {
+        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        _ => return error,
+    };
+    let Some(ContextValue::String(typed)) = error.get(unknown) else { return error };
+    if error.get(suggested).is_some() {
         return error;
     }
-    if let Some(option) = similar(unknown, innermost(command, words)) {
+    let command = innermost(command, words);
+    if let ContextKind::InvalidSubcommand = unknown {
+        if let Some(name) =
+            nearest(typed, command.get_subcommands().filter(|one| !one.is_hide_set()).map(Command::get_name))
+        {
+            error.insert(suggested, ContextValue::Strings(vec![name.to_owned()]));
+        }
+    } else if let Some(option) = similar(typed, command) {
         error.remove(ContextKind::Suggested);
-        error.insert(ContextKind::SuggestedArg, ContextValue::String(option));
+        error.insert(suggested, ContextValue::String(option));
     }
     error
 }
@@ -38,9 +50,13 @@ fn similar(unknown: &str, command: &Command) -> Option<String> {
     let typed = unknown.split('=').next()?.strip_prefix("--")?;
     let known =
         command.get_arguments().filter(|option| !option.is_hide_set()).filter_map(|option| option.get_long());
-    let ranked = known.map(|name| (strsim::osa_distance(typed, name), name));
-    let (edits, name) = ranked.min()?;
-    (edits <= EDITS_MAX && edits < typed.len()).then(|| format!("--{name}"))
+    nearest(typed, known).map(|name| format!("--{name}"))
+}
+
+/// The name that needs the fewest edits to become `typed`, if they are few.
+fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (edits, name) = known.map(|name| (strsim::osa_distance(typed, name), name)).min()?;
+    (edits <= EDITS_MAX && edits < typed.len()).then_some(name)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, OnceLock};
 
@@ -131,14 +131,7 @@ impl Helper {
 }
 
 fn start() -> std::io::Result<Helper> {
-    let mut ends = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: room for two descriptors.
-    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: both were opened just now.
-    let [ours, its] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+    let [ours, its] = packets::pair()?;
     let patience = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
     // SAFETY: the option's value is as long as said.
     unsafe {
@@ -279,6 +272,7 @@ pub fn is_userfaultfd(descriptor: i32) -> bool {
 mod tests {
     use super::*;
     use std::fs::File;
+    use std::os::fd::FromRawFd;
 
     /// In a process of its own: while a forked copy lives, pages of this one are shared, which
     /// other tests move.

@@ -45,7 +45,16 @@ fn bad_arguments_name_cause_and_fix() {
             &["run", "--ram", "1G", "--report", "/no/such/dir/r.json", "--", "true"],
             &["/no/such/dir/r.json", "--report"],
         ),
-        (&["run", "--ram", "-1", "--", "true"], &["-1", "--help"]),
+        (&["run", "--ram", "-5", "--", "true"], &["--ram: \"-5\" is not a size", "512M"]),
+        (&["run", "--ram", "-5G", "true"], &["--ram: \"-5G\" is not a size", "512M"]),
+        (&["run", "--swap", "-1G", "true"], &["--swap: \"-1G\" is not a size", "512M"]),
+        (
+            &["run", "--cgroup-limit", "zzz", "true"],
+            &["--cgroup-limit: \"zzz\" is not a size", "or write real"],
+        ),
+        (&["run", "--cgroup-limit", "0", "true"], &["--cgroup-limit 0", "real is the actual limit"]),
+        (&["rnu", "--", "true"], &["rnu", "a similar subcommand exists: 'run'"]),
+        (&["device", "swp"], &["swp", "a similar subcommand exists: 'swap'"]),
         (&["run"], &["<PROGRAM>"]),
         (&["frobnicate"], &["frobnicate"]),
         (&[], &["Usage: uzswap"]),
@@ -57,20 +66,6 @@ fn bad_arguments_name_cause_and_fix() {
         (&["pages", "compress", "/tmp", "/dev/null"], &["/tmp is a directory"]),
         (&["pages", "capture", "--pid", "4194305", "-o", "/dev/null"], &["no process 4194305"]),
         (&["trial-task", "many"], &["many"]),
-        // What has moved says where.
-        (&["bench"], &["uzswap-lab", "cargo run --release -p uzswap-lab -- bench"]),
-        (
-            &["bench", "usemem", "--size", "64M", "--json"],
-            &[
-                "is now `uzswap-lab bench`",
-                "cargo run --release -p uzswap-lab -- bench usemem --size 64M --json",
-            ],
-        ),
-        (
-            &["trace", "record", "-o", "x", "--", "true"],
-            &["is now `uzswap-lab trace`", "trace record -o x -- true"],
-        ),
-        (&["trace", "--help"], &["is now `uzswap-lab trace`"]),
     ] {
         let (status, said) = stderr_of(arguments);
         assert_eq!(status, Some(125), "{arguments:?}: {said}");
@@ -146,6 +141,33 @@ fn help_and_the_version_are_asked_for() {
     }
 }
 
+/// Each with the shell's status, a cause and what to do.
+#[test]
+fn programs_that_cannot_be_started_are_named_with_the_reason() {
+    let scratch = Scratch::new("unstartable");
+    let (closed, data) = (scratch.path("closed"), scratch.write("data", "text"));
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::write(closed.join("program"), "").unwrap();
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    let (closed, data) = (closed.join("program"), data.to_str().unwrap().to_owned());
+    let mut cases = vec![
+        ("", 127, "the program's name is empty: write"),
+        ("no-such-program", 127, "not found: is it installed"),
+        ("/no/such/program", 127, "not found: is it installed"),
+        ("/usr", 126, "is a directory: write the path"),
+        (&data, 126, "found, but not executable: `chmod +x` it"),
+    ];
+    // Root may enter every directory.
+    if std::fs::metadata(&closed).is_err() {
+        cases.push((closed.to_str().unwrap(), 126, "permission denied: a directory of its path"));
+    }
+    for (program, status, reason) in cases {
+        let (ended, said) = stderr_of(&["run", "-q", "--ram", "1G", "--", program]);
+        assert_eq!(ended, Some(status), "{program}: {said}");
+        assert!(said.starts_with(&format!("uzswap: {program}: {reason}")), "{said}");
+    }
+}
+
 #[test]
 fn what_is_missing_behind_a_program_is_named() {
     if !can_manage() {
@@ -157,7 +179,6 @@ fn what_is_missing_behind_a_program_is_named() {
     let (status, said) = stderr_of(&["run", "-q", "--ram", "1G", "--", script.to_str().unwrap()]);
     assert_eq!(status, Some(127), "{said}");
     assert!(said.contains("its interpreter /no/such/shell is missing"), "{said}");
-    assert_eq!(stderr_of(&["run", "-q", "--ram", "1G", "--", ""]).0, Some(127));
 }
 
 #[test]

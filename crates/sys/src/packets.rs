@@ -34,6 +34,21 @@ pub fn socket() -> io::Result<i32> {
     }
 }
 
+/// Two new sockets, connected to each other and closed on exec.
+///
+/// # Errors
+/// When there are no descriptors left.
+pub fn pair() -> io::Result<[OwnedFd; 2]> {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two descriptors.
+    match unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } {
+        // SAFETY: both were opened just now.
+        0 => Ok(ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Sends the parts, at most two, as one packet, with up to [`DESCRIPTORS_MAX`] descriptors. Never
 /// raises SIGPIPE.
 ///
@@ -240,12 +255,8 @@ pub fn peer_handle(socket: i32, pid: i32) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    fn pair() -> [i32; 2] {
-        let mut ends = [0; 2];
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: room for two descriptors.
-        assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) }, 0);
-        ends
+    fn raw_pair() -> [i32; 2] {
+        pair().unwrap().map(std::os::fd::IntoRawFd::into_raw_fd)
     }
 
     fn close(descriptors: &[i32]) {
@@ -278,7 +289,7 @@ mod tests {
 
     #[test]
     fn parts_arrive_as_one_packet_with_their_descriptors() {
-        let [here, there] = pair();
+        let [here, there] = raw_pair();
         let mut buffer = [0; 16];
         send(here, &[b"one ", b"two"], &[]).unwrap();
         send(here, &[b"x"], &[1]).unwrap();
@@ -299,7 +310,7 @@ mod tests {
 
     #[test]
     fn senders_and_lost_descriptors_are_told() {
-        let [here, there] = pair();
+        let [here, there] = raw_pair();
         ask_for_senders(there).unwrap();
         let mut buffer = [0; 16];
         send(here, &[b"x"], &[0, 1]).unwrap();
@@ -321,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_looked_at_and_dropped() {
-        let [here, there] = pair();
+        let [here, there] = raw_pair();
         ask_for_senders(there).unwrap();
         let mut buffer = [0; 16];
         for sent in [&[][..], &[1], &[0, 1]] {
@@ -350,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_known_by_number_and_handle() {
-        let [here, there] = pair();
+        let [here, there] = raw_pair();
         let own = std::process::id() as i32;
         // SAFETY: takes nothing.
         assert_eq!(peer(here), Some((own, unsafe { libc::geteuid() })));

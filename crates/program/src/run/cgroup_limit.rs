@@ -34,10 +34,12 @@ pub fn shown(asked: Option<&str>, budget_bytes: u64) -> Result<Option<ShownLimit
     match asked {
         Some("real") => Ok(None),
         Some(text) => {
-            let amount =
-                size::parse(text).map_err(|error| anyhow!("--cgroup-limit: {error}, and no \"real\""))?;
+            let amount = size::parse(text)
+                .map_err(|error| anyhow!("--cgroup-limit: {error}; or write real, for the actual limit"))?;
             match amount.bytes()? {
-                0 => bail!("--cgroup-limit {text}: no program works with that; real is what is there"),
+                0 => {
+                    bail!("--cgroup-limit {text}: no program works with no memory; real is the actual limit")
+                }
                 bytes => Ok(Some(ShownLimit { bytes, is_asked: true })),
             }
         }

@@ -11,7 +11,7 @@
 //! killed, and the tree with it.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use sys::packets;
 
@@ -34,14 +34,7 @@ impl Front {
     /// # Errors
     /// When there is no descriptor or process left.
     pub fn step_behind() -> io::Result<Self> {
-        let mut ends = [0; 2];
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: room for two descriptors.
-        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: both were opened just now.
-        let [ours, theirs] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+        let [ours, theirs] = packets::pair()?;
         let pid = std::process::id();
         // SAFETY: this process has one thread, so the copy is whole.
         match unsafe { libc::fork() } {

@@ -29,6 +29,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::stat::Stat;
+
 /// An exec takes so long at most until the loader has opened the object, on a busy machine.
 const SEARCH: Duration = Duration::from_secs(2);
 /// Looks for descendants in a row, at most: a tree that forks all the time is stopped process by
@@ -55,23 +57,17 @@ impl Guardian {
     /// When there is no descriptor, memory or process left.
     pub fn start(files: &[RawFd]) -> io::Result<Self> {
         let members = Members::new()?;
-        let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: both were opened just now.
-        let [reading, writing] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+        let (reading, writing) = io::pipe()?;
         // SAFETY: this process has one thread, so the copy is whole.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(writing);
-                guard(reading, files, &members);
+                guard(reading.into(), files, &members);
                 // SAFETY: ends without running the supervisor's exit handlers.
                 unsafe { libc::_exit(0) }
             }
-            pid => Ok(Guardian { pipe: writing.into(), pid, members }),
+            pid => Ok(Guardian { pipe: OwnedFd::from(writing).into(), pid, members }),
         }
     }
 
@@ -262,13 +258,8 @@ fn end(pids: &[i32], ticks: u64) {
 fn is_at_rest(pid: i32) -> bool {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     let mut states =
-        tasks.flatten().filter_map(|task| state_in(&std::fs::read(task.path().join("stat")).ok()?));
-    states.all(|state| matches!(state, b'T' | b't' | b'Z' | b'X'))
-}
-
-/// A thread's state from the text of its stat.
-fn state_in(stat: &[u8]) -> Option<u8> {
-    stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2).copied()
+        tasks.flatten().filter_map(|task| Stat::parse(&std::fs::read(task.path().join("stat")).ok()?));
+    states.all(|stat| matches!(stat.state, b'T' | b't' | b'Z' | b'X'))
 }
 
 /// Stops children of processes that are held and holds them, too; whether there were any.
@@ -277,13 +268,17 @@ fn stop_children(held: &mut HashMap<i32, Process>) -> bool {
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let mut found = false;
     for pid in numbers {
-        if held.contains_key(&pid) || !stat_of(pid).is_some_and(|stat| held.contains_key(&stat.parent)) {
+        if held.contains_key(&pid)
+            || !stat_of(pid).is_some_and(|stat| held.contains_key(&(stat.parent as i32)))
+        {
             continue;
         }
         let Some(process) = Process::open(pid) else { continue };
         // Of the process that is open, whose parent is the one that is held.
         let Some(stat) = stat_of(pid) else { continue };
-        if held.get(&stat.parent).is_some_and(|parent| parent.signal(0)) && process.signal(libc::SIGSTOP) {
+        if held.get(&(stat.parent as i32)).is_some_and(|parent| parent.signal(0))
+            && process.signal(libc::SIGSTOP)
+        {
             held.insert(pid, process);
             found = true;
         }
@@ -291,22 +286,8 @@ fn stop_children(held: &mut HashMap<i32, Process>) -> bool {
     found
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    parent: i32,
-    started: u64,
-}
-
 fn stat_of(pid: i32) -> Option<Stat> {
-    stat_in(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// Parent and start from the text of /proc/PID/stat, whose second field is a name of any bytes in
-/// parentheses.
-fn stat_in(stat: &[u8]) -> Option<Stat> {
-    let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
-    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
-    Some(Stat { parent: fields.nth(1)?.parse().ok()?, started: fields.nth(17)?.parse().ok()? })
+    Stat::of(pid as u32)
 }
 
 #[cfg(test)]
@@ -329,15 +310,8 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_stat() {
-        let text = b"17 (a ) b) S 3 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 99 5 6";
-        assert_eq!(stat_in(text), Some(Stat { parent: 3, started: 99 }));
-        assert_eq!(stat_in(b"17 (a"), None);
-        assert_eq!((state_in(text), state_in(b"17 (a)"), state_in(b"")), (Some(b'S'), None, None));
-        let own = stat_of(std::process::id() as i32).unwrap();
-        // SAFETY: takes nothing.
-        assert_eq!(own.parent, unsafe { libc::getppid() });
-        assert!(own.started > 0 && own.started <= ticks_now());
+    fn time_is_as_starts_of_processes() {
+        assert!(stat_of(std::process::id() as i32).unwrap().started <= ticks_now());
     }
 
     #[test]

@@ -72,7 +72,7 @@ executed, 127 when it was not found.")]
 pub struct Arguments {
     /// Memory for the whole process tree: bytes, 512M, 2G, 50% of the machine's or cgroup's; auto:
     /// the cgroup's limit less an eighth, or without a limit nine tenths of what is available
-    #[arg(long, value_name = "SIZE|auto", default_value = "auto")]
+    #[arg(long, value_name = "SIZE|auto", default_value = "auto", allow_hyphen_values = true)]
     ram: String,
     /// Compressor for cold pages; an unknown name lists the known ones
     #[arg(long, value_name = "NAME", default_value = uzswap::DEFAULT_COMPRESSOR)]
@@ -89,7 +89,7 @@ pub struct Arguments {
     report: Vec<PathBuf>,
     /// Memory limit that programs read in their control group and size their heaps by (Java, Node);
     /// real: the actual one [default: 16 times --ram, unless the actual one or the machine is less]
-    #[arg(long, value_name = "SIZE|real")]
+    #[arg(long, value_name = "SIZE|real", allow_hyphen_values = true)]
     cgroup_limit: Option<String>,
     /// Keep a checksum of every page and check it on every load
     #[arg(long)]
@@ -255,7 +255,7 @@ fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
 fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let budget_bytes = match arguments.ram.as_str() {
         "auto" => size::automatic_ram_bytes().context("--ram auto found no limit; give a size")?,
-        text => size::parse(text).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?,
+        text => size::of_option("--ram", text)?,
     };
     if budget_bytes < RAM_BYTES_MIN {
         bail!("--ram {}: the minimum is {}", arguments.ram, Size::from(RAM_BYTES_MIN));

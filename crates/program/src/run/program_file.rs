@@ -8,30 +8,32 @@ use std::path::{Path, PathBuf};
 use doorway::runtime::Runtime;
 
 /// Why a program cannot be started.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
+    /// No name.
+    #[error("the program's name is empty: write it after the options")]
+    Nameless,
     /// No such file.
+    #[error("not found: is it installed, and its directory in PATH?")]
     Missing,
+    /// A directory on the way may not be searched.
+    #[error("permission denied: a directory of its path may not be entered by this user")]
+    Denied,
+    /// A directory.
+    #[error("is a directory: write the path of a program")]
+    Directory,
     /// A file that may not be executed.
+    #[error("found, but not executable: `chmod +x` it, or name its interpreter before it")]
     NotExecutable,
 }
 
 impl NotFound {
     /// As the shell has it.
-    pub fn exit_status(&self) -> i32 {
+    pub fn exit_status(self) -> i32 {
         match self {
-            NotFound::Missing => 127,
-            NotFound::NotExecutable => 126,
+            NotFound::Nameless | NotFound::Missing => 127,
+            NotFound::Denied | NotFound::Directory | NotFound::NotExecutable => 126,
         }
-    }
-}
-
-impl std::fmt::Display for NotFound {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            NotFound::Missing => "not found",
-            NotFound::NotExecutable => "found, but not executable",
-        })
     }
 }
 
@@ -81,7 +83,7 @@ pub fn runtime(path: &Path) -> Option<Runtime> {
 pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
     use std::os::unix::ffi::OsStrExt;
     if name.is_empty() {
-        return Err(NotFound::Missing);
+        return Err(NotFound::Nameless);
     }
     if name.as_bytes().contains(&b'/') {
         return check(Path::new(name)).map(|()| name.into());
@@ -92,19 +94,23 @@ pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
         let candidate = directory.join(name);
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
+            // Shells leave directories, and what they may not look into, out of the search.
             Err(NotFound::NotExecutable) => answer = NotFound::NotExecutable,
-            Err(NotFound::Missing) => {}
+            Err(_) => {}
         }
     }
     Err(answer)
 }
 
 fn check(path: &Path) -> Result<(), NotFound> {
-    let metadata = path.metadata().map_err(|_| NotFound::Missing)?;
-    if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
-        Ok(())
-    } else {
-        Err(NotFound::NotExecutable)
+    let metadata = path.metadata().map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => NotFound::Denied,
+        _ => NotFound::Missing,
+    })?;
+    match metadata.permissions().mode() & 0o111 {
+        _ if metadata.is_dir() => Err(NotFound::Directory),
+        1.. if metadata.is_file() => Ok(()),
+        _ => Err(NotFound::NotExecutable),
     }
 }
 
@@ -175,8 +181,8 @@ mod tests {
         assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
         assert_eq!(find(OsStr::new("no-such-program-here")), Err(NotFound::Missing));
         assert_eq!(find(OsStr::new("/etc/passwd")), Err(NotFound::NotExecutable));
-        assert_eq!(find(OsStr::new("/etc")), Err(NotFound::NotExecutable));
-        assert_eq!(find(OsStr::new("")), Err(NotFound::Missing));
+        assert_eq!(find(OsStr::new("/etc")), Err(NotFound::Directory));
+        assert_eq!(find(OsStr::new("")), Err(NotFound::Nameless));
     }
 
     #[test]

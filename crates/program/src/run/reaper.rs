@@ -4,9 +4,8 @@
 //! its parent is to see what it would see without uzswap: process 1, as a rule, or a session
 //! manager. The kernel tells only by an orphan's parent.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 /// Makes an orphan and returns its parent. To be called before this process is a reaper, while it
@@ -15,13 +14,7 @@ use std::os::unix::fs::MetadataExt;
 /// # Errors
 /// When there is no descriptor or process left.
 pub fn of_orphans() -> io::Result<u32> {
-    let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both were opened just now.
-    let [reading, writing] = ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+    let (mut reading, writing) = io::pipe()?;
     // SAFETY: this process has one thread; its children make system calls alone.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -34,7 +27,7 @@ pub fn of_orphans() -> io::Result<u32> {
                     libc::nanosleep(&pause, std::ptr::null_mut());
                 }
                 let found = libc::getppid();
-                libc::write(ends[1], (&raw const found).cast(), size_of_val(&found));
+                libc::write(writing.as_raw_fd(), (&raw const found).cast(), size_of_val(&found));
             }
             libc::_exit(0);
         }
@@ -46,7 +39,7 @@ pub fn of_orphans() -> io::Result<u32> {
     // SAFETY: waits for the child made above.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     let mut found = [0; 4];
-    File::from(reading).read_exact(&mut found)?;
+    reading.read_exact(&mut found)?;
     Ok(u32::from_ne_bytes(found))
 }
 

@@ -2,6 +2,7 @@
 //! supervisor.
 
 use super::looks::Looks;
+use crate::stat::Stat;
 
 /// Looks at which a process had the object and no connection, until it counts as a stranger: it may
 /// be slow.
@@ -91,38 +92,17 @@ fn has_object(pid: i32) -> bool {
 
 /// A process's name, if it is alive and at least half a second old.
 fn settled_name(pid: i32) -> Option<String> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let (name, started) = alive_in(&stat)?;
+    let Stat { name, started, .. } = Stat::of(pid as u32).filter(|stat| !stat.has_ended())?;
     let uptime: f64 =
         std::fs::read_to_string("/proc/uptime").ok()?.split_ascii_whitespace().next()?.parse().ok()?;
     // SAFETY: asks for a constant.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    (uptime - started / ticks > 0.5).then(|| String::from_utf8_lossy(name).into_owned())
-}
-
-/// Name and start, in ticks since the machine's, from the text of /proc/PID/stat, unless the
-/// process has ended. The name may be any bytes, parentheses and spaces among them.
-fn alive_in(stat: &[u8]) -> Option<(&[u8], f64)> {
-    let (_, from_name) = stat.split_at(stat.iter().position(|byte| *byte == b'(')? + 1);
-    let (name, rest) = from_name.split_at(from_name.iter().rposition(|byte| *byte == b')')?);
-    let mut fields = rest[1..].split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-    let state = fields.next()?;
-    let started = std::str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
-    (!matches!(state, b"Z" | b"X")).then_some((name, started))
+    (uptime - started as f64 / ticks > 0.5).then(|| String::from_utf8_lossy(&name).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn this_process_is_alive() {
-        let stat = std::fs::read("/proc/self/stat").unwrap();
-        let (name, started) = alive_in(&stat).unwrap();
-        let comm = std::fs::read("/proc/self/comm").unwrap();
-        assert!(comm.strip_suffix(b"\n") == Some(name) && started > 0.0);
-    }
 
     #[test]
     fn a_process_counts_after_many_looks_and_once() {
@@ -156,28 +136,5 @@ mod tests {
         look(&mut strangers, 4, true);
         assert_eq!(strangers.take_found(&[]), ["seven"]);
         assert!(strangers.suspects.is_empty() && strangers.known == [7]);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn a_process_of_any_name_is_known(
-            name in prop::collection::vec(any::<u8>(), 0..16), state in "[RSDZTX]", started in any::<u64>(),
-        ) {
-            let mut stat = b"17 (".to_vec();
-            stat.extend(&name);
-            let fields = "1 ".repeat(18);
-            stat.extend(format!(") {state} {fields}{started} 5 6\n").bytes());
-            let expected = (state != "Z" && state != "X").then_some((&name[..], started as f64));
-            prop_assert_eq!(alive_in(&stat), expected);
-        }
-
-        #[test]
-        fn any_text_is_a_process_or_none(text in prop::collection::vec(prop_oneof![Just(b')'), Just(b'('), Just(b' '), any::<u8>()], 0..200)) {
-            if let Some((name, _)) = alive_in(&text) {
-                prop_assert!(text.windows(name.len() + 2).any(|part| part[0] == b'(' && part[part.len() - 1] == b')'));
-            }
-        }
     }
 }

@@ -22,7 +22,7 @@ const SWAP_BYTES_MIN: u64 = 16 << 20;
 pub struct SwapArguments {
     /// Write pages that do not fit into memory compressed to a file on disk of at most SIZE, for
     /// the whole process tree (or for each of its users); 5 % of the disk stay free
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     swap: Option<String>,
     /// Directory of that file, which has no name there
     #[arg(long, value_name = "DIR", default_value = "/var/tmp", requires = "swap")]
@@ -70,7 +70,7 @@ impl SwapArguments {
     /// When the size is none, or no file can be had in the directory.
     pub fn open(&self) -> Result<Option<Swap>> {
         let Some(text) = &self.swap else { return Ok(None) };
-        let size_bytes = size::parse(text).map_err(|error| anyhow::anyhow!("--swap: {error}"))?.bytes()?;
+        let size_bytes = size::of_option("--swap", text)?;
         if size_bytes < SWAP_BYTES_MIN {
             anyhow::bail!("--swap {text}: the minimum is {}", size::Size::from(SWAP_BYTES_MIN));
         }

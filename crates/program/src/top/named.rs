@@ -7,6 +7,7 @@
 use std::fs;
 
 use super::find::{self, name_of, Found};
+use crate::stat::Stat;
 
 /// Processes between one of a run and its supervisor.
 const DEPTH_MAX: usize = 1000;
@@ -74,7 +75,7 @@ fn members(supervisor: u32) -> Vec<Member> {
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let members = pids.filter_map(|pid| {
         let depth = ancestors(pid).iter().position(|above| *above == supervisor)?;
-        let (_, started) = status_of(pid)?;
+        let Stat { started, .. } = living(pid)?;
         (depth > 0 || !is_guardian(pid)).then_some(Member { pid, depth, started })
     });
     members.collect()
@@ -82,7 +83,7 @@ fn members(supervisor: u32) -> Vec<Member> {
 
 /// The parents of a process, nearest first.
 fn ancestors(pid: u32) -> Vec<u32> {
-    let parent = |pid: &u32| status_of(*pid).map(|(parent, _)| parent).filter(|parent| *parent != 0);
+    let parent = |pid: &u32| living(*pid).map(|stat| stat.parent).filter(|parent| *parent != 0);
     std::iter::successors(parent(&pid), parent).take(DEPTH_MAX).collect()
 }
 
@@ -90,39 +91,14 @@ fn is_guardian(pid: u32) -> bool {
     name_of(pid) == "uzswap-guardian"
 }
 
-/// Parent and start of a process that has not ended.
-fn status_of(pid: u32) -> Option<(u32, u64)> {
-    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The same from the text of /proc/PID/stat. The name in it may be any bytes.
-fn parse(stat: &[u8]) -> Option<(u32, u64)> {
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(&stat[end + 1..]).ok()?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let (state, parent, started) = (fields.first()?, fields.get(1)?, fields.get(19)?);
-    if matches!(*state, "Z" | "X") {
-        return None;
-    }
-    Some((parent.parse().ok()?, started.parse().ok()?))
+/// A process that has not ended.
+fn living(pid: u32) -> Option<Stat> {
+    Stat::of(pid).filter(|stat| !stat.has_ended())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parent_and_start_follow_any_name() {
-        let stat = |name: &str, state: &str| {
-            let numbers: Vec<String> = (4..30).map(|field: u32| field.to_string()).collect();
-            parse(format!("17 ({name}) {state} {}\n", numbers.join(" ")).as_bytes())
-        };
-        assert_eq!(stat("cat", "S"), Some((4, 22)));
-        assert_eq!(stat(") R 1 1 (", "R"), Some((4, 22)));
-        assert_eq!(stat("cat", "Z"), None);
-        assert_eq!(parse(b"17 (cat) S 4"), None);
-        assert_eq!(parse(b""), None);
-    }
 
     #[test]
     fn parents_lead_to_the_first_process() {

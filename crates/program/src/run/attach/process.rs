@@ -11,6 +11,8 @@ const ENVIRONMENT_BYTES: u64 = 4 << 20;
 
 use sys::procfs::path_of;
 
+use crate::stat::Stat;
+
 /// A process and which of its programs it is: exec changes the stack's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
@@ -21,16 +23,8 @@ pub struct Identity {
 impl Identity {
     /// Of a process; `None` when it has ended.
     pub fn of(pid: i32) -> Option<Self> {
-        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // Behind the name, which may hold anything: the state is the third field, the start the
-        // 22nd, the stack the 28th.
-        let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
-        let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().collect();
-        if matches!(fields.first(), None | Some(&"Z" | &"X")) {
-            return None;
-        }
-        let number = |index: usize| fields.get(index - 3)?.parse().ok();
-        Some(Identity { started: number(22)?, stack: number(28)? })
+        let stat = Stat::of(pid as u32).filter(|stat| !stat.has_ended())?;
+        Some(Identity { started: stat.started, stack: stat.stack })
     }
 }
 
@@ -258,8 +252,7 @@ pub fn threads(pid: i32) -> Vec<i32> {
 
 /// The letter of a thread's state.
 pub fn thread_state(pid: i32, thread: i32) -> Option<u8> {
-    let stat = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
-    stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2).copied()
+    Some(Stat::parse(&fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?)?.state)
 }
 
 #[cfg(test)]

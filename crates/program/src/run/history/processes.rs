@@ -1,7 +1,7 @@
 //! The processes of a tree: who started whom, from when to when, and what paging did for each.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::plain::plain;
 use crate::run::looks::Looks;
+use crate::stat::Stat;
 
 /// Processes that are remembered. A build may start a million.
 const PROCESSES_MAX: usize = 1024;
@@ -106,8 +107,7 @@ impl Processes {
     /// A process has a slot. It may be one that is known, and has a new program now.
     pub fn joined(&mut self, pid: u32, slot: usize, now: f64) {
         // It may have ended already.
-        let (parent, ticks) =
-            fs::read(format!("/proc/{pid}/stat")).ok().and_then(|stat| parse(&stat)).unwrap_or((0, 0));
+        let (parent, ticks) = Stat::of(pid).map_or((0, 0), |stat| (stat.parent, stat.started));
         let name = crate::top::find::name_of(pid);
         self.last_look += 1;
         let look = self.last_look;
@@ -162,7 +162,7 @@ impl Processes {
             if pid <= 1 || pid == std::process::id() {
                 return None;
             }
-            pid = parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)?.0;
+            pid = Stat::of(pid)?.parent;
         }
         None
     }
@@ -238,15 +238,6 @@ impl Processes {
     }
 }
 
-/// The parent and the start, in ticks, from the text of /proc/PID/stat. The name may contain
-/// anything.
-fn parse(stat: &[u8]) -> Option<(u32, u64)> {
-    let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let mut fields = std::str::from_utf8(&stat[behind..]).ok()?.split_ascii_whitespace().skip(1);
-    let parent = fields.next()?.parse().ok()?;
-    Some((parent, fields.nth(17)?.parse().ok()?))
-}
-
 /// The beginning of a process's command, in one line. May take as long as the process likes.
 fn command_of(pid: u32) -> String {
     let mut text = Vec::new();
@@ -262,17 +253,6 @@ fn command_of(pid: u32) -> String {
 mod tests {
     use super::*;
     use crate::run::history::tests::ledger;
-
-    #[test]
-    fn parent_and_start_are_found_behind_any_name() {
-        let stat = std::fs::read("/proc/self/stat").unwrap();
-        // SAFETY: asks for a number.
-        assert_eq!(parse(&stat).unwrap().0, unsafe { libc::getppid() } as u32);
-        let fields = "0 ".repeat(17);
-        assert_eq!(parse(format!("7 (a) b (c) S 5 {fields}99 1 2\n").as_bytes()), Some((5, 99)));
-        assert_eq!(parse(b"7 (a"), None);
-        assert_eq!(parse(b""), None);
-    }
 
     #[test]
     fn a_new_program_is_the_same_process_and_children_find_their_parents() {

@@ -1,0 +1,84 @@
+//! What /proc/PID/stat tells of a process, or of a thread.
+
+use std::fs;
+
+/// Its name, its state's letter, its parent, its start in ticks since the machine's, and the place of
+/// its stack, which exec changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    pub name: Vec<u8>,
+    pub state: u8,
+    pub parent: u32,
+    pub started: u64,
+    pub stack: u64,
+}
+
+impl Stat {
+    /// Of a process, `None` when there is none.
+    pub fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// From the text. The name in parentheses may be any bytes, parentheses and spaces among them.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let begin = text.iter().position(|byte| *byte == b'(')? + 1;
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        let fields: Vec<&str> =
+            std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace().collect();
+        // As proc(5) counts them: the state is the third.
+        let number = |field: usize| fields.get(field - 3)?.parse().ok();
+        Some(Stat {
+            name: text.get(begin..end)?.to_vec(),
+            state: *fields.first()?.as_bytes().first()?,
+            parent: number(4)? as u32,
+            started: number(22)?,
+            stack: number(28)?,
+        })
+    }
+
+    /// Whether it has ended, and only its parent has not heard of it.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn this_process_is_known() {
+        let own = Stat::of(std::process::id()).unwrap();
+        // SAFETY: takes nothing.
+        assert_eq!(own.parent, unsafe { libc::getppid() } as u32);
+        let name = fs::read("/proc/self/comm").unwrap();
+        assert!(name.strip_suffix(b"\n") == Some(&own.name) && own.started > 0 && !own.has_ended());
+        for short in [&b""[..], b"17 (cat", b"17 (cat) S 4", b"17 )cat( S 4"] {
+            assert_eq!(Stat::parse(short), None);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_process_of_any_name_is_known(
+            name in prop::collection::vec(any::<u8>(), 0..16), state in "[RSDZTX]", parent in any::<u32>(), started in any::<u64>(),
+        ) {
+            let mut text = b"17 (".to_vec();
+            text.extend(&name);
+            text.extend(format!(") {state} {parent} {}{started} 1 1 1 1 1 77 5 6\n", "1 ".repeat(17)).bytes());
+            let stat = Stat::parse(&text).unwrap();
+            prop_assert_eq!(stat.has_ended(), state == "Z" || state == "X");
+            prop_assert_eq!(stat, Stat { name, state: state.as_bytes()[0], parent, started, stack: 77 });
+        }
+
+        #[test]
+        fn any_text_is_a_process_or_none(text in prop::collection::vec(prop_oneof![Just(b')'), Just(b'('), Just(b' '), any::<u8>()], 0..200)) {
+            if let Some(stat) = Stat::parse(&text) {
+                prop_assert!(text.windows(stat.name.len() + 2).any(|part| part[0] == b'(' && part[part.len() - 1] == b')'));
+            }
+        }
+    }
+}
