@@ -172,7 +172,7 @@ fn pages_that_a_program_moves_itself_come_along() {
     let scratch = Scratch::new("cases-own-moves");
     let Some(program) = workload_in(&scratch, "own_moves") else { return };
     for how in ["all", "holes"] {
-        if paged_as_bare(&format!("own moves {how}"), "60M", "", &[&program, how]).is_none() {
+        if paged_as_bare(&format!("own moves {how}"), "60M", &[&program, how]).is_none() {
             return;
         }
     }
@@ -185,7 +185,7 @@ fn pages_that_a_program_moves_itself_come_along() {
 fn what_the_kernel_refuses_changes_nothing() {
     let scratch = Scratch::new("cases-refused");
     let Some(program) = workload_in(&scratch, "refused") else { return };
-    let Some(report) = paged_as_bare("refused", "40M", "", &[&program]) else { return };
+    let Some(report) = paged_as_bare("refused", "40M", &[&program]) else { return };
     let peak = report["ram_peak_bytes"].as_u64().unwrap() >> 20;
     assert!(peak < 70, "paging has ended: a peak of {peak} MiB in 40");
 }

@@ -13,7 +13,7 @@ fn a_program_with_a_strict_filter_ends_as_it_would_and_a_refused_one_changes_not
     let Some(workload) = workload_in(&scratch, "filter") else { return };
     for how in ["probe", "exit", "return", "killed"] {
         let command = [&*workload, how, "64"];
-        let (output, report) = managed_without("", "40M", &scratch, &["-q"], &command);
+        let (output, report) = managed("40M", &scratch, &["-q"], &command);
         let said = String::from_utf8_lossy(&output.stderr);
         let status = if how == "killed" { 128 + 31 } else { 0 };
         assert_eq!(output.status.code(), Some(status), "{how}: {said} {report}");
