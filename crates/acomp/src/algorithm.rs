@@ -2,7 +2,7 @@
 
 use crate::{CompressRequest, DecompressRequest, Object, PromoteRequest, UnitError};
 
-/// Most names that [`Algorithm::forms`] may answer.
+/// Maximum number of names that [`Algorithm::forms`] returns.
 pub const FORMS_MAX: usize = 14;
 
 /// A context could not be made.
@@ -11,42 +11,41 @@ pub const FORMS_MAX: usize = 14;
 pub struct ContextError {
     /// Name of the algorithm.
     pub algorithm: String,
-    /// What was missing.
+    /// The missing resource.
     pub reason: String,
 }
 
-/// What both tiers made of the same pages.
+/// Sizes of the same pages in both tiers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TierSample {
-    /// How many pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Bytes of their objects of the first tier.
+    /// Bytes of their objects in the first tier.
     pub quick_bytes: u64,
-    /// Bytes of their objects of the second.
+    /// Bytes of their objects in the second tier.
     pub dense_bytes: u64,
-    /// Bytes of memory that the algorithm itself takes about when it makes objects of the second.
+    /// Approximate bytes of memory that the algorithm needs to make objects of the second tier.
     pub memory_bytes: u64,
 }
 
-/// Which of an algorithm's two tiers new objects belong to.
+/// Selects the tier of an algorithm's new objects.
 pub trait Tiers: Send + Sync {
-    /// Requests make objects of the second tier at once from now on, or no longer. Objects that
-    /// exist stay as they are.
+    /// Sets whether requests make objects of the second tier at once. Existing objects do not
+    /// change.
     fn set_dense(&self, dense: bool);
 
-    /// What both tiers made of some of the pages that were compressed lately.
+    /// Compares both tiers on a sample of recently compressed pages.
     fn sample(&self) -> TierSample;
 }
 
 /// A compressor: shared, immutable, able to make contexts.
 pub trait Algorithm: Send + Sync {
-    /// The full name, parameters included, by which it can be asked for anywhere: `lz4`, `zstd:3`,
-    /// files by absolute path.
+    /// The full name with parameters, which any registry accepts: `lz4`, `zstd:3`, files by
+    /// absolute path.
     fn name(&self) -> &str;
 
-    /// Units that one request should hold: 1 for plain software, up to [`crate::MAX_BATCH`] for
-    /// compressors that gain from a batch. Any algorithm accepts requests of 1 to `MAX_BATCH`
-    /// units; this is only what serves it best.
+    /// Best number of units in a request: 1 for plain software, up to [`crate::MAX_BATCH`] for
+    /// compressors that gain from a batch. Any algorithm accepts 1 to `MAX_BATCH` units.
     fn batch_size(&self) -> usize {
         1
     }
@@ -56,64 +55,62 @@ pub trait Algorithm: Send + Sync {
         false
     }
 
-    /// Whether contexts and objects work on in a forked child, on its copy of all memory: software
-    /// does, devices that know their process do not. Asked of algorithms whose contexts are all
-    /// idle while the fork is made.
+    /// Whether contexts and objects remain usable in a forked child, on its copy of all memory.
+    /// Software does; devices bound to a process do not. All contexts are idle during the fork.
     fn survives_fork(&self) -> bool {
         true
     }
 
-    /// Called a few times a second by a thread that may block, outside all requests: devices that
-    /// came or went are found here.
+    /// Finds devices that appeared or disappeared. A thread that may block calls it a few times a
+    /// second, outside all requests.
     fn maintain(&self) {}
 
-    /// Whether this is no compressor at all, so that a unit that does not shrink is what is
-    /// expected of it: such units are kept as they are, never refused.
+    /// Whether the algorithm does not compress. The pool keeps its units raw and never refuses them
+    /// for not shrinking.
     fn keeps_raw(&self) -> bool {
         false
     }
 
-    /// Whether this algorithm keeps account of its objects, and wants each of them back in
-    /// [`forget`](Algorithm::forget).
+    /// Whether this algorithm counts its objects and needs [`forget`](Algorithm::forget) for each.
     fn keeps_account(&self) -> bool {
         false
     }
 
-    /// An object that a request of this algorithm yielded, of a unit of `pages` pages, is about to
-    /// be dropped. Called once an object, only when [`keeps_account`](Algorithm::keeps_account)
-    /// says so. Neither allocates nor blocks long.
+    /// Notes that an object of this algorithm, made from a unit of `pages` pages, is about to be
+    /// dropped. Called once an object if [`keeps_account`](Algorithm::keeps_account). Does not
+    /// allocate or block long.
     fn forget(&self, object: Object<'_>, pages: usize) {
         let _ = (object, pages);
     }
 
-    /// The two tiers of an algorithm that has a second: its contexts can make denser objects of its
-    /// own ([`Context::promote`]), which take longer to make and to read.
+    /// The tiers of an algorithm with two: [`Context::promote`] makes denser objects, which take
+    /// longer to make and to read.
     fn tiers(&self) -> Option<&dyn Tiers> {
         None
     }
 
-    /// Names of the forms that a page can take in this algorithm's objects, for reports; none when
-    /// all are alike. A few at most: stores have room for [`FORMS_MAX`].
+    /// Names of the forms that a page can take in this algorithm's objects, for reports: at most
+    /// [`FORMS_MAX`], empty if all are alike.
     fn forms(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Adds the `pages` pages of an object that a request of this algorithm yielded to `counts`,
-    /// which has a place for each of [`forms`](Algorithm::forms). Called once for each object that
-    /// is stored: a look at a byte or two.
+    /// Adds the `pages` pages of an object of this algorithm to `counts`, which has one entry for
+    /// each of [`forms`](Algorithm::forms). Called once for each stored object, so it reads only a
+    /// byte or two.
     fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
         let _ = (object, pages, counts);
     }
 
-    /// Makes a context: hash tables, streams, bounce buffers. Everything that requests need is
-    /// allocated here and nothing later, so that compressing never allocates.
+    /// Makes a context: hash tables, streams, bounce buffers. It allocates everything that requests
+    /// need, so that compressing never allocates.
     ///
     /// # Errors
-    /// When memory or a device is missing.
+    /// If memory or a device is missing.
     fn context(&self) -> Result<Box<dyn Context>, ContextError>;
 
-    /// Makes a context that will see no unit above `unit_size` bytes, which for many algorithms is
-    /// a smaller one.
+    /// Makes a context for units of at most `unit_size` bytes, which is smaller for many
+    /// algorithms.
     ///
     /// # Errors
     /// As [`context`](Algorithm::context).
@@ -125,8 +122,8 @@ pub trait Algorithm: Send + Sync {
 
 /// The working state of one worker. Used by one thread at a time; may move between threads.
 ///
-/// Implementations must not use thread-local storage, allocate, log or panic on input in `compress`
-/// and `decompress`: both run inside programs that are being paged, on the way of a page fault.
+/// `compress` and `decompress` run on the page fault path inside programs that are being paged:
+/// they must not use thread-local storage, allocate, log, or panic on input.
 pub trait Context: Send {
     /// Compresses every unit of the request and fills every result.
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>);
@@ -134,8 +131,8 @@ pub trait Context: Send {
     /// Decompresses every object of the request and fills every result.
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>);
 
-    /// Makes objects denser and fills every result; for algorithms that have a second tier
-    /// ([`Algorithm::tiers`]). The new objects are the algorithm's like the old ones, which stay
+    /// Makes denser objects and fills every result, for algorithms with a second tier
+    /// ([`Algorithm::tiers`]). The new objects belong to the same algorithm; the old ones stay
     /// valid.
     fn promote(&mut self, request: &mut PromoteRequest<'_, '_>) {
         request.results.fill(Err(UnitError::NoSpace));

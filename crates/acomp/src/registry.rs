@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use crate::Algorithm;
 
-/// No algorithm of that name, or its parameter is not understood.
+/// The name is unknown, or its parameter is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", told(.name, .reason, .known))]
 pub struct UnknownAlgorithm {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
-    /// Why a known family refused it; empty when no family has the name.
+    /// Why a known family refused it; empty if no family has the name.
     pub reason: String,
-    /// What can be asked for, in the order of registration.
+    /// Usages of the known families, in the order of registration.
     pub known: Vec<String>,
 }
 
@@ -34,11 +34,12 @@ struct Family {
     make: Make,
 }
 
-/// The algorithms a program knows. Crates that implement some offer a function that registers them.
+/// The algorithms a program knows. Crates that implement algorithms offer a function that registers
+/// them.
 #[derive(Default)]
 pub struct Registry {
     families: Vec<Family>,
-    /// Families that this build leaves out, and the features that have them.
+    /// Families that this build leaves out, and the features that include them.
     left_out: Vec<(&'static str, &'static str)>,
 }
 
@@ -48,8 +49,8 @@ impl Registry {
         Self::default()
     }
 
-    /// Adds the family `name`, shown to users as `usage` (`zstd:LEVEL`). `make` gets what follows
-    /// the colon, if anything, and returns an algorithm or why the parameter is wrong.
+    /// Adds the family `name`, shown to users as `usage` (`zstd:LEVEL`). `make` receives the text
+    /// after the colon, if any, and returns an algorithm or why the parameter is wrong.
     pub fn register<F>(&mut self, name: &'static str, usage: &'static str, make: F)
     where
         F: Fn(Option<&str>) -> Result<Arc<dyn Algorithm>, String> + Send + Sync + 'static,
@@ -58,13 +59,12 @@ impl Registry {
         self.families.push(Family { name, usage, make: Box::new(make) });
     }
 
-    /// Says that this build leaves out the family `name`, and that builds with the feature
-    /// `feature` have it. An error about the name says so.
+    /// Notes that only builds with the feature `feature` have the family `name`; errors mention it.
     pub fn leave_out(&mut self, name: &'static str, feature: &'static str) {
         self.left_out.push((name, feature));
     }
 
-    /// What users can ask for, as shown in help and errors.
+    /// Usages of all families, as shown in help and errors.
     pub fn usages(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.families.iter().map(|family| family.usage)
     }

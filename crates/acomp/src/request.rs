@@ -1,11 +1,11 @@
-//! What is asked of a compressor, and what comes back unit by unit.
+//! Requests to compressors, and their results per unit.
 
 use crate::{MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX};
 
 /// The bytes of one page.
 pub type Page = [u8; PAGE_SIZE];
 
-/// Why one unit of a request yielded nothing. The other units of the request are not affected.
+/// Why one unit of a request failed. The other units of the request are not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// Compression: the unit did not shrink below the size of its destination buffer.
@@ -16,23 +16,22 @@ pub enum UnitError {
     Failed,
 }
 
-/// Bytes produced for one unit, or why there are none.
+/// Bytes produced for one unit, or the error.
 pub type UnitResult = Result<usize, UnitError>;
 
 /// Compress `pages` in units of `unit_size` bytes, unit `i` into `outputs[i]`.
 ///
-/// `pages` holds the pages in order; they need not be adjacent in memory. Every unit but the last
-/// is whole; the last may be shorter when the folio's tail is. An output buffer may have any length
-/// up to the unit's; a codec that cannot fit its result into it returns [`UnitError::NoSpace`].
-/// `results` is filled for every unit.
+/// The pages need not be adjacent in memory. Every unit but the last is whole. An output buffer may
+/// have any length up to the unit's; a codec whose result does not fit returns
+/// [`UnitError::NoSpace`]. Every unit gets a result.
 pub struct CompressRequest<'a, 'b> {
     /// Source pages, in order.
     pub pages: &'a [&'a Page],
-    /// Bytes a unit: a multiple of [`PAGE_SIZE`], at most [`UNIT_SIZE_MAX`].
+    /// Bytes per unit: a multiple of [`PAGE_SIZE`], at most [`UNIT_SIZE_MAX`].
     pub unit_size: usize,
-    /// One destination a unit.
+    /// One destination per unit.
     pub outputs: &'a mut [&'b mut [u8]],
-    /// One result a unit: bytes written to the output of the same index.
+    /// One result per unit: bytes written to the output of the same index.
     pub results: &'a mut [UnitResult],
 }
 
@@ -42,7 +41,7 @@ impl CompressRequest<'_, '_> {
         self.pages.len().div_ceil(self.unit_size / PAGE_SIZE)
     }
 
-    /// Panics when the request's parts do not fit together: a broken invariant of the caller.
+    /// Panics if the parts of the request do not fit together: a broken invariant of the caller.
     pub fn assert_valid(&self) {
         assert!(
             self.unit_size.is_multiple_of(PAGE_SIZE) && (PAGE_SIZE..=UNIT_SIZE_MAX).contains(&self.unit_size)
@@ -53,7 +52,7 @@ impl CompressRequest<'_, '_> {
     }
 }
 
-/// A stored object as the allocator holds it: one piece, or two when it straddles a page border.
+/// A stored object as the allocator holds it: one piece, or two if it straddles a page border.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Object<'a> {
     /// The first, or only, piece.
@@ -78,10 +77,10 @@ impl<'a> Object<'a> {
         self.len() == 0
     }
 
-    /// The object's bytes in one piece: borrowed when they are, else gathered into `bounce`.
+    /// The object's bytes in one piece: borrowed if contiguous, else gathered into `bounce`.
     ///
     /// # Panics
-    /// When the object is in two pieces and longer than `bounce`.
+    /// If the object is in two pieces and longer than `bounce`.
     pub fn linear<'b>(&self, bounce: &'b mut [u8]) -> &'b [u8]
     where
         'a: 'b,
@@ -96,22 +95,22 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Make a denser object of each of `objects`, all of one page each and of one algorithm,
-/// `objects[i]` into `outputs[i]`.
+/// Make a denser object of each one-page object `objects[i]`, all of one algorithm, in
+/// `outputs[i]`.
 ///
-/// What does not become shorter than its output is long is [`UnitError::NoSpace`]: the object stays
-/// as it is.
+/// If the result does not fit its output, it is [`UnitError::NoSpace`] and the object stays
+/// unchanged.
 pub struct PromoteRequest<'a, 'b> {
-    /// One object a page.
+    /// One object per page.
     pub objects: &'a [Object<'a>],
-    /// One destination an object.
+    /// One destination per object.
     pub outputs: &'a mut [&'b mut [u8]],
-    /// One result an object: bytes written to the output of the same index.
+    /// One result per object: bytes written to the output of the same index.
     pub results: &'a mut [UnitResult],
 }
 
 impl PromoteRequest<'_, '_> {
-    /// Panics when the request's parts do not fit together: a broken invariant of the caller.
+    /// Panics if the parts of the request do not fit together: a broken invariant of the caller.
     pub fn assert_valid(&self) {
         let objects = self.objects.len();
         assert!((1..=MAX_BATCH).contains(&objects), "{objects} objects in a request");
@@ -121,20 +120,20 @@ impl PromoteRequest<'_, '_> {
 
 /// Decompress `objects[i]` into `outputs[i]`, whose length is exactly the unit's original length.
 ///
-/// A result is `Ok(length)` only when the whole output was produced; else the output's content is
+/// A result is `Ok(length)` only if the whole output was produced; otherwise its content is
 /// unspecified. Damaged objects yield [`UnitError::Failed`] or some bytes, never an access outside
 /// the buffers.
 pub struct DecompressRequest<'a, 'b> {
-    /// One compressed object a unit.
+    /// One compressed object per unit.
     pub objects: &'a [Object<'a>],
-    /// One destination a unit, as long as the unit was.
+    /// One destination per unit, as long as the unit was.
     pub outputs: &'a mut [&'b mut [u8]],
-    /// One result a unit.
+    /// One result per unit.
     pub results: &'a mut [UnitResult],
 }
 
 impl DecompressRequest<'_, '_> {
-    /// Panics when the request's parts do not fit together: a broken invariant of the caller.
+    /// Panics if the parts of the request do not fit together: a broken invariant of the caller.
     pub fn assert_valid(&self) {
         let units = self.objects.len();
         assert!((1..=MAX_BATCH).contains(&units), "{units} units in a request");

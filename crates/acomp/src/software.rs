@@ -1,31 +1,29 @@
-//! The one loop over units that plain software codecs share.
+//! The loop over units that plain software codecs share.
 
 use crate::{CompressRequest, Context, DecompressRequest, UnitError, UnitResult, PAGE_SIZE, UNIT_SIZE_MAX};
 
-/// A codec that handles one contiguous unit at a time. [`Software`] makes a [`Context`] of it.
-///
-/// The same duties as for [`Context`] hold: no thread-local storage, no allocation, no panic on
-/// input.
+/// A codec that handles one contiguous unit at a time; [`Software`] makes it a [`Context`]. It has
+/// the duties of a [`Context`]: no thread-local storage, no allocation, no panic on input.
 pub trait UnitCodec: Send {
-    /// Compresses `unit` into `output`; [`UnitError::NoSpace`] when the result does not fit.
+    /// Compresses `unit` into `output`; returns [`UnitError::NoSpace`] if the result does not fit.
     fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult;
 
     /// Decompresses `object` into `output`, filling all of it.
     ///
     /// # Errors
-    /// [`UnitError::Failed`] when the object is damaged or yields another length.
+    /// [`UnitError::Failed`] if the object is damaged or yields another length.
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError>;
 }
 
-/// Runs a [`UnitCodec`] over the units of a request, gathering pages and objects that are not in
-/// one piece.
+/// Runs a [`UnitCodec`] over the units of a request and gathers pages and objects in several
+/// pieces.
 pub struct Software<C> {
     codec: C,
     bounce: Box<[u8]>,
 }
 
 impl<C: UnitCodec> Software<C> {
-    /// Wraps `codec`; allocates the one bounce buffer it will ever need.
+    /// Wraps `codec` and allocates its only bounce buffer.
     pub fn new(codec: C) -> Self {
         Self::for_units(codec, UNIT_SIZE_MAX)
     }
@@ -48,8 +46,8 @@ impl<C: UnitCodec> Context for Software<C> {
             *result = match pages {
                 [page] => self.codec.compress_unit(page.as_slice(), output),
                 pages => {
-                    // Copying costs about 0.1 us a page; codecs that gain from larger units cost 30
-                    // times that.
+                    // Copying costs about 0.1 us a page, a thirtieth of the codecs that gain from
+                    // larger units.
                     for (slot, page) in self.bounce.chunks_exact_mut(PAGE_SIZE).zip(pages) {
                         slot.copy_from_slice(*page);
                     }

@@ -1,4 +1,4 @@
-//! The loop that plain codecs share, and the registry.
+//! The loop that software codecs share, and the registry.
 
 use std::sync::Arc;
 
