@@ -1,8 +1,8 @@
 //! How densely a pool holds real pages: `cargo run --release --example density -- FILE...`
 //!
-//! Each file is raw 4 KiB pages; each page is compressed with LZ4, stored once, and half of the
-//! objects are then freed at random. Prints one line a file, chain length and moment. Without files
-//! a synthetic set of sizes is used.
+//! Each file is raw 4 KiB pages. Each page is compressed with LZ4 and stored once; then half of the
+//! objects are freed at random. Prints one line per file, chain length and moment. Without files it
+//! uses a synthetic set of sizes.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// Zero and same-filled pages need no object; a page that does not shrink is kept raw.
+/// Skips zero and same-filled pages, which need no object. A page that does not shrink is kept raw.
 fn compressed_sizes(bytes: &[u8]) -> Vec<u32> {
     let pages = bytes.chunks_exact(4096).filter(|page| page[8..] != page[..4088]);
     pages.map(|page| lz4_flex::block::compress(page).len().min(4096) as u32).collect()
@@ -67,7 +67,7 @@ fn report(name: &str, chain: usize, sizes: &[u32]) {
     print("half freed");
     pool.compact();
     print("compacted");
-    // Steady state of a busy store: objects go and come at random, without compaction.
+    // Steady state of a busy store: random frees and allocations, without compaction.
     let mut live = rest;
     for _ in 0..sizes.len() * 4 {
         let which = random.below(live.len());

@@ -11,9 +11,9 @@ use crate::pool::{AllocError, Pool};
 use crate::shard::Shard;
 use crate::supply::Taker;
 
-/// Objects that one lock of a shard, and of a class when they are of one, serves.
+/// Objects for which one lock of a shard, and of a class if they share it, is taken.
 const BATCH: usize = 8;
-/// An object takes a free slot that is longer by at most one part in so many.
+/// An object may take a free slot that is longer by up to 1/16.
 const LARGER_DIVISOR: u32 = 16;
 
 impl Pool {
@@ -27,27 +27,26 @@ impl Pool {
         Ok(handle[0])
     }
 
-    /// Allocates one object a size, preferably in memory of node `nid`, all or none. Their content
-    /// is unspecified until written.
+    /// Allocates one object per size, preferably in memory of node `nid`, all or none. Their
+    /// content is unspecified until written.
     ///
     /// # Errors
-    /// [`AllocError`]; nothing is held then, and `handles` names nothing.
+    /// [`AllocError`]; then nothing is allocated and `handles` is unspecified.
     ///
     /// # Panics
-    /// When there are not as many handles as sizes.
+    /// If there are not as many handles as sizes.
     pub fn malloc_bulk(&self, sizes: &[u32], nid: u8, handles: &mut [Handle]) -> Result<(), AllocError> {
         self.allocate(sizes, nid, handles, |_| {})
     }
 
     /// Allocates one object for each of `contents`, as [`malloc_bulk`](Self::malloc_bulk) does, and
-    /// writes it: cheaper than both one after the other, since an object is not visible before its
-    /// bytes are there.
+    /// writes it. Cheaper than both in turn: an object becomes visible only with its bytes.
     ///
     /// # Errors
     /// As [`malloc_bulk`](Self::malloc_bulk).
     ///
     /// # Panics
-    /// When there are more than eight, or not as many handles.
+    /// If there are more than eight, or not as many handles.
     pub fn put_bulk(&self, contents: &[&[u8]], nid: u8, handles: &mut [Handle]) -> Result<(), AllocError> {
         let mut sizes = [0; BATCH];
         let sizes = &mut sizes[..contents.len()];
@@ -59,9 +58,8 @@ impl Pool {
                 let object = self.entry(handle).reserved();
                 debug_assert_eq!(object.len as usize, bytes.len());
                 let at = self.frames.address(object.place);
-                // SAFETY: the object is as long as `bytes`, and this thread's alone until it is
-                // published: no other thread knows the handle, and compaction leaves alone what is
-                // not live.
+                // SAFETY: the object is as long as `bytes`. Until it is published no other thread
+                // knows its handle, and compaction moves only live objects.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
             }
         })
@@ -98,17 +96,15 @@ impl Pool {
             }
         }
         fill(handles);
-        // Only now can compaction see the objects: until here they could be taken back without
-        // waiting for it.
+        // Compaction sees the objects only now: until here, releasing them needs no wait for it.
         for &handle in &*handles {
             self.entry(handle).publish();
         }
         Ok(())
     }
 
-    /// Allocates objects that are not visible yet: the first, and those after it that are of the
-    /// same class, as far as there is memory. Returns how many, and whether there was memory for
-    /// all of these.
+    /// Allocates objects that are not visible yet: the first, and those after it of the same class,
+    /// while there is memory. Returns how many, and whether memory sufficed for all of them.
     #[inline]
     fn reserve(&self, shard: &mut Shard, sizes: &[u32], node: u8, handles: &mut [Handle]) -> (usize, bool) {
         let class = self.table.class_of(sizes[0]);
@@ -142,14 +138,12 @@ impl Pool {
         }
     }
 
-    /// Finds room for objects of `class`, in order, as far as there is memory. Returns for how
-    /// many.
+    /// Finds room for objects of `class`, in order, while there is memory. Returns for how many.
     #[inline]
     fn place(&self, shard: &mut Shard, sizes: &[u32], class: u16, node: u8, places: &mut [Place]) -> usize {
         let list = self.class_list(node, class);
-        // A class may have one zspage less than its objects would fill, wherever they are now. So
-        // the slots of its zspages are always in demand, and what comes and goes around that number
-        // is elsewhere.
+        // A class may have one zspage less than its objects would fill, so the slots of its zspages
+        // are always in demand and objects beyond that number live elsewhere.
         let geometry = self.table.geometry(class);
         let payload = self.shards.totals().payload_bytes(class);
         let zspages_max = (payload / (u64::from(geometry.pages) * PAGE_SIZE as u64)).saturating_sub(1);
@@ -177,8 +171,8 @@ impl Pool {
             .then_some(place[0])
     }
 
-    /// Finds a free slot of a class that is little larger: without it what classes have free stays
-    /// free when sizes change, half a zspage a class.
+    /// Finds a free slot of a slightly larger class. Otherwise a change of sizes leaves half a
+    /// zspage per class free for good.
     #[inline]
     pub(crate) fn place_in_larger(&self, size: u32, class: u16, node: u8) -> Option<Place> {
         let fits = |class: &u16| self.table.geometry(*class).slot_bytes <= size + size / LARGER_DIVISOR;
@@ -186,14 +180,13 @@ impl Pool {
         larger.find_map(|class| self.free_slot(class, node))
     }
 
-    /// Finds room for `size` bytes in a mixed zspage.
     #[inline]
     pub(crate) fn place_mixed(&self, shard: &mut Shard, size: u32, node: u8, taker: Taker) -> Option<Place> {
         let open = &mut shard.open[usize::from(node)];
         open.allocate(size, node, taker, &mut shard.ledger, self.shards.totals(), self.ground())
     }
 
-    /// The last resort when no frame can be had: any zspage of the class, or mixed, with room.
+    /// The last resort when there is no free frame: any zspage of the class, or mixed, with room.
     #[cold]
     fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<Place> {
         for node in 0..self.supplies.len() as u8 {
@@ -213,15 +206,15 @@ impl Pool {
         self.free_bulk(&[handle]);
     }
 
-    /// Frees objects; their handles may be given out again at once.
+    /// Frees objects; their handles may be reused at once.
     ///
     /// # Panics
-    /// When a handle is not an object's, or the object is being read: broken invariants of the
+    /// If a handle is not an object's, or the object is being read: broken invariants of the
     /// caller.
     pub fn free_bulk(&self, handles: &[Handle]) {
         for handles in handles.chunks(BATCH) {
-            // First all entries: who waits for compaction to finish a move holds no lock that it
-            // may want.
+            // Claims all entries first: a thread that waits for compaction to finish a move must
+            // not hold a lock that compaction may need.
             let mut objects = [Object::NOWHERE; BATCH];
             for (object, &handle) in objects.iter_mut().zip(handles) {
                 *object = self.entry(handle).claim();
@@ -234,7 +227,7 @@ impl Pool {
         }
     }
 
-    /// Frees objects whose entries do not name them any more.
+    /// Frees objects whose entries are already cleared.
     #[inline]
     fn free_objects(&self, shard: &mut Shard, objects: &[Object]) {
         for object in objects {
@@ -244,7 +237,7 @@ impl Pool {
         self.free_places(shard, objects);
     }
 
-    /// Frees the memory of at most [`BATCH`] objects whose entries do not name it any more.
+    /// Frees the memory of at most [`BATCH`] objects whose entries are already cleared.
     #[inline]
     pub(crate) fn free_places(&self, shard: &mut Shard, objects: &[Object]) {
         let mut rest = objects;

@@ -1,6 +1,6 @@
-//! Big blocks of address space. The arena never takes address space back, so blocks of dropped
-//! pools are kept here for the next pool: a program that changes its compressor again and again
-//! needs no more room than one that does not.
+//! Big blocks of address space. The arena never takes address space back, so this module keeps the
+//! blocks of dropped pools for the next pool: a program that keeps changing its compressor needs no
+//! more room than one that does not.
 
 use std::io;
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ struct Block {
 
 static SPARE: Lock<Vec<Block>> = Lock::new(Vec::new());
 
-/// Takes a block of zeroes, whole pages long, none of them resident.
+/// Takes a block of zeroes, whole pages long and not resident.
 pub(crate) fn take(len: usize) -> io::Result<NonNull<u8>> {
     let mut spare = SPARE.lock();
     if let Some(found) = spare.iter().position(|block| block.len == len) {
@@ -30,10 +30,10 @@ pub(crate) fn take(len: usize) -> io::Result<NonNull<u8>> {
     Ok(at)
 }
 
-/// Gives a block back, its pages to the system.
+/// Gives a block back, and its pages to the system.
 ///
 /// # Safety
-/// `at` and `len` are of one [`take`], and nothing uses the block any more.
+/// `at` and `len` are from one [`take`], and the block is no longer used.
 pub(crate) unsafe fn give_back(at: NonNull<u8>, len: usize) {
     // SAFETY: the caller owns the block and needs nothing in it.
     unsafe { memory::discard(at, len) };

@@ -1,9 +1,9 @@
-//! Size classes: which slot an object of a size goes into.
+//! Size classes, which map the size of an object to a slot.
 //!
 //! A zspage is a chain of `pages` pages cut into equal slots. Every chain length and slot count
-//! gives a candidate slot of `pages * 4096 / slots` bytes, so no zspage has a tail worth
-//! mentioning. Candidates less than 1/128, or 4 bytes, below the next larger class are merged into
-//! it: a class costs a partly filled zspage and a table row.
+//! gives a candidate slot of `pages * 4096 / slots` bytes, so zspages have negligible tails.
+//! Candidates less than 1/128, or 4 bytes, below the next larger class are merged into it: a class
+//! costs a partly filled zspage and a table row.
 
 use std::sync::OnceLock;
 
@@ -17,12 +17,12 @@ pub const OBJECT_BYTES_MAX: usize = FRAME_BYTES;
 /// Bytes of the smallest slot; smaller objects take one of these.
 pub(crate) const SLOT_BYTES_MIN: usize = 32;
 
-/// Least distance of two classes, as a divisor of their size, ...
+/// Least distance of two classes, as a divisor of their size ...
 const MERGE_DIVISOR: usize = 128;
-/// ... and in bytes: every class costs a table row.
+/// ... and in bytes.
 const MERGE_BYTES: usize = 4;
 
-/// Shortest and longest chain that can be asked for.
+/// Shortest and longest chain that a configuration may have.
 pub(crate) const CHAIN_MIN: usize = 4;
 pub(crate) const CHAIN_MAX: usize = FRAME_PAGES;
 
@@ -37,16 +37,16 @@ pub struct Geometry {
     pub slots: u16,
 }
 
-/// The classes of one chain length, smallest first, and the way from a size to its class.
+/// The classes of one chain length, smallest first, and the map from sizes to classes.
 pub(crate) struct ClassTable {
     classes: Vec<Geometry>,
-    /// Class of each size up to a page; sizes above are searched, since units above a page are rare
-    /// and costly anyway.
+    /// Class of each size up to a page. Larger sizes are searched: such units are rare and costly
+    /// anyway.
     small: Vec<u16>,
 }
 
 impl ClassTable {
-    /// The table of chains of up to `chain` pages: made once, shared by all pools.
+    /// The table of chains of up to `chain` pages, made once and shared by all pools.
     pub(crate) fn of_chain(chain: usize) -> &'static ClassTable {
         static TABLES: [OnceLock<ClassTable>; CHAIN_MAX + 1] = [const { OnceLock::new() }; CHAIN_MAX + 1];
         TABLES[chain].get_or_init(|| ClassTable::new(chain))
@@ -83,7 +83,6 @@ impl ClassTable {
         self.classes.len()
     }
 
-    /// Bytes of the tables.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.classes[..]) + size_of_val(&self.small[..])
     }
@@ -98,15 +97,15 @@ fn classes(chain: usize) -> Vec<Geometry> {
             if slot_bytes < SLOT_BYTES_MIN {
                 break;
             }
-            // Objects longer than the chain allows still need a zspage that holds one of them.
+            // Objects longer than the chain allows need a zspage that holds one of them.
             if pages <= chain || slots == 1 {
                 let (slot_bytes, pages, slots) = (slot_bytes as u32, pages as u16, slots as u16);
                 candidates.push(Geometry { slot_bytes, pages, slots });
             }
         }
     }
-    // Largest slot first; of equal slots the longest chain, which wastes the least of a frame's
-    // address space.
+    // Largest slot first; of equal slots the longest chain, which wastes least of a frame's
+    // addresses.
     candidates.sort_by_key(|class| (std::cmp::Reverse(class.slot_bytes), std::cmp::Reverse(class.pages)));
     let mut kept: Vec<Geometry> = Vec::new();
     for class in candidates {

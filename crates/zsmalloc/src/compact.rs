@@ -1,14 +1,14 @@
-//! Compaction: empties the sparsest zspages into the others, while objects are read, written,
-//! allocated and freed.
+//! Compaction: empties the sparsest zspages into the others, beside reads, writes, allocations and
+//! frees.
 //!
-//! Nothing in a zspage says which handle an object has: that would cost 4 bytes an object for good.
-//! A pass marks the zspages to empty, then walks the handle table once and moves each object that
-//! lies in a marked one. Walking costs about a nanosecond a handle; moving costs a copy. An object
-//! that is pinned, or freed during the walk, is passed over.
+//! A zspage does not record the handles of its objects, which would cost 4 bytes an object for
+//! good. A pass marks the zspages to empty, then walks the handle table once and moves each object
+//! that lies in a marked one. Walking costs about a nanosecond a handle; moving costs a copy. The
+//! pass skips objects that are pinned, or freed during the walk.
 //!
-//! A class is left with full zspages only: the emptiest are emptied into the others, and what does
-//! not fill a zspage goes to free slots of classes that are little larger, or to mixed ones. A
-//! class whose slots fit its objects badly goes to mixed zspages as a whole.
+//! Compaction leaves a class with full zspages only: the emptiest are emptied into the others, and
+//! objects that do not fill a zspage move to free slots of slightly larger classes, or to mixed
+//! zspages. A class whose slots fit its objects badly moves to mixed zspages as a whole.
 
 use std::collections::TryReserveError;
 
@@ -21,23 +21,23 @@ use crate::pool::Pool;
 use crate::shard::Shard;
 use crate::supply::Taker;
 
-/// Live bytes of the zspages that one pass empties: bounds the memory held twice, ...
+/// Live bytes of the zspages that one pass empties. They bound the memory held twice: 1 MiB ...
 const PASS_BYTES_MIN: u64 = 1 << 20;
-/// ... as a fraction of the pool too.
+/// ... or 1/16 of the pool, the larger.
 const PASS_DIVISOR: u64 = 16;
 
-/// Most bytes that the compaction of a pool of so many bytes holds twice.
+/// Most bytes that compaction of a pool of `pool_bytes` holds twice.
 pub fn compacting_bytes(pool_bytes: u64) -> u64 {
     (pool_bytes / PASS_DIVISOR).max(PASS_BYTES_MIN)
 }
 
-/// Passes of one compaction: beside threads that free all the time it would never end.
+/// Passes of one compaction: beside threads that keep freeing it would never end.
 const PASSES_MAX: usize = 64;
 
-/// A zspage, or a class, that wastes more than one byte in so many is worth moving.
+/// A zspage, or a class, is worth moving if it wastes more than 1/128.
 const WASTE_DIVISOR: u64 = 128;
 
-/// Marks of a pass: what to do with the objects of a frame.
+/// How a pass treats the objects of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     Keep,
@@ -45,7 +45,7 @@ pub(crate) enum Mark {
     ToMixed,
 }
 
-/// A zspage in use, as one look at all of them found it.
+/// A zspage in use, as seen by one scan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seen {
     pub(crate) node: u8,
@@ -60,29 +60,25 @@ impl Seen {
         u64::from(self.resident) * PAGE_SIZE as u64
     }
 
-    /// Whether both are of one class, or mixed, and of one node.
+    /// Whether both have the same class, or are mixed, on the same node.
     pub(crate) fn is_alike(&self, other: &Seen) -> bool {
         (self.node, self.kind) == (other.node, other.kind)
     }
 }
 
-/// What compaction works with. Kept from one to the next, so that a pool whose room was made asks
-/// for no memory; no list is longer than there are frames.
+/// Buffers of compaction. They are kept, so that a pool with reserved room allocates no memory. No
+/// list is longer than the number of frames.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) zspages: Vec<Seen>,
     pub(crate) sources: Vec<Source>,
-    /// By frame; of the pass that runs.
+    /// By frame, of the current pass.
     marks: Vec<Mark>,
     /// Number, node and class.
     class_sources: Vec<(u32, u8, u16)>,
 }
 
 impl Scratch {
-    /// Makes room for the zspages of `frames` frames.
-    ///
-    /// # Errors
-    /// When there is no memory.
     pub(crate) fn reserve(&mut self, frames: usize) -> Result<(), TryReserveError> {
         fn grow<T>(list: &mut Vec<T>, len: usize) -> Result<(), TryReserveError> {
             list.clear();
@@ -94,7 +90,7 @@ impl Scratch {
         grow(&mut self.class_sources, frames)
     }
 
-    /// Keeps the first sources whose live bytes fit into `budget`, and one at least.
+    /// Keeps the first sources whose live bytes fit into `budget`, and at least one.
     pub(crate) fn take_within(&mut self, budget: u64) {
         let mut live_bytes = 0;
         let fits = self.sources.iter().take_while(|source| {
@@ -111,15 +107,15 @@ pub(crate) struct Source {
     pub(crate) number: u32,
     pub(crate) mark: Mark,
     pub(crate) live_bytes: u64,
-    /// Bytes that come free when all its objects have gone elsewhere.
+    /// Bytes that come free when the zspage is empty.
     pub(crate) gain: u64,
 }
 
 impl Pool {
-    /// Packs the objects into as few pages as it can and gives the rest, and all cached pages, back
-    /// to the system. Returns the pages that the pool holds less. Runs beside everything else; when
-    /// another thread is compacting already, returns 0 at once. Holds at most a sixteenth of the
-    /// pool, or 1 MiB, twice at a time.
+    /// Packs the objects into as few pages as possible and gives the rest, and all cached pages,
+    /// back to the system. Returns by how many pages the pool shrank. Runs beside everything else;
+    /// if another thread is compacting, returns 0 at once. Holds at most a sixteenth of the pool,
+    /// or 1 MiB, twice at a time.
     pub fn compact(&self) -> usize {
         let Some(mut scratch) = self.compaction.try_lock() else { return 0 };
         let before = self.bytes();
@@ -131,18 +127,17 @@ impl Pool {
             self.choose_sources(budget, &mut scratch);
             let count = scratch.sources.len();
             let gain = scratch.sources.iter().map(|source| source.gain).sum::<u64>();
-            // Each node's objects may end in a page of their own that is partly filled.
+            // Each node's objects may end in a partly filled page of their own.
             if gain < (PAGE_SIZE * self.supplies.len()) as u64 {
                 break;
             }
             match self.pass(&mut scratch) {
                 Passed::Moved => budget = (budget * 2).min(budget_max),
-                // One zspage at a time goes into what is kept for this.
+                // The reserve for compaction holds one zspage at a time.
                 Passed::NoMemory if count > 1 => budget /= 8,
                 Passed::NoMemory | Passed::Stuck => break,
             }
-            // What large objects leave free at a zspage's end looks like a gain, and is there again
-            // wherever they go.
+            // Space that large objects leave at a zspage's end looks like a gain, but follows them.
             let now = self.held_pages();
             if now >= held && budget == budget_max {
                 break;
@@ -154,20 +149,20 @@ impl Pool {
         before.saturating_sub(self.bytes()) / PAGE_SIZE
     }
 
-    /// Pages of zspages, without those kept for the next ones.
+    /// Pages of zspages, without cached ones.
     pub(crate) fn held_pages(&self) -> usize {
         self.supplies.iter().map(|supply| supply.pages().saturating_sub(supply.cached_pages())).sum()
     }
 
-    /// Looks at every zspage that takes part in compaction: classes' ones, and mixed ones that are
-    /// not open.
+    /// Visits every zspage that compaction handles: those of classes, and mixed ones that are
+    /// closed.
     pub(crate) fn each_zspage(&self, mut look: impl FnMut(Seen)) {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);
             let (kind, live) = (frame.kind.get(), frame.live.get());
             if kind != kind::FREE && live > 0 && !(kind == kind::MIXED && live::is_open(&frame.live)) {
                 let (node, resident) = (frame.node.get(), frame.resident.get());
-                // A frame that becomes another zspage just now could seem to hold anything.
+                // A frame that is becoming another zspage could show any count.
                 let live = live.min(match kind {
                     kind::MIXED => FRAME_BYTES as u32,
                     class => u32::from(self.table.geometry(class - kind::CLASS).slots),
@@ -177,8 +172,8 @@ impl Pool {
         }
     }
 
-    /// Chooses the zspages to empty in the next pass, those that give most for least copying first;
-    /// `budget` bounds the bytes of their objects.
+    /// Chooses the zspages to empty in the next pass, best gain per copied byte first; `budget`
+    /// bounds the bytes of their objects.
     fn choose_sources(&self, budget: u64, scratch: &mut Scratch) {
         let Scratch { zspages, sources, .. } = scratch;
         zspages.clear();
@@ -199,13 +194,13 @@ impl Pool {
         scratch.take_within(budget);
     }
 
-    /// `count`: objects and payload bytes of the class's sizes; `group`: its zspages on one node,
+    /// `count`: objects and payload bytes of the class's sizes. `group`: its zspages on one node,
     /// emptiest first.
     fn class_sources(&self, class: u16, count: (u64, u64), group: &[Seen], sources: &mut Vec<Source>) {
         let geometry = self.table.geometry(class);
         let (slot_bytes, slots) = (u64::from(geometry.slot_bytes), u64::from(geometry.slots));
         let objects: u64 = group.iter().map(|zspage| u64::from(zspage.live)).sum();
-        // Objects of smaller classes, in slots that were free, are nearly as long as those.
+        // Objects of smaller classes in these slots are nearly as long as the slots.
         let payload = match objects.checked_sub(count.0) {
             Some(others) => count.1 + others * slot_bytes,
             None => count.1 * objects / count.0,
@@ -214,13 +209,13 @@ impl Pool {
         let full_bytes = full * u64::from(geometry.pages) * PAGE_SIZE as u64;
         let full_payload = payload * (full * slots) / objects;
         let dissolve = full_bytes > full_payload + full_payload / WASTE_DIVISOR;
-        // What does not fill a zspage finds no room in the others.
+        // The surplus zspages are those whose objects the full ones could hold.
         let surplus = group.len() - full as usize;
         let (count, mark) = if dissolve { (group.len(), Mark::ToMixed) } else { (surplus, Mark::ToClass) };
         sources.extend(group[..count].iter().map(|zspage| {
             let live_bytes = u64::from(zspage.live) * slot_bytes;
             let gain = zspage.resident_bytes().saturating_sub(match mark {
-                // Into slots that are there already.
+                // The slots exist already.
                 Mark::ToClass if full > 0 => 0,
                 _ => payload * u64::from(zspage.live) / objects,
             });
@@ -228,7 +223,6 @@ impl Pool {
         }));
     }
 
-    /// Empties the sources as far as possible.
     pub(crate) fn pass(&self, scratch: &mut Scratch) -> Passed {
         let Scratch { sources, marks, class_sources, .. } = scratch;
         marks.clear();
@@ -245,8 +239,8 @@ impl Pool {
                 }
                 class_sources.push((source.number, node, class));
             }
-            // A mixed zspage that goes, and comes back as something else, before its mark is looked
-            // at: its objects are moved for nothing, and nothing else happens.
+            // If a marked mixed zspage is released and reused before its mark is read, its new
+            // objects are moved needlessly, which is harmless.
             marks[source.number as usize] = source.mark;
         }
         let mut moves = Moves { batch: [(0, Object::NOWHERE, Mark::Keep); MOVE_BATCH], count: 0 };
@@ -280,8 +274,8 @@ impl Pool {
         }
     }
 
-    /// Moves a batch under one lock of a shard; threads that want that shard take another. Returns
-    /// how many objects have moved, and whether there was memory.
+    /// Moves a batch under one lock of a shard; other threads use other shards. Returns how many
+    /// objects it moved, and whether there was memory.
     fn move_objects(&self, moves: &mut Moves) -> (usize, bool) {
         let mut shard = self.shards.lock();
         let mut moved = 0;
@@ -299,21 +293,21 @@ impl Pool {
     fn move_object(&self, shard: &mut Shard, entry: &Entry, object: Object, mark: Mark) -> Moved {
         let frame = self.frames.get(object.place.frame);
         if frame.kind.get() == kind::MIXED && live::is_open(&frame.live) {
-            // Emptied, released, and taking new objects already.
+            // The zspage was emptied, released, and already takes new objects.
             return Moved::InUse;
         }
-        // Never waits: the shard is locked.
+        // Never waits, because the shard is locked.
         if !entry.try_lock(object) {
             return Moved::InUse;
         }
-        // From here on the object, and so its zspage, stays.
+        // From here on the object, and therefore its zspage, stays.
         let Some(place) = self.find_place(shard, object, mark, frame.node.get()) else {
             entry.unlock(object);
             return Moved::NoMemory;
         };
         let (from, to) = (self.frames.address(object.place), self.frames.address(place));
-        // SAFETY: both are `len` bytes of frames of this pool. The object is this thread's alone
-        // while its entry is locked, the new place is unused, and two places in use do not overlap.
+        // SAFETY: both are `len` bytes of frames of this pool. The locked entry keeps other threads
+        // off the object, the new place is unused, and places in use do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, object.len as usize) };
         entry.unlock(Object { place, len: object.len });
         self.free_places(shard, &[object]);
@@ -323,7 +317,7 @@ impl Pool {
     fn find_place(&self, shard: &mut Shard, object: Object, mark: Mark, node: u8) -> Option<Place> {
         if mark == Mark::ToClass {
             let class = self.table.class_of(object.len);
-            // Full, or other threads have taken the room.
+            // The class may be full, or other threads have taken the room.
             let place = self.free_slot(class, node);
             if let Some(place) = place.or_else(|| self.place_in_larger(object.len, class, node)) {
                 return Some(place);
@@ -332,7 +326,6 @@ impl Pool {
         self.place_mixed(shard, object.len, node, Taker::Compaction)
     }
 
-    /// Closes the open mixed zspages of all shards.
     pub(crate) fn close_mixed(&self) {
         for shard in self.shards.iter() {
             let mut shard = shard.lock();
@@ -343,8 +336,7 @@ impl Pool {
         }
     }
 
-    /// Gives back pages of zspages in use that lie behind their last used byte: frames come with
-    /// pages from the cache.
+    /// Gives back pages behind the last used byte of zspages in use: frames come with cached pages.
     fn trim_tails(&self) {
         for shard in self.shards.iter() {
             for open in &mut shard.lock().open {
@@ -363,16 +355,15 @@ impl Pool {
     }
 }
 
-/// Objects that are moved under one lock.
+/// Objects moved under one lock.
 const MOVE_BATCH: usize = 32;
 
-/// What to move next: index in the handle table, the object as it was seen, what to do with it.
+/// The next objects to move: index in the handle table, the object as it was seen, and its mark.
 struct Moves {
     batch: [(u32, Object, Mark); MOVE_BATCH],
     count: usize,
 }
 
-/// How a pass ended.
 pub(crate) enum Passed {
     Moved,
     /// Everything to move was in use.
@@ -386,7 +377,7 @@ enum Moved {
     NoMemory,
 }
 
-/// A mixed zspage as a source, when it is worth it.
+/// A mixed zspage as a source, if it is worth moving.
 fn mixed_source(zspage: &Seen) -> Option<Source> {
     let live = u64::from(zspage.live);
     debug_assert!(live <= FRAME_BYTES as u64);

@@ -1,4 +1,4 @@
-//! The word behind a handle: where the object is, how long it is, and who uses it just now.
+//! The word behind a handle: where the object is, how long it is, and its users.
 //!
 //! ```text
 //!   63          40 39        24 23        8   7    6      0
@@ -10,9 +10,8 @@
 //! ```
 //!
 //! `pins` is a tiny reader-writer lock: 0 free, 1..=126 readers, 127 one thread alone (a writer, or
-//! compaction moving the object). It is held for one copy, or for the life of a read guard.
-//! Everything that changes a live word swaps it as a whole, so location and pins can never
-//! disagree.
+//! compaction moving the object). It is held for one copy, or for the life of a read guard. Every
+//! change of a live word swaps it as a whole, so location and pins never disagree.
 
 use super::sync::{relax, AtomicU64, Ordering};
 
@@ -24,7 +23,6 @@ const LIVE: u64 = 0x80;
 /// Where an object lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Number of the frame.
     pub(crate) frame: u32,
     /// Bytes from the start of the frame.
     pub(crate) offset: u16,
@@ -42,12 +40,12 @@ pub(crate) struct Object {
 }
 
 impl Place {
-    /// To fill arrays.
+    /// Fills arrays.
     pub(crate) const NOWHERE: Place = Place { frame: 0, offset: 0 };
 }
 
 impl Object {
-    /// To fill arrays.
+    /// Fills arrays.
     pub(crate) const NOWHERE: Object = Object { place: Place::NOWHERE, len: 1 };
 
     fn encode(self) -> u64 {
@@ -70,27 +68,26 @@ impl Object {
 pub(crate) struct Entry(AtomicU64);
 
 impl Entry {
-    /// A free handle.
     #[cfg(test)]
     pub(crate) fn free() -> Self {
         Entry(AtomicU64::new(0))
     }
 
-    /// Notes where the object of a free handle is going to be. The caller owns the free handle.
+    /// Stores the future place of a free handle's object. The caller owns the free handle.
     #[inline]
     pub(crate) fn reserve(&self, object: Object) {
         debug_assert_eq!(self.0.load(Ordering::Relaxed) & (LIVE | PINS), 0, "reserving a live handle");
         self.0.store(object.encode() & !LIVE, Ordering::Relaxed);
     }
 
-    /// What [`reserve`](Self::reserve) noted.
+    /// The object stored by [`reserve`](Self::reserve).
     pub(crate) fn reserved(&self) -> Object {
         let word = self.0.load(Ordering::Relaxed);
         debug_assert_eq!(word & (LIVE | PINS), 0, "not reserved");
         Object::decode(word)
     }
 
-    /// Makes the reserved object one that everybody can see.
+    /// Makes the reserved object visible to all threads.
     #[inline]
     pub(crate) fn publish(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) | LIVE, Ordering::Release);
@@ -136,18 +133,16 @@ impl Entry {
         );
     }
 
-    /// Takes the object for this thread alone, to write it.
+    /// Locks the object for writing.
     ///
     /// # Panics
-    /// When the handle is free, or a read guard on the object is alive: guards promise bytes that
-    /// stay.
+    /// If the handle is free, or a read guard on the object is alive: guards promise stable bytes.
     #[inline]
     pub(crate) fn lock(&self) -> Object {
         self.exchange_unused(|word| word | ALONE)
     }
 
-    /// Ends the object: the handle is free from now on, on no list yet. The caller frees the
-    /// object's memory.
+    /// Frees the handle, which is on no list yet. The caller frees the object's memory.
     ///
     /// # Panics
     /// As [`lock`](Self::lock).
@@ -179,14 +174,14 @@ impl Entry {
         }
     }
 
-    /// Takes the object for this thread alone if it is still `expected` and unused.
+    /// Locks the object if it is still `expected` and unused.
     #[inline]
     pub(crate) fn try_lock(&self, expected: Object) -> bool {
         let word = expected.encode();
         self.0.compare_exchange(word, word | ALONE, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends [`lock`](Self::lock) or [`try_lock`](Self::try_lock), with the object where it is now.
+    /// Ends [`lock`](Self::lock) or [`try_lock`](Self::try_lock), with the object's current place.
     #[inline]
     pub(crate) fn unlock(&self, object: Object) {
         debug_assert_eq!(self.0.load(Ordering::Relaxed) & PINS, ALONE, "unlock without lock");

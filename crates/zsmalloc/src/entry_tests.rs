@@ -1,5 +1,4 @@
-//! Tests of [`crate::entry`], apart from it because the model checker compiles that file on its
-//! own.
+//! Tests of [`crate::entry`], in their own file because the model checker compiles that file alone.
 
 use crate::entry::{Entry, Object, Place, FRAME_LIMIT};
 

@@ -15,17 +15,17 @@ impl Faults {
         Faults { objects: AtomicI64::new(NEVER), frames: AtomicI64::new(NEVER) }
     }
 
-    /// After `count` more objects one allocation fails; `None` takes the wish back.
+    /// After `count` more objects one allocation fails; `None` cancels it.
     pub(crate) fn fail_object_after(&self, count: Option<u32>) {
         self.objects.store(count.map_or(NEVER, i64::from), Ordering::Relaxed);
     }
 
-    /// After `count` more frames no frame can be had, until `None`.
+    /// After `count` more frames no frame is available, until `None`.
     pub(crate) fn fail_frames_after(&self, count: Option<u32>) {
         self.frames.store(count.map_or(NEVER, i64::from), Ordering::Relaxed);
     }
 
-    /// Whether the next object is to fail.
+    /// Whether the next object fails.
     #[inline]
     pub(crate) fn object_fails(&self) -> bool {
         if self.objects.load(Ordering::Relaxed) == NEVER {
@@ -38,13 +38,13 @@ impl Faults {
         before == 0
     }
 
-    /// Whether the next frame is to fail.
+    /// Whether the next frame fails.
     #[inline]
     pub(crate) fn frame_fails(&self) -> bool {
         if self.frames.load(Ordering::Relaxed) == NEVER {
             return false;
         }
-        // Stays at zero: memory that is gone is gone until the test ends the fault.
+        // Stays at zero: memory is exhausted until the test ends the fault.
         let more = self.frames.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             (left > 0).then(|| if left == NEVER { NEVER } else { left - 1 })
         });

@@ -1,4 +1,4 @@
-//! Handles, and the table that finds their objects.
+//! Handles, and the table that maps them to objects.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,15 +11,13 @@ use crate::table::{Table, Zero};
 
 /// Names an object in a pool; stays valid, and the same, while compaction moves the object.
 ///
-/// Four bytes, never zero. A handle that was freed, or belongs to another pool, is a broken
-/// invariant of the caller: using it panics or reaches some other live object, but never memory
-/// that is not an object's.
+/// Four bytes, never zero. Using a freed handle, or one of another pool, is a broken invariant of
+/// the caller: it panics or reaches some other live object, but never memory outside objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(NonZeroU32);
 
 impl Handle {
-    /// Names no object in any pool: to fill arrays before
-    /// [`malloc_bulk`](crate::Pool::malloc_bulk).
+    /// Names no object: fills arrays before [`malloc_bulk`](crate::Pool::malloc_bulk).
     pub const DANGLING: Handle = Handle(NonZeroU32::MAX);
 
     /// The handle as a number, never 0.
@@ -45,16 +43,16 @@ impl Handle {
 // SAFETY: an entry of zeroes is a free handle.
 unsafe impl Zero for Entry {}
 
-/// Entries of a page of the table, handed to a shard at once.
+/// Entries per page of the table; a shard takes a page at once.
 const PAGE_ENTRIES: u32 = (PAGE_SIZE / size_of::<Entry>()) as u32;
 /// Pages whose entries a handle can name.
 const PAGES_MAX: u32 = (1 << 30) / PAGE_ENTRIES;
 
-/// The table: 8 bytes a handle, in pages that are never given back before the pool goes.
+/// The table: 8 bytes per handle, in pages that are kept as long as the pool.
 pub(crate) struct HandleTable {
     entries: Table<Entry, 9>,
     pages: AtomicU32,
-    /// Locked under a shard's lock, and no lock under it.
+    /// Locked under a shard's lock; no lock is taken under it.
     depot: Lock<Depot>,
 }
 
@@ -63,27 +61,25 @@ impl HandleTable {
         HandleTable { entries: Table::new(), pages: AtomicU32::new(0), depot: Lock::default() }
     }
 
-    /// The entry of a handle.
+    /// Returns the entry of a handle.
     ///
     /// # Panics
-    /// When the handle was never given out.
+    /// If the handle was never given out.
     #[inline]
     pub(crate) fn get(&self, handle: Handle) -> &Entry {
         self.entries.get(handle.index()).expect("a handle of this pool")
     }
 
-    /// Entries that may be in use: indices below.
+    /// One more than the highest index that may be in use.
     pub(crate) fn end(&self) -> u32 {
         self.pages.load(Ordering::Acquire) * PAGE_ENTRIES
     }
 
-    /// The entry at `index`, below [`end`](Self::end).
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&Entry> {
         self.entries.get(index)
     }
 
-    /// Takes a page of fresh entries.
     fn take_page(&self) -> Option<std::ops::Range<u32>> {
         let mut page = self.pages.load(Ordering::Acquire);
         loop {
@@ -97,11 +93,11 @@ impl HandleTable {
             }
         }
         let first = page * PAGE_ENTRIES;
-        // Entry 0 is left out: no handle is zero.
+        // Entry 0 is left out: handles are never zero.
         Some(first.max(1)..first + PAGE_ENTRIES)
     }
 
-    /// Puts handles that a shard has too many of into the depot.
+    /// Puts a shard's surplus of handles into the depot.
     fn give_freed(&self, magazine: Magazine) {
         if magazine.count == 0 {
             return;
@@ -112,7 +108,7 @@ impl HandleTable {
         depot.count += magazine.count;
     }
 
-    /// Takes a magazine from the depot, or what is left there.
+    /// Takes a magazine, or the rest, from the depot.
     fn take_freed(&self) -> Magazine {
         let mut depot = self.depot.lock();
         let count = depot.count.min(MAGAZINE);
@@ -131,22 +127,21 @@ impl HandleTable {
     /// Makes room for `count` handles.
     ///
     /// # Errors
-    /// ENOMEM when there is none.
+    /// ENOMEM.
     pub(crate) fn reserve(&self, count: u32) -> std::io::Result<()> {
         self.entries.reach_all(count.min(PAGES_MAX * PAGE_ENTRIES - 1))
     }
 
-    /// Bytes of the table's pages.
     pub(crate) fn bytes(&self) -> usize {
         Table::<Entry, 9>::bytes_for(self.end())
     }
 }
 
-/// Free handles that a shard keeps for itself, twice: where one thread allocates and another frees,
-/// the rest goes to the pool's depot and from there to the shards that need it.
+/// Length of each of a shard's two lists of free handles. Where one thread allocates and another
+/// frees, the rest moves through the pool's depot to the shards that need it.
 const MAGAZINE: u32 = 128;
 
-/// Free handles of which no shard has any use, in a list through their entries.
+/// Surplus free handles of all shards, in a list through their entries.
 #[derive(Default)]
 struct Depot {
     head: u32,
@@ -156,7 +151,7 @@ struct Depot {
 /// A list of free handles through their entries.
 #[derive(Default)]
 struct Magazine {
-    /// First and last; 0 in an empty one.
+    /// First and last; 0 if empty.
     head: u32,
     tail: u32,
     count: u32,
@@ -188,9 +183,9 @@ impl Magazine {
 /// Free handles of one shard.
 #[derive(Default)]
 pub(crate) struct FreeHandles {
-    /// What was freed last, and is given out first.
+    /// Most recently freed handles, reused first.
     freed: Magazine,
-    /// Full or empty, so that a thread that frees and allocates around a full one need not go to
+    /// Full or empty, so that a thread that frees and allocates around a full magazine need not use
     /// the depot each time.
     spare: Magazine,
     /// Entries never used.
@@ -198,8 +193,8 @@ pub(crate) struct FreeHandles {
 }
 
 impl FreeHandles {
-    /// Takes a handle: of this shard, of the depot, or one never used. `None` when there is no
-    /// memory for more.
+    /// Takes a handle: of this shard, of the depot, or one never used. `None` if memory is
+    /// exhausted.
     #[inline]
     pub(crate) fn pop(&mut self, table: &HandleTable) -> Option<Handle> {
         if let Some(handle) = self.freed.pop(table) {
@@ -238,7 +233,7 @@ impl FreeHandles {
 mod tests {
     use super::*;
 
-    /// Whether two threads were in each other's way decided how far the table grew.
+    /// Contention between two threads used to decide how far the table grew.
     #[test]
     fn handles_freed_in_one_shard_are_given_out_in_another() {
         let table = HandleTable::new();
@@ -251,9 +246,9 @@ mod tests {
             assert_eq!(distinct.len(), handles.len());
             handles.into_iter().for_each(|handle| there.push(handle, &table));
         }
-        // Two magazines there, and those that are out.
+        // Two magazines there, and the handles in use.
         assert_eq!(table.end(), PAGE_ENTRIES);
-        // Every handle is somewhere.
+        // No handle is lost.
         let left = std::iter::from_fn(|| here.pop(&table).filter(|_| table.end() == PAGE_ENTRIES)).count();
         let kept = there.freed.count + there.spare.count;
         assert_eq!(left as u32 + kept, PAGE_ENTRIES - 1);

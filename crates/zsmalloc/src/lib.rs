@@ -12,20 +12,20 @@
 //! ```
 //!
 //! An object is named by a [`Handle`], four bytes that stay valid while the object moves. Its entry
-//! in the handle table says where it is, how long it is and who uses it. Objects live in zspages,
-//! chains of pages in 64 KiB frames of address space: zspages of a class have equal slots, mixed
-//! zspages hold any sizes back to back. `docs/internals/zsmalloc.md` draws the layout and gives the
+//! in the handle table holds its place, its length and its pins. Objects live in zspages, chains of
+//! pages in 64 KiB frames of address space: zspages of a class have equal slots, mixed zspages hold
+//! any sizes back to back. `docs/internals/zsmalloc.md` draws the layout and gives the
 //! measurements.
 //!
 //! Locks are taken in this order: compaction, shard (free handles, open mixed zspages, counts),
-//! class list, supply of free frames. The pins in an object's entry are a lock too, waited for by
-//! who reads, writes or frees, always before any of the others: who holds a shard only tries.
-//! Compaction copies objects with a shard locked, a batch at a time; others take another shard
-//! then.
+//! class list, supply of free frames. The pins in an object's entry are a lock too: readers,
+//! writers and frees wait for them before they take any other lock, and a thread that holds a shard
+//! only tries. Compaction copies objects with a shard locked, a batch at a time; other threads use
+//! another shard then.
 //!
-//! The crate runs inside programs that are being paged, on the way of a page fault: no thread-local
-//! storage, no libc allocation on the way of an object, no panic but for broken invariants of the
-//! caller. All memory for objects and handles comes from [`sys::arena`].
+//! The crate runs on the page fault path inside programs that are being paged: no thread-local
+//! storage, no libc allocation for an object, no panic except for broken invariants of the caller.
+//! All memory for objects and handles comes from [`sys::arena`].
 
 mod alloc;
 mod blocks;

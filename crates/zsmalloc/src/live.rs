@@ -1,8 +1,8 @@
-//! The count that keeps a mixed zspage: bytes of the objects in it.
+//! The count that keeps a mixed zspage alive: the bytes of its objects.
 //!
-//! Frees count it down without a lock, and exactly one of those who touch it learns that nothing is
-//! left. While the zspage is open, the count says the whole frame less what was freed, so that
-//! allocating need not write it, and a high bit keeps it from coming to nothing.
+//! Frees count it down without a lock, and exactly one thread learns that it reached zero. While
+//! the zspage is open, the count is the whole frame less the freed bytes, so that allocating need
+//! not write it, and a high bit keeps it above zero.
 
 use super::sync::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ pub(crate) fn open(live: &AtomicU32, bytes: u32) {
     live.store(OPEN + bytes, Ordering::Relaxed);
 }
 
-/// Counts a freed object. True when the zspage is to be released, by the caller.
+/// Counts a freed object. Returns true if the caller must release the zspage.
 #[inline]
 pub(crate) fn free(live: &AtomicU32, bytes: u32) -> bool {
     let before = live.fetch_sub(bytes, Ordering::AcqRel);
@@ -22,15 +22,14 @@ pub(crate) fn free(live: &AtomicU32, bytes: u32) -> bool {
     before == bytes
 }
 
-/// Closes a zspage of which `unused` bytes were never given out. True when it is to be released, by
-/// the caller.
+/// Closes a zspage, of which `unused` bytes were never allocated. Returns true if the caller must
+/// release it.
 pub(crate) fn close(live: &AtomicU32, unused: u32) -> bool {
     let before = live.fetch_sub(OPEN + unused, Ordering::AcqRel);
     debug_assert!(before & OPEN != 0, "closed twice");
     before == OPEN + unused
 }
 
-/// Whether the zspage takes new objects.
 #[inline]
 pub(crate) fn is_open(live: &AtomicU32) -> bool {
     live.load(Ordering::Relaxed) & OPEN != 0

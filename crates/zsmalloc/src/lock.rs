@@ -7,15 +7,14 @@ use std::sync::atomic::AtomicU32;
 
 use sys::futex;
 
-/// A value of type `T` behind a lock of four bytes.
+/// A value behind a lock of four bytes.
 #[derive(Default)]
 pub(crate) struct Lock<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock hands the value to one thread at a time; values that may be sent may then be
-// shared.
+// SAFETY: the lock gives the value to one thread at a time, so `T: Send` suffices.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -31,12 +30,12 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Locked<'_, T>> {
-        // Made only when the lock is held: dropping a guard releases it.
+        // Constructed only if the lock is held: dropping a guard releases it.
         futex::try_lock_bits(&self.word).then(|| Locked { lock: self })
     }
 }
 
-/// The right to use the value; released when dropped.
+/// The right to use the value; dropping it unlocks.
 pub(crate) struct Locked<'a, T> {
     lock: &'a Lock<T>,
 }
@@ -54,7 +53,7 @@ impl<T> Deref for Locked<'_, T> {
 impl<T> DerefMut for Locked<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard exists only while the lock is held, and is borrowed mutably.
+        // SAFETY: as above, and it is borrowed mutably.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -1,8 +1,8 @@
 //! Mixed zspages: objects of any size back to back, with no slots, no rounding and no headers.
 //!
-//! They serve classes that have too few objects to fill zspages of their own, and take the
-//! survivors of compaction. A freed object leaves a hole that is not used again before the zspage
-//! is empty, by itself or by compaction.
+//! They serve classes with too few objects to fill zspages of their own, and take the survivors of
+//! compaction. A freed object leaves a hole, which is unusable until frees or compaction empty the
+//! zspage.
 
 use std::sync::atomic::Ordering;
 
@@ -13,11 +13,11 @@ use crate::shard::{Ledger, Totals};
 use crate::supply::Taker;
 use crate::uniform::Ground;
 
-/// Zspages that a shard fills at the same time: an object goes to the one with the least space that
-/// still holds it, so their tails fill up.
+/// Zspages that a shard fills at the same time. An object goes to the one with the least sufficient
+/// space, so that their tails fill up.
 const OPEN_MAX: usize = 4;
 
-/// The mixed zspages that one shard fills, of one node.
+/// The mixed zspages that one shard fills on one node.
 #[derive(Default)]
 pub(crate) struct OpenSet {
     /// Frame number + 1, 0 for none.
@@ -27,7 +27,6 @@ pub(crate) struct OpenSet {
 }
 
 impl OpenSet {
-    /// Takes `size` bytes.
     #[inline]
     pub(crate) fn allocate(
         &mut self,
@@ -43,7 +42,7 @@ impl OpenSet {
             Some(index) => index,
             None => self.start(node, taker, ledger, totals, ground)?,
         };
-        // The descriptor is left alone: it shares a cache line with another frame's.
+        // Does not touch the descriptor, which shares a cache line with another frame's.
         let number = self.frames[index] - 1;
         let offset = FRAME_BYTES as u32 - self.left[index];
         self.left[index] -= size;
@@ -80,8 +79,8 @@ impl OpenSet {
         self.left[index] = 0;
         let frame = ground.frames.get(number);
         let used = FRAME_BYTES as u32 - left;
-        // A frame that was used before may have more pages than this zspage reached. Only the owner
-        // of the open zspage looks at them.
+        // A reused frame may have more pages than this zspage reached. Only the owner of the open
+        // zspage may look at them.
         ground.trim_tail(number, used as usize);
         frame.used.set(used);
         if live::close(&frame.live, left) {
@@ -96,7 +95,7 @@ impl OpenSet {
         }
     }
 
-    /// Closes all: compaction may then empty them.
+    /// Closes all, so that compaction may empty them.
     pub(crate) fn close_all(&mut self, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) {
         for index in 0..OPEN_MAX {
             self.close(index, ledger, totals, ground);
@@ -104,7 +103,7 @@ impl OpenSet {
     }
 }
 
-/// Frees an object of a mixed zspage; the zspage goes when it was the last.
+/// Frees an object of a mixed zspage, and the zspage with its last object.
 #[inline]
 pub(crate) fn free(object: Object, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) {
     ledger.count_dead(i64::from(object.len), totals);

@@ -1,4 +1,4 @@
-//! The pool: how it is made, and the way to an object's bytes.
+//! The pool: its construction and access to objects' bytes.
 
 use std::io;
 use std::marker::PhantomData;
@@ -20,15 +20,15 @@ use crate::supply::Supply;
 use crate::tidy::Tidied;
 use crate::uniform::{ClassList, Ground};
 
-/// How a pool is made.
+/// Configuration of a pool.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Pages of the longest zspage, 4..=16. Unlike the kernel's, a longer chain costs no memory
-    /// here, since pages that a zspage has not reached are not resident; it makes classes finer.
-    /// Objects above `chain` pages get as many pages as they need.
+    /// Pages of the longest zspage, 4..=16. Unlike in the kernel, a longer chain costs no memory,
+    /// since pages that a zspage has not reached are not resident; it makes classes finer. Objects
+    /// above `chain` pages get as many pages as they need.
     pub chain: usize,
-    /// NUMA nodes, 1..=255: objects are kept apart by node. Node numbers at or above count as the
-    /// last node.
+    /// NUMA nodes, 1..=255; objects of different nodes are kept apart. Node numbers at or above
+    /// count as the last node.
     pub nodes: u8,
 }
 
@@ -38,7 +38,7 @@ impl Default for Config {
     }
 }
 
-/// Why there is no object.
+/// Why an allocation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AllocError {
     /// Above [`OBJECT_BYTES_MAX`].
@@ -52,7 +52,7 @@ pub enum AllocError {
     NoMemory,
 }
 
-/// An allocator of compressed objects. See the crate's documentation for how it works.
+/// An allocator of compressed objects. The crate's documentation explains how it works.
 pub struct Pool {
     pub(crate) table: &'static ClassTable,
     pub(crate) frames: Frames,
@@ -61,20 +61,19 @@ pub struct Pool {
     pub(crate) shards: Shards,
     pub(crate) faults: Faults,
     pub(crate) tidied: Tidied,
-    /// Held by the one thread that compacts.
+    /// Held by the compacting thread.
     pub(crate) compaction: Lock<Scratch>,
     lists: Lists,
 }
 
-/// The class lists of all nodes: zeroes from the arena, since most classes of a small pool are
-/// never touched.
+/// The class lists of all nodes: zeroes from the arena, since a small pool never touches most.
 struct Lists {
     at: NonNull<ClassList>,
     count: usize,
     owner: PhantomData<ClassList>,
 }
 
-// SAFETY: it is an array of `ClassList`, which may be sent and shared.
+// SAFETY: an array of `ClassList`, which may be sent and shared.
 unsafe impl Send for Lists {}
 // SAFETY: as above.
 unsafe impl Sync for Lists {}
@@ -90,24 +89,24 @@ impl Lists {
     }
 
     fn as_slice(&self) -> &[ClassList] {
-        // SAFETY: the block holds `count` lists, zeroes are valid ones, and the block lives as long
-        // as `self`.
+        // SAFETY: the block holds `count` lists, zeroes are valid ones, and it lives as long as
+        // `self`.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
     }
 }
 
 impl Drop for Lists {
     fn drop(&mut self) {
-        // SAFETY: taken in `new` with this length; it is not borrowed any more.
+        // SAFETY: `new` took it with this length; it is no longer borrowed.
         unsafe { blocks::give_back(self.at.cast(), Self::bytes_of(self.count)) };
     }
 }
 
 impl Pool {
-    /// An empty pool.
+    /// Makes an empty pool.
     ///
     /// # Errors
-    /// InvalidInput when the configuration is out of range; ENOMEM when the arena is full.
+    /// InvalidInput if the configuration is out of range; ENOMEM if the arena is full.
     pub fn new(config: &Config) -> io::Result<Self> {
         if !(CHAIN_MIN..=CHAIN_MAX).contains(&config.chain) {
             let reason = format!("chains have {CHAIN_MIN} to {CHAIN_MAX} pages, not {}", config.chain);
@@ -132,10 +131,10 @@ impl Pool {
     }
 
     /// Writes the object from its start; `bytes` may be shorter than the object. Waits while
-    /// compaction moves it.
+    /// compaction moves the object.
     ///
     /// # Panics
-    /// When the handle is not an object's, the object is shorter than `bytes`, or it is being read.
+    /// If the handle is not an object's, the object is shorter than `bytes`, or it is being read.
     pub fn write(&self, handle: Handle, bytes: &[u8]) {
         let entry = self.entry(handle);
         let object = entry.lock();
@@ -144,31 +143,32 @@ impl Pool {
             panic!("writing {} bytes into an object of {}", bytes.len(), object.len);
         }
         let at = self.frames.address(object.place);
-        // SAFETY: the object's bytes are in its frame and this thread's alone until `unlock`.
+        // SAFETY: the object lies in its frame, and `lock` keeps other threads off it until
+        // `unlock`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
         entry.unlock(object);
     }
 
-    /// Bytes of an object, as asked for when it was allocated.
+    /// Bytes of an object, as requested when it was allocated.
     ///
     /// # Panics
-    /// When the handle is not an object's.
+    /// If the handle is not an object's.
     pub fn len_of(&self, handle: Handle) -> usize {
         self.entry(handle).peek().expect("a handle that is in use").len as usize
     }
 
-    /// Borrows an object's bytes. The object stays where it is until the guard is dropped.
+    /// Borrows an object's bytes. The object does not move until the guard is dropped.
     ///
     /// # Panics
-    /// When the handle is not an object's.
+    /// If the handle is not an object's.
     #[inline]
     pub fn read(&self, handle: Handle) -> ReadGuard<'_> {
         let entry = self.entry(handle);
         let object = entry.pin();
         let at = self.frames.address(object.place);
-        // SAFETY: the object's bytes are in its frame, which is mapped as long as the pool; while
-        // the entry is pinned no thread writes, moves or frees them, and the guard unpins it when
-        // the borrow ends.
+        // SAFETY: the object lies in its frame, which is mapped as long as the pool. While the
+        // entry is pinned no thread writes, moves or frees it; the guard unpins it when the borrow
+        // ends.
         let bytes = unsafe { std::slice::from_raw_parts(at, object.len as usize) };
         ReadGuard::new(entry, bytes)
     }
@@ -192,18 +192,18 @@ impl Pool {
         self.lists.as_slice()
     }
 
-    /// Pages resident for objects, as bytes: zspages and the few pages kept for the next ones.
+    /// Bytes of pages resident for objects: zspages and the few cached pages.
     pub fn bytes(&self) -> usize {
         self.supplies.iter().map(Supply::pages).sum::<usize>() * PAGE_SIZE
     }
 
     /// Makes room for the handles of `objects` objects, and for the descriptors of `bytes` of
-    /// frames and their compaction, so that nothing but frames is asked for later.
+    /// frames and their compaction, so that later allocations take only frames.
     ///
     /// # Errors
-    /// ENOMEM when the arena is full, or there is no memory beside it.
+    /// ENOMEM if the arena is full, or memory outside it is exhausted.
     pub fn make_room(&self, objects: usize, bytes: usize) -> io::Result<()> {
-        // Each shard may keep a page of handles and a list too short to be taken over.
+        // Each shard may keep a page of handles and a list too short for the depot.
         let count = objects.saturating_add(SHARDS * 1024).min(u32::MAX as usize);
         self.handles.reserve(count as u32)?;
         let frames = (bytes / FRAME_BYTES).min(u32::MAX as usize);
@@ -211,18 +211,17 @@ impl Pool {
         self.compaction.lock().reserve(frames).map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Bytes of memory kept for later objects: what [`trim`](Self::trim) gives back.
+    /// Bytes of memory cached for later objects; [`trim`](Self::trim) gives it back.
     pub fn cached_bytes(&self) -> usize {
         self.supplies.iter().map(|supply| supply.cached_pages()).sum::<usize>() * PAGE_SIZE
     }
 
-    /// Bytes of address space in frames without a zspage: in an arena with nothing left to take,
-    /// what new zspages can have.
+    /// Bytes of address space in frames without a zspage: the room for new zspages in a full arena.
     pub fn free_frame_bytes(&self) -> usize {
         self.supplies.iter().map(Supply::free_frames).sum::<usize>() * FRAME_BYTES
     }
 
-    /// Gives the pages that are in no zspage back to the system. To call when the program is idle
+    /// Gives the pages that are in no zspage back to the system. Call it when the program is idle
     /// or short of memory; [`compact`](Self::compact) does it too.
     pub fn trim(&self) {
         for supply in &self.supplies {
@@ -230,16 +229,14 @@ impl Pool {
         }
     }
 
-    /// Sets how many bytes of pages each node may keep for the next zspages when zspages empty; 8
-    /// MiB in a new pool.
+    /// Sets how many bytes of pages of empty zspages each node may cache; 8 MiB in a new pool.
     pub fn set_cached_bytes_max(&self, bytes: usize) {
         for supply in &self.supplies {
             supply.set_cached_pages_max(bytes / PAGE_SIZE);
         }
     }
 
-    /// Bytes of everything else: handle table, frame descriptors, class lists and tables, the pool
-    /// itself.
+    /// Bytes of the rest: handle table, frame descriptors, class lists and tables, the pool itself.
     pub fn metadata_bytes(&self) -> usize {
         let lists = self.lists.as_slice();
         let page_lists = PAGE_SIZE / size_of::<ClassList>();
@@ -253,13 +250,12 @@ impl Pool {
             + size_of_val(&self.supplies[..])
     }
 
-    /// For tests: after `count` more objects, the allocation of one fails with
-    /// [`AllocError::NoMemory`].
+    /// For tests: after `count` more objects, one allocation fails with [`AllocError::NoMemory`].
     pub fn fail_object_after(&self, count: Option<u32>) {
         self.faults.fail_object_after(count);
     }
 
-    /// For tests: after `count` more frames no new zspage can be started, until `None`.
+    /// For tests: after `count` more frames no new zspage can start, until `None`.
     pub fn fail_frames_after(&self, count: Option<u32>) {
         self.faults.fail_frames_after(count);
     }

@@ -4,12 +4,11 @@ use crate::entry::Entry;
 use crate::handles::Handle;
 use crate::pool::Pool;
 
-/// An object's bytes, borrowed where they lie. Compaction leaves the object alone as long as this
-/// lives.
+/// An object's borrowed bytes. Compaction skips the object while the guard lives.
 ///
-/// Objects are one contiguous piece, so [`tail`](Self::tail) is empty; callers that handle two
-/// pieces, as the kernel's allocator has them, can take both. At most 126 guards may be on one
-/// object at a time; one more waits.
+/// Objects are contiguous, so [`tail`](Self::tail) is empty; it serves callers that handle two
+/// pieces, as the kernel's allocator has them. An object may have at most 126 guards at a time; one
+/// more waits.
 pub struct ReadGuard<'a> {
     entry: &'a Entry,
     bytes: &'a [u8],
@@ -51,11 +50,11 @@ impl Drop for ReadGuard<'_> {
 pub const READ_BATCH_MAX: usize = 8;
 
 impl Pool {
-    /// Borrows up to [`READ_BATCH_MAX`] objects while `use_them` runs: one (head, tail) pair a
+    /// Borrows up to [`READ_BATCH_MAX`] objects while `use_them` runs: one (head, tail) pair per
     /// handle, in order.
     ///
     /// # Panics
-    /// When there are more handles, or one is not an object's.
+    /// If there are more handles, or one is not an object's.
     pub fn read_bulk<R>(&self, handles: &[Handle], use_them: impl FnOnce(&[(&[u8], &[u8])]) -> R) -> R {
         assert!(handles.len() <= READ_BATCH_MAX, "{} handles in a batch", handles.len());
         let mut guards = [const { None }; READ_BATCH_MAX];

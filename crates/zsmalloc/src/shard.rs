@@ -1,8 +1,8 @@
-//! What threads that allocate and free take turns on: free handles, open mixed zspages, and counts.
+//! Shards: the free handles, open mixed zspages and counts of threads that allocate and free.
 //!
 //! Threads spread over a few shards, so that each mostly finds its own shard's memory in its own
-//! CPU's cache. Counts are kept by shard for the same reason, and added to the pool's totals only
-//! when they have grown: two CPUs that write the same word for every object would spend more time
+//! CPU's cache. For the same reason each shard counts, and adds to the pool's totals only when its
+//! counts have grown: if two CPUs wrote the same word for every object, they would spend more time
 //! on that word than on the object.
 
 use std::io;
@@ -18,24 +18,21 @@ use crate::handles::FreeHandles;
 use crate::lock::{Lock, Locked};
 use crate::mixed::OpenSet;
 
-/// Shards of a pool.
 pub(crate) const SHARDS: usize = 8;
-/// A shard's count of a class goes to the totals when it has come to so many bytes.
+/// A shard adds its count of a class to the totals at this many bytes.
 const CLASS_FLUSH_BYTES: u32 = 8192;
-/// A shard's counts of holes and of payload go to the totals when they have come to so many bytes.
+/// A shard adds its counts of holes and of payload to the totals at this many bytes.
 const FLUSH_BYTES: u64 = 16_384;
 
-/// A shard.
 pub(crate) struct Shard {
     pub(crate) handles: FreeHandles,
-    /// One a node.
+    /// One per node.
     pub(crate) open: Vec<OpenSet>,
     pub(crate) ledger: Ledger,
 }
 
-/// Objects and payload bytes of a class, in one word: `objects * 2^38 + bytes`, both with a sign. A
-/// shard that frees may report before the one that allocated does, so both can be below zero for a
-/// while.
+/// Objects and payload bytes of a class, in one word: `objects * 2^38 + bytes`, both signed. A
+/// shard that frees may report before the one that allocated, so both can be negative for a while.
 #[derive(Default)]
 struct Tally(AtomicI64);
 
@@ -64,7 +61,7 @@ pub(crate) struct Totals {
     pub(crate) mixed_zspages: AtomicUsize,
     /// Bytes of freed objects in mixed zspages.
     dead_bytes: AtomicI64,
-    /// Bytes asked for, of all classes.
+    /// Requested bytes of all classes.
     payload_bytes: AtomicI64,
 }
 
@@ -78,33 +75,33 @@ impl Totals {
         }
     }
 
-    /// Payload bytes of a class, but for what shards have not reported.
+    /// Payload bytes of a class, without unreported counts.
     #[inline]
     pub(crate) fn payload_bytes(&self, class: u16) -> u64 {
         self.classes[usize::from(class)].get().1.max(0) as u64
     }
 
-    /// Bytes of holes in mixed zspages, but for what shards have not reported.
+    /// Bytes of holes in mixed zspages, without unreported counts.
     #[inline]
     pub(crate) fn dead_bytes(&self) -> usize {
         self.dead_bytes.load(Ordering::Relaxed).max(0) as usize
     }
 
-    /// Payload bytes of all classes, but for what shards have not reported.
+    /// Payload bytes of all classes, without unreported counts.
     #[inline]
     pub(crate) fn all_payload_bytes(&self) -> usize {
         self.payload_bytes.load(Ordering::Relaxed).max(0) as usize
     }
 }
 
-/// Changes of one class that the totals do not have yet.
+/// Unreported changes of one class.
 #[derive(Default, Clone, Copy)]
 struct Delta {
     objects: i32,
     bytes: i32,
 }
 
-/// Changes that the totals do not have yet.
+/// Unreported changes of a shard.
 pub(crate) struct Ledger {
     deltas: NonNull<Delta>,
     classes: usize,
@@ -114,13 +111,13 @@ pub(crate) struct Ledger {
     used: bool,
 }
 
-// SAFETY: the deltas belong to this ledger alone.
+// SAFETY: the ledger owns its deltas.
 unsafe impl Send for Ledger {}
 
 impl Ledger {
     fn deltas(&self) -> &[Delta] {
-        // SAFETY: the pool's block holds `classes` deltas here for this ledger alone, zeroes are
-        // valid ones, and the block lives as long as the pool.
+        // SAFETY: the pool's block holds `classes` deltas for this ledger alone, zeroes are valid
+        // ones, and the block lives as long as the pool.
         unsafe { std::slice::from_raw_parts(self.deltas.as_ptr(), self.classes) }
     }
 
@@ -129,7 +126,7 @@ impl Ledger {
     pub(crate) fn count(&mut self, class: u16, objects: i32, bytes: i32, totals: &Totals) {
         self.used = true;
         assert!(usize::from(class) < self.classes);
-        // SAFETY: as in `deltas`; the index was checked just now.
+        // SAFETY: as in `deltas`; the index was checked above.
         let delta = unsafe { &mut *self.deltas.as_ptr().add(usize::from(class)) };
         delta.objects += objects;
         delta.bytes += bytes;
@@ -155,19 +152,18 @@ impl Ledger {
     }
 }
 
-/// A value alone on its cache lines: neighbours are used by other threads.
+/// A value alone on its cache lines.
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// A shard, and who used it last.
+/// A shard and its last user.
 struct Seat {
-    /// [`stack_tag`] of the thread that the shard belongs to; 0 for none. A thread that is gone
-    /// keeps its seat until another one finds all taken.
+    /// [`stack_tag`] of the shard's thread; 0 for none. A thread that has ended keeps its seat
+    /// until another one finds all taken.
     owner: AtomicUsize,
     shard: Lock<Shard>,
 }
 
-/// All shards of a pool, and the totals.
 pub(crate) struct Shards {
     seats: [Padded<Seat>; SHARDS],
     totals: Padded<Totals>,
@@ -176,7 +172,7 @@ pub(crate) struct Shards {
     owner: PhantomData<Delta>,
 }
 
-// SAFETY: the block is only touched through ledgers, which are behind their shards' locks.
+// SAFETY: the block is accessed only through ledgers, which are behind their shards' locks.
 unsafe impl Send for Shards {}
 // SAFETY: as above.
 unsafe impl Sync for Shards {}
@@ -190,7 +186,7 @@ impl Shards {
             handles: FreeHandles::default(),
             open: std::iter::repeat_with(OpenSet::default).take(nodes).collect(),
             ledger: Ledger {
-                // SAFETY: inside the block, which has one stride a shard.
+                // SAFETY: inside the block, which has one stride per shard.
                 deltas: unsafe { block.add(index * stride).cast() },
                 classes,
                 dead_bytes: 0,
@@ -218,7 +214,7 @@ impl Shards {
         &self.totals.0
     }
 
-    /// Locks the shard of this thread, or another one that is free.
+    /// Locks the shard of this thread, or another free one.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_, Shard> {
         let (tag, home) = stack_tag();
@@ -231,7 +227,7 @@ impl Shards {
         self.lock_other(tag, home)
     }
 
-    /// Looks for a seat that is this thread's, or free; else shares one.
+    /// Looks for a seat that is this thread's, or free; otherwise shares one.
     #[cold]
     fn lock_other(&self, tag: usize, home: usize) -> Locked<'_, Shard> {
         let around = || (home..home + SHARDS).map(|index| &self.seats[index % SHARDS].0);
@@ -256,13 +252,12 @@ impl Shards {
         }
     }
 
-    /// All shards, to lock one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lock<Shard>> {
         self.seats.iter().map(|seat| &seat.0.shard)
     }
 
     /// Objects and payload bytes of each of `classes`, and bytes of holes in mixed zspages: exact
-    /// when no other thread allocates or frees.
+    /// if no other thread allocates or frees.
     pub(crate) fn count(&self, classes: Range<u16>) -> (Vec<(u64, u64)>, u64) {
         let range = usize::from(classes.start)..usize::from(classes.end);
         let mut counts: Vec<(i64, i64)> =
@@ -280,7 +275,6 @@ impl Shards {
         (counts.collect(), dead.max(0) as u64)
     }
 
-    /// Bytes of everything here.
     pub(crate) fn bytes(&self) -> usize {
         let totals = &self.totals.0;
         let used = self.iter().map(|shard| {
@@ -294,14 +288,13 @@ impl Shards {
 
 impl Drop for Shards {
     fn drop(&mut self) {
-        // SAFETY: taken in `new` with this length; the shards are not borrowed any more.
+        // SAFETY: `new` took it with this length; the shards are no longer borrowed.
         unsafe { blocks::give_back(self.block, self.block_bytes) };
     }
 }
 
-/// A number, not 0, that is mostly the same for a thread and differs between threads, and the seat
-/// to try first. Stacks lie a megabyte apart at least; thread-local storage is not to be touched
-/// here.
+/// A nonzero number that is mostly the same for a thread and differs between threads, and the seat
+/// to try first. Stacks lie at least a megabyte apart; thread-local storage is off limits here.
 #[inline]
 fn stack_tag() -> (usize, usize) {
     let mark = 0u8;
@@ -346,8 +339,8 @@ mod tests {
     #[test]
     fn counts_are_exact_wherever_they_are_kept() {
         let shards = Shards::new(10, 1).unwrap();
-        // Allocated in one shard, freed in another, in steps below and above what goes to the
-        // totals.
+        // Allocates in one shard and frees in another, in steps below and above the reporting
+        // threshold.
         let all: Vec<&Lock<Shard>> = shards.iter().collect();
         for (bytes, times) in [(100, 1000), (4096, 7), (1, 3)] {
             for _ in 0..times {

@@ -12,31 +12,31 @@ use crate::pool::Pool;
 pub struct ClassStats {
     /// Slot size, chain length and slots of the class.
     pub geometry: Geometry,
-    /// Objects of the class's sizes, wherever they are.
+    /// Objects of the class's sizes, in any zspage.
     pub objects: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub payload_bytes: u64,
     /// Zspages of the class.
     pub zspages: u64,
-    /// Objects in them, of the class's sizes or smaller ones. The others are in mixed zspages, or
-    /// in slots of larger classes.
+    /// Objects in them, of the class's sizes or smaller. The others are in mixed zspages, or in
+    /// slots of larger classes.
     pub objects_in_class: u64,
     /// Free slots in its zspages.
     pub free_slots: u64,
 }
 
-/// Figures of a pool. Taken while other threads allocate they are not of one moment.
+/// Figures of a pool. They are not a consistent snapshot while other threads allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Objects.
     pub objects: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub payload_bytes: u64,
     /// Bytes of resident pages, as [`Pool::bytes`].
     pub pool_bytes: u64,
-    /// Bytes of those that are in no zspage, kept for the next ones.
+    /// Bytes of cached pages, which are in no zspage.
     pub cached_bytes: u64,
-    /// Bytes of everything else, as [`Pool::metadata_bytes`].
+    /// Bytes of the rest, as [`Pool::metadata_bytes`].
     pub metadata_bytes: u64,
     /// Zspages of classes.
     pub class_zspages: u64,
@@ -52,8 +52,7 @@ impl Stats {
         self.pool_bytes.saturating_sub(self.payload_bytes)
     }
 
-    /// [`waste_bytes`](Self::waste_bytes) and metadata, in percent of the payload; 0 for an empty
-    /// pool.
+    /// [`waste_bytes`](Self::waste_bytes) and metadata, in percent of the payload; 0 if empty.
     pub fn waste_percent(&self) -> f64 {
         match self.payload_bytes {
             0 => 0.0,

@@ -1,8 +1,7 @@
 //! Free frames of one node, and the count of resident pages.
 //!
-//! Frames that come back keep their pages for a while, up to a bound, since the next zspage will
-//! want some; beyond it the oldest are given back to the system, several frames with one system
-//! call where they are neighbours.
+//! Free frames keep their pages for the next zspages, up to a bound. Beyond it the supply gives the
+//! oldest back to the system, neighbouring frames with one system call.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,19 +12,19 @@ use crate::faults::Faults;
 use crate::frame::{kind, Field, Frames, CHUNK_FRAMES, FRAME_BYTES};
 use crate::lock::Lock;
 
-/// Bytes kept in free frames unless the pool is told otherwise: what one thread stores in some
-/// milliseconds. To fault a page in and give it back costs 1.5 us (Zen 5 in a virtual machine),
-/// four times what the objects in it cost.
+/// Default of the bytes kept in free frames: as much as one thread stores in some milliseconds.
+/// Faulting a page in and giving it back costs 1.5 us (Zen 5 in a virtual machine), four times the
+/// cost of its objects.
 const CACHED_BYTES_MAX: usize = 8 << 20;
-/// Of a small pool one part in so many is kept at most, or so many pages: it was a fifth of a pool
-/// of 9 MB, memory that the program could use.
+/// A small pool keeps at most 1/32, or 64 pages: the cache was a fifth of a pool of 9 MB, memory
+/// that the program could use.
 const CACHED_DIVISOR: usize = 32;
 const CACHED_PAGES_MIN: usize = 64;
 /// Frames given back at once.
 const DISCARD_FRAMES: usize = 16;
 
-/// Free frames: a doubly linked list of those with pages, newest first, and a stack of those
-/// without.
+/// Free frames: a doubly linked list of those with pages, newest first, and a stack of the bare
+/// ones.
 #[derive(Default)]
 struct Free {
     /// Frame number + 1.
@@ -39,11 +38,11 @@ struct Free {
     count: usize,
 }
 
-/// Who takes a frame.
+/// The purpose of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
-    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that a pool can be compacted
-    /// when the arena is full.
+    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that compaction works when
+    /// the arena is full.
     Allocation,
     /// Compaction, which gives more back than it takes.
     Compaction,
@@ -52,49 +51,46 @@ pub(crate) enum Taker {
 /// Frames that only compaction may take. They are not resident.
 const RESERVE_FRAMES: usize = 2;
 
-/// The supply.
 pub(crate) struct Supply {
     node: u8,
     bind: bool,
     free: Lock<Free>,
-    /// Pages to keep in free frames.
+    /// Most pages to keep in free frames.
     cached_pages_max: AtomicUsize,
     /// Pages resident in zspages and free frames.
     pages: AtomicUsize,
-    /// Those in free frames: [`Free::cached_pages`], to be read without the lock.
+    /// [`Free::cached_pages`], readable without the lock.
     cached_pages: AtomicUsize,
 }
 
 impl Supply {
-    /// The supply of `node`; `bind` asks the system for memory of that node.
+    /// The supply of `node`; `bind` requests memory of that node from the system.
     pub(crate) fn new(node: u8, bind: bool) -> Self {
         let cached_pages_max = AtomicUsize::new(CACHED_BYTES_MAX / PAGE_SIZE);
         let (pages, cached_pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Supply { node, bind, free: Lock::default(), cached_pages_max, pages, cached_pages }
     }
 
-    /// Pages resident in zspages and in free frames.
     pub(crate) fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// Pages of those that are in free frames.
     pub(crate) fn cached_pages(&self) -> usize {
         self.cached_pages.load(Ordering::Relaxed)
     }
 
-    /// How many pages free frames may keep now.
+    /// Current limit of cached pages.
     fn cached_pages_max(&self) -> usize {
         let share = (self.pages() / CACHED_DIVISOR).max(CACHED_PAGES_MIN);
         self.cached_pages_max.load(Ordering::Relaxed).min(share)
     }
 
-    /// Frames that allocations may have without more address space.
+    /// Free frames that allocations may take without more address space.
     pub(crate) fn free_frames(&self) -> usize {
         self.free.lock().count.saturating_sub(RESERVE_FRAMES)
     }
 
-    /// Takes a frame: one with pages if there is any.
+    /// Takes a frame, preferably one with pages.
     pub(crate) fn take(&self, frames: &Frames, taker: Taker, faults: &Faults) -> Option<u32> {
         if faults.frame_fails() {
             return None;
@@ -128,7 +124,7 @@ impl Supply {
     fn add_chunk(&self, frames: &Frames, free: &mut Free) -> Option<()> {
         let first = frames.add_chunk(self.node).ok()?;
         if self.bind {
-            // SAFETY: the chunk's memory, taken just now.
+            // SAFETY: the memory of the chunk added above.
             unsafe {
                 memory::prefer_node(frames.base(first), CHUNK_FRAMES as usize * FRAME_BYTES, self.node);
             }
@@ -141,7 +137,8 @@ impl Supply {
         Some(())
     }
 
-    /// Notes that the frame's bytes up to `end` are going to be written. The caller owns the frame.
+    /// Populates the frame's bytes up to `end`, which the caller is about to write. The caller owns
+    /// the frame.
     #[inline]
     pub(crate) fn reach(&self, frames: &Frames, number: u32, end: usize) {
         let frame = frames.get(number);
@@ -166,13 +163,12 @@ impl Supply {
         self.put(frames, &mut free, number);
         let max = self.cached_pages_max();
         if free.cached_pages > max {
-            // Somewhat deeper, so that a pool that shrinks makes few calls.
+            // Trims below the limit, so that a shrinking pool makes few calls.
             drop(free);
             self.trim(frames, max - max / 8);
         }
     }
 
-    /// Sets how many pages are kept in free frames from now on.
     pub(crate) fn set_cached_pages_max(&self, pages: usize) {
         self.cached_pages_max.store(pages, Ordering::Relaxed);
     }
@@ -196,8 +192,7 @@ impl Supply {
         self.cached_pages.store(free.cached_pages, Ordering::Relaxed);
     }
 
-    /// Gives pages of free frames back to the system, the oldest first, until at most `keep` pages
-    /// remain in them.
+    /// Gives pages of free frames back to the system, oldest first, until at most `keep` remain.
     pub(crate) fn trim(&self, frames: &Frames, keep: usize) {
         loop {
             let mut batch = [0u32; DISCARD_FRAMES];
@@ -228,15 +223,15 @@ impl Supply {
         let mut pages = 0;
         let mut rest = batch;
         while let Some((&first, _)) = rest.split_first() {
-            // Neighbours in number and chunk are neighbours in memory; untouched pages between them
-            // cost nothing.
+            // Frames with consecutive numbers in one chunk are adjacent; untouched pages between
+            // them are free.
             let neighbours = rest.iter().zip(first..).take_while(|&(&number, expected)| {
                 number == expected && number / CHUNK_FRAMES == first / CHUNK_FRAMES
             });
             let run = neighbours.count();
             let last = frames.get(rest[run - 1]);
             let len = (run - 1) * FRAME_BYTES + usize::from(last.resident.get()) * PAGE_SIZE;
-            // SAFETY: free frames of this pool hold nothing, and no list names them just now.
+            // SAFETY: free frames of this pool hold no objects, and no list names them now.
             unsafe { memory::discard(frames.base(first), len) };
             for &number in &rest[..run] {
                 let frame = frames.get(number);
@@ -248,8 +243,8 @@ impl Supply {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Gives back the pages of a zspage in use that lie behind its last used byte. The caller owns
-    /// the frame.
+    /// Gives back the pages behind the last used byte of a zspage in use. The caller owns the
+    /// frame.
     pub(crate) fn trim_tail(&self, frames: &Frames, number: u32, used: usize) {
         let frame = frames.get(number);
         let (keep, resident) = (used.div_ceil(PAGE_SIZE), usize::from(frame.resident.get()));

@@ -9,7 +9,7 @@ use sys::PAGE_SIZE;
 
 use crate::blocks;
 
-/// Types for which all bytes zero is a valid value, and which need no drop.
+/// Types for which all-zero bytes are valid, and which need no drop.
 ///
 /// # Safety
 /// The implementor promises both.
@@ -17,8 +17,8 @@ pub(crate) unsafe trait Zero {}
 
 const BLOCKS: usize = 22;
 
-/// The array. Items `0..1 << FIRST_BITS` are in block 0, and block `b` is as large as all blocks
-/// before it.
+/// The array. Items `0..1 << FIRST_BITS` are in block 0; each later block is as large as all before
+/// it.
 pub(crate) struct Table<T, const FIRST_BITS: u32> {
     blocks: [AtomicPtr<T>; BLOCKS],
 }
@@ -54,7 +54,7 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
     /// Makes sure that item `index` exists.
     ///
     /// # Errors
-    /// ENOMEM when no block can be had or the table is full.
+    /// ENOMEM if the arena or the table is full.
     pub(crate) fn reach(&self, index: u32) -> io::Result<()> {
         let (block, _) = Self::block_of(index);
         let Some(slot) = self.blocks.get(block) else {
@@ -102,7 +102,7 @@ impl<T, const FIRST_BITS: u32> Drop for Table<T, FIRST_BITS> {
             let Some(items) = NonNull::new(*items.get_mut()) else { continue };
             let count = 1usize << (FIRST_BITS as usize + block.saturating_sub(1));
             let bytes = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
-            // SAFETY: taken in `reach` with this length; the table is not borrowed any more.
+            // SAFETY: `reach` took it with this length; the table is no longer borrowed.
             unsafe { blocks::give_back(items.cast(), bytes) };
         }
     }

@@ -1,8 +1,8 @@
-//! Tidying: a thread that allocates packs some objects more densely when much of the pool is not
-//! payload, so that a pool stays dense without anyone who compacts it.
+//! Tidying: an allocating thread packs some objects more densely if much of the pool is not
+//! payload, so that a pool stays dense without explicit compaction.
 //!
-//! Mixed zspages lose what is freed in them until they are empty, and classes are left with slots
-//! that nothing asks for when sizes change. In a pool of 6 MB that came to half as much again.
+//! Mixed zspages lose freed space until they are empty, and a change of sizes leaves classes with
+//! unused slots. In a pool of 6 MB that added up to half as much again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,26 +12,25 @@ use crate::compact::{Mark, Scratch, Seen, Source};
 use crate::frame::{kind, FRAME_BYTES};
 use crate::pool::Pool;
 
-/// Live bytes of the zspages that one tidying empties: half a millisecond's copying, and enough for
-/// the walk over the handles to pay.
+/// Live bytes of the zspages that one tidying empties: half a millisecond of copying, and enough to
+/// pay for the walk over the handles.
 const TIDY_BYTES: u64 = 2 << 20;
-/// Most bytes that a thread which allocates moves by itself, at any time: those, and a frame that
-/// is not full.
+/// Most bytes that an allocating thread moves at any time: those, and a partly filled frame.
 pub const TIDYING_BYTES: u64 = TIDY_BYTES + FRAME_BYTES as u64;
-/// Bytes that are never worth moving objects for, ...
+/// Waste below this is never worth moving objects ...
 const WASTE_BYTES_MIN: usize = 2 * FRAME_BYTES;
-/// ... and one part in so many of the pool: to find them takes a look at each object.
+/// ... nor below 1/64 of the pool: finding them takes a look at each object.
 const MORE_DIVISOR: usize = 64;
-/// Mixed zspages are tidied when one part in so many of them is holes, and one in so many of the
-/// pool; those that have as many holes are.
+/// Mixed zspages are tidied when holes are 1/16 of them and 1/32 of the pool. Those with at least
+/// 1/16 of holes are emptied.
 const HOLES_DIVISOR: usize = 16;
 const POOL_DIVISOR: usize = 32;
-/// The zspages of classes are tidied when one part in so many of them is free.
+/// The zspages of classes are tidied when 1/12 of them is free.
 const SLOTS_DIVISOR: usize = 12;
-/// Of a class's last zspage one part in so many may be empty, or its objects go elsewhere.
+/// A class's last zspage may be 1/4 empty; otherwise its objects move elsewhere.
 const EMPTY_DIVISOR: u32 = 4;
 
-/// Bytes that the last tidying left, or as few as there were since.
+/// Bytes that the last tidying left, or the minimum since.
 #[derive(Default)]
 pub(crate) struct Tidied {
     holes: Left,
@@ -42,12 +41,12 @@ pub(crate) struct Tidied {
 struct Left(AtomicUsize);
 
 impl Left {
-    /// Whether there are so many bytes more by now that another tidying is worth it.
+    /// Whether `more` bytes have come since, so that another tidying is worth it.
     #[inline]
     fn is_exceeded(&self, bytes: usize, more: usize) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if bytes < left {
-            // What could not be won back then is gone.
+            // The excess of the last tidying is gone.
             self.set(bytes);
         }
         bytes > left + more
@@ -59,7 +58,7 @@ impl Left {
 }
 
 impl Pool {
-    /// Tidies what is worth it, if anything.
+    /// Tidies if it is worth it.
     #[inline]
     pub(crate) fn tidy(&self) {
         if self.has_many_holes() {
@@ -89,7 +88,7 @@ impl Pool {
             && dead > self.bytes() / POOL_DIVISOR
     }
 
-    /// Bytes of classes' zspages that are no payload, but for what shards have not reported.
+    /// Bytes of classes' zspages that are not payload, without unreported counts.
     #[inline]
     fn free_slot_bytes(&self) -> usize {
         let totals = self.shards.totals();
@@ -108,7 +107,7 @@ impl Pool {
     #[cold]
     fn tidy_mixed(&self) {
         let Some(mut scratch) = self.compaction.try_lock() else { return };
-        // Those that threads have open would keep their holes for as long as no one fills them.
+        // Open zspages would keep their holes until they are full.
         self.close_mixed();
         let Scratch { sources, .. } = &mut *scratch;
         sources.clear();
@@ -124,9 +123,9 @@ impl Pool {
         self.tidied.holes.set(self.shards.totals().dead_bytes());
     }
 
-    /// Empties the emptiest zspages of classes: into the free slots of the others, of classes that
-    /// are little larger, or into mixed zspages. A class keeps as many as its objects fill, nearly:
-    /// packing those into mixed ones would leave holes there soon.
+    /// Empties the emptiest zspages of classes: into free slots of the others, of slightly larger
+    /// classes, or into mixed zspages. A class keeps nearly as many as its objects fill: packing
+    /// those into mixed ones would soon leave holes there.
     #[cold]
     fn tidy_classes(&self) {
         let Some(mut scratch) = self.compaction.try_lock() else { return };
@@ -155,8 +154,8 @@ impl Pool {
         self.tidied.slots.set(self.free_slot_bytes());
     }
 
-    /// Empties the emptiest of the sources, which give most for least, until three quarters of what
-    /// there is to gain are won.
+    /// Empties the emptiest sources, which gain most per copy, until three quarters of the gain are
+    /// won.
     fn tidy_sources(&self, scratch: &mut Scratch) {
         let sources = &mut scratch.sources;
         sources.sort_unstable_by_key(|source| (source.live_bytes, source.number));

@@ -1,8 +1,8 @@
 //! The zspages of one class on one node: equal slots, grouped by how full they are.
 //!
-//! New objects go to the fullest zspage that has room, so that the emptiest get a chance to empty.
-//! A freed slot keeps the number of the next freed slot in its first two bytes; slots that were
-//! never used are not linked and their pages not touched.
+//! New objects go to the fullest zspage with room, so that the emptiest can empty. A freed slot
+//! keeps the number of the next freed slot in its first two bytes; slots that were never used are
+//! not linked and their pages not touched.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,7 +23,6 @@ const FULL: u8 = 0xff;
 /// Group of a zspage that compaction empties: on no list, so it gets no new objects.
 const SOURCE: u8 = 0xfe;
 
-/// The lists of a class.
 #[derive(Default)]
 pub(crate) struct Lists {
     /// First zspage of each group, frame number + 1, emptiest group first.
@@ -36,7 +35,7 @@ pub(crate) struct Lists {
 #[derive(Default)]
 pub(crate) struct ClassList {
     lists: Lock<Lists>,
-    /// Free slots of the zspages on lists. Written under the lock, read without as a hint.
+    /// Free slots of the listed zspages. Written under the lock, read without it as a hint.
     room: AtomicU32,
     /// Zspages, full ones and sources included. As `room`.
     zspages: AtomicU32,
@@ -47,7 +46,7 @@ pub(crate) struct ClassList {
 // SAFETY: a lock of zeroes is free, lists of zeroes are empty.
 unsafe impl Zero for ClassList {}
 
-/// What the functions here need of the pool.
+/// The parts of the pool that this module uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
     pub(crate) frames: &'a Frames,
@@ -56,7 +55,7 @@ pub(crate) struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// Takes a frame, of `node` if it has any.
+    /// Takes a frame, of `node` if possible.
     pub(crate) fn take_frame(&self, node: u8, taker: Taker) -> Option<u32> {
         let own = usize::from(node);
         if let Some(frame) = self.supplies[own].take(self.frames, taker, self.faults) {
@@ -66,36 +65,32 @@ impl Ground<'_> {
         others.find_map(|(_, supply)| supply.take(self.frames, taker, self.faults))
     }
 
-    /// Notes that the frame's bytes up to `end` are going to be written.
     #[inline]
     pub(crate) fn reach(&self, frame: u32, end: usize) {
         self.supplies[usize::from(self.frames.get(frame).home.get())].reach(self.frames, frame, end);
     }
 
-    /// Gives back the pages of a zspage in use that lie behind its byte `used`.
+    /// Gives back the pages of a zspage in use behind its byte `used`.
     pub(crate) fn trim_tail(&self, frame: u32, used: usize) {
         self.supplies[usize::from(self.frames.get(frame).home.get())].trim_tail(self.frames, frame, used);
     }
 
-    /// Gives back a frame whose zspage is empty.
     pub(crate) fn release_frame(&self, frame: u32) {
         self.supplies[usize::from(self.frames.get(frame).home.get())].release(self.frames, frame);
     }
 }
 
 impl ClassList {
-    /// Whether some zspage had room just now.
+    /// Whether a zspage has room, as a hint.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.room.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the class has ever had a zspage.
     pub(crate) fn was_used(&self) -> bool {
         self.used.load(Ordering::Relaxed) != 0
     }
 
-    /// Zspages of the class.
     #[inline]
     pub(crate) fn zspages(&self) -> u32 {
         self.zspages.load(Ordering::Relaxed)
@@ -106,13 +101,12 @@ impl ClassList {
         self.room.load(Ordering::Relaxed)
     }
 
-    /// Locks the lists, to look at them.
     pub(crate) fn lists(&self) -> crate::lock::Locked<'_, Lists> {
         self.lists.lock()
     }
 
-    /// Takes slots for all of `places`, or as many as there are; when none has room, starts zspages
-    /// as long as there are at most `zspages_max` then. Returns how many.
+    /// Takes slots for as many of `places` as possible; if none has room, starts zspages up to
+    /// `zspages_max` in all. Returns how many it took.
     pub(crate) fn allocate(
         &self,
         class: u16,
@@ -155,7 +149,7 @@ impl ClassList {
     ) -> Option<u32> {
         let number = ground.take_frame(node, Taker::Allocation)?;
         let frame = ground.frames.get(number);
-        // A shorter chain than the frame's last zspage had would keep unused pages.
+        // The frame's last zspage may have had a longer chain.
         ground.trim_tail(number, usize::from(geometry.pages) * PAGE_SIZE);
         frame.node.set(node);
         frame.kind.set(kind::CLASS + class);
@@ -166,7 +160,7 @@ impl ClassList {
         Some(number)
     }
 
-    /// Frees the slots at `places`; a zspage goes with its last.
+    /// Frees the slots at `places`, and a zspage with its last object.
     pub(crate) fn free(&self, places: &[Place], geometry: Geometry, ground: Ground<'_>) {
         let mut lists = self.lists.lock();
         for &at in places {
@@ -180,7 +174,7 @@ impl ClassList {
         let slot = u32::from(at.offset) / geometry.slot_bytes;
         debug_assert_eq!(place(at.frame, slot, geometry), at, "not the start of a slot");
         let address = ground.frames.address(at);
-        // SAFETY: the slot's object is gone, and slots have 32 bytes at least.
+        // SAFETY: the slot's object is gone, and slots have at least 32 bytes.
         unsafe { address.cast::<u16>().write_unaligned(frame.freed.get()) };
         frame.freed.set(slot as u16 + 1);
         let live = frame.live.get() - 1;
@@ -205,7 +199,7 @@ impl ClassList {
     }
 
     /// Makes a zspage of this list, `at` by node and class, a source of compaction: it gets no new
-    /// objects. False when it is of another list by now.
+    /// objects. Returns false if it is of another list by now.
     pub(crate) fn make_source(
         &self,
         number: u32,
@@ -249,12 +243,12 @@ impl ClassList {
     }
 }
 
-/// Whether a frame is a zspage of this node and class; it stays one under the lock of their list.
+/// Whether a frame is a zspage of this node and class; the lock of their list keeps it one.
 fn is_of(frame: &Frame, (node, class): (u8, u16)) -> bool {
     frame.kind.get() == kind::CLASS + class && frame.node.get() == node
 }
 
-/// Takes slots of a zspage that has room, for as many of `places` as it has. The class is locked.
+/// Takes slots of a zspage with room, for as many of `places` as it has. The class is locked.
 fn take_slots(number: u32, geometry: Geometry, places: &mut [Place], ground: Ground<'_>) -> usize {
     let frame = ground.frames.get(number);
     let (live, used) = (frame.live.get(), frame.used.get());
@@ -265,7 +259,7 @@ fn take_slots(number: u32, geometry: Geometry, places: &mut [Place], ground: Gro
             let slot = u32::from(freed) - 1;
             let address = ground.frames.address(place(number, slot, geometry));
             // SAFETY: a freed slot of a zspage whose class is locked: no other thread uses it, and
-            // `free` left the link.
+            // `free` wrote the link.
             freed = unsafe { address.cast::<u16>().read_unaligned() };
             slot
         } else {
@@ -288,7 +282,7 @@ fn place(frame: u32, slot: u32, geometry: Geometry) -> Place {
     Place { frame, offset: (slot * geometry.slot_bytes) as u16 }
 }
 
-/// Moves a zspage to the group that its objects ask for.
+/// Moves a zspage to the group that matches its number of objects.
 #[inline]
 fn regroup(lists: &mut Lists, number: u32, geometry: Geometry, frames: &Frames) {
     let frame = frames.get(number);

@@ -1,5 +1,5 @@
-//! A pool whose room was made asks for no memory beside its arena: a device that is swapped on
-//! could wait for itself.
+//! A pool with reserved room allocates no memory beside its arena: a device used for swap could
+//! wait for itself.
 
 mod common;
 
@@ -15,7 +15,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: the system's allocator does all of it; counting allocates nothing.
+// SAFETY: the system's allocator does the work; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations while objects of other sizes take the place of 20,000: that has the pool tidied.
+/// Allocations while objects of other sizes replace 20,000, which makes the pool tidy.
 fn allocations(has_room: bool) -> u64 {
     let pool = Pool::new(&Config::default()).expect("memory");
     if has_room {

@@ -1,6 +1,5 @@
-//! In an arena of its own, as inside a paged program: everything comes from the arena's range, the
-//! range ends, and pools that come and go do not use it up. One test, because a process has one
-//! arena.
+//! In an arena of its own, as inside a paged program: all memory comes from the arena's range, the
+//! range ends, and successive pools do not use it up. One test, because a process has one arena.
 
 mod common;
 
@@ -37,7 +36,7 @@ fn a_full_house_is_no_memory_and_nothing_worse() {
             let bytes = guard.bytes().as_ptr_range();
             assert!(arena.contains(&(bytes.start as usize)) && bytes.end as usize <= arena.end);
         }
-        // A full pool still frees, compacts, and allocates again.
+        // A full pool can still free, compact and allocate.
         for &handle in held.iter().step_by(2) {
             pool.free(handle);
         }

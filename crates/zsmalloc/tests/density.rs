@@ -1,12 +1,12 @@
-//! How dense a pool stays that is not compacted.
+//! The density of a pool that is not compacted.
 
 mod common;
 
 use common::Random;
 use zsmalloc::{Config, Pool};
 
-/// Percent that pages add to the objects in them, at most, while 7,000 objects come and go whose
-/// sizes begin where `smallest` says.
+/// Most percent that pages add to their objects during the replacement of 7,000 objects, whose
+/// sizes start at `smallest`.
 fn waste_max(smallest: impl Fn(u32) -> u32) -> u64 {
     let pool = Pool::new(&Config::default()).expect("memory");
     let mut random = Random::new(34);
@@ -29,8 +29,8 @@ fn waste_max(smallest: impl Fn(u32) -> u32) -> u64 {
     most
 }
 
-/// Free frames, holes and free slots had been 20, 43 and 138 percent when nothing was tidied, and
-/// 14, 24 and 42 while free slots were for objects of their own size alone.
+/// Free frames, holes and free slots had been 20, 43 and 138 percent without tidying, and 14, 24
+/// and 42 while free slots took only objects of their own size.
 #[test]
 fn a_small_pool_stays_dense_without_compaction() {
     let percent = waste_max(|_| 500);

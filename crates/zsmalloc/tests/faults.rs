@@ -9,7 +9,7 @@ fn pool() -> Pool {
     Pool::new(&Config::default()).unwrap()
 }
 
-/// Everything is freed: no object, no zspage, no page is left.
+/// Asserts that no object, zspage or page remains.
 fn assert_empty(pool: &Pool) {
     pool.trim();
     let stats = pool.stats();
@@ -53,7 +53,7 @@ fn configurations_out_of_range_are_refused() {
 fn a_batch_that_fails_at_any_object_leaves_nothing() {
     let pool = pool();
     let mut random = Random::new(1);
-    // Once with the classes' own zspages about, once without.
+    // Once with zspages of the classes present, once without.
     for kept in [0, 2000] {
         let kept: Vec<Handle> = (0..kept).map(|_| pool.malloc(900, 0).unwrap()).collect();
         let before = (pool.stats().objects, pool.stats().payload_bytes);
@@ -96,7 +96,7 @@ fn memory_that_ends_at_any_frame_leaves_nothing() {
         }
         assert!(pool.bytes() <= frames as usize * 65536);
         assert!(frames < 2 || pool.stats().payload_bytes > u64::from(frames - 1) * 60_000, "gave up early");
-        // What is freed can be had again, with no frame more.
+        // Freed memory is reusable without another frame.
         let sizes: Vec<u32> = held.iter().map(|&handle| pool.len_of(handle) as u32).collect();
         pool.free_bulk(&held);
         pool.fail_frames_after(None);

@@ -1,4 +1,4 @@
-//! Numbers that are not handles: using them panics, and harms nothing.
+//! Numbers that are not handles: using them panics and does no damage.
 
 mod common;
 
@@ -41,7 +41,7 @@ proptest! {
             pool.free_bulk(&[handle]);
             objects.remove(&handle);
         }
-        // The panics are the point, not their messages.
+        // Hides the messages of expected panics.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let outcomes: Vec<_> = numbers

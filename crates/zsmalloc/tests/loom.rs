@@ -1,5 +1,5 @@
-//! The parts without locks under every interleaving of a few threads: the files are compiled here
-//! with the model checker's atomics in place of the machine's.
+//! The lock-free parts under every interleaving of a few threads: this file compiles them with the
+//! model checker's atomics.
 
 #[path = "../src/entry.rs"]
 #[allow(dead_code, missing_docs)]
@@ -8,7 +8,7 @@ mod entry;
 #[allow(dead_code, missing_docs)]
 mod live;
 
-/// What the two files take from the machine.
+/// The primitives of the two files.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ const OLD: Object = Object { place: Place { frame: 0, offset: 0 }, len: 8 };
 const NEW: Object = Object { place: Place { frame: 1, offset: 0 }, len: 8 };
 const GONE: u64 = 0xdead;
 
-/// An entry, and the memory at the two places its object may be. The checker reports any access to
+/// An entry, and the memory at the object's two possible places. The checker reports any access to
 /// a cell that is not ordered after the last conflicting one.
 struct Setting {
     entry: Entry,
@@ -69,7 +69,7 @@ impl Setting {
         self.entry.unlock(object);
     }
 
-    /// As compaction does: the old place is used by others right after.
+    /// As compaction does: other objects use the old place right after.
     fn relocate(&self) -> bool {
         let Some(object) = self.entry.peek() else { return false };
         if !self.entry.try_lock(object) {
@@ -163,7 +163,7 @@ fn one_thread_releases_a_mixed_zspage() {
             })
             .into_iter()
             .collect();
-        // 20 of 100 bytes were never given out.
+        // 20 of 100 bytes were never allocated.
         if live::close(&live, 20) {
             released.fetch_add(1, Ordering::Relaxed);
         }

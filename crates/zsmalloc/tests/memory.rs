@@ -1,11 +1,10 @@
-//! Memory goes back to the system. Alone in its file: it looks at the resident size of the process.
+//! Memory returns to the system. Alone in its file because it reads the process's resident size.
 
 mod common;
 
 use common::Random;
 use zsmalloc::{Config, Handle, Pool};
 
-/// Bytes of the process that are resident.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
@@ -44,7 +43,7 @@ fn what_is_freed_goes_back_and_what_is_counted_is_resident() {
     assert!(grown.abs_diff(counted) < SLACK, "{counted} bytes counted, {grown} resident");
     assert!(pool.stats().waste_bytes() * 100 < pool.stats().payload_bytes);
 
-    // All objects: all but the cache goes back at once, the cache when asked for.
+    // All objects: all but the cache returns at once, the cache on request.
     pool.free_bulk(&rest);
     assert!(pool.bytes() <= 10 << 20, "{} bytes kept", pool.bytes());
     pool.set_cached_bytes_max(1 << 20);
@@ -52,7 +51,7 @@ fn what_is_freed_goes_back_and_what_is_counted_is_resident() {
     assert_eq!(pool.bytes(), 0);
     assert!(resident().abs_diff(before + pool.metadata_bytes()) < SLACK);
 
-    // The bound holds for what is freed from now on.
+    // The bound holds for later frees.
     let handles: Vec<Handle> = (0..20_000).map(|_| pool.malloc(1000, 0).unwrap()).collect();
     pool.free_bulk(&handles);
     assert!(pool.stats().cached_bytes <= 1 << 20);

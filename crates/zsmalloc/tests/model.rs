@@ -8,7 +8,7 @@ use common::{content, Random};
 use proptest::prelude::*;
 use zsmalloc::{AllocError, Config, Handle, Pool, OBJECT_BYTES_MAX, READ_BATCH_MAX};
 
-/// One step. Numbers pick among what is there by remainder.
+/// One step. Numbers select existing objects by remainder.
 #[derive(Debug, Clone)]
 enum Step {
     Malloc { sizes: Vec<u32>, nid: u8 },
@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The model: what each handle holds.
+/// The model: the bytes of each handle.
 struct Model {
     pool: Pool,
     objects: BTreeMap<Handle, Vec<u8>>,
@@ -137,7 +137,7 @@ impl Model {
         }
     }
 
-    /// Everything has its bytes, and nothing is left when all is freed.
+    /// Checks all bytes, frees everything, and checks that nothing is left.
     fn finish(mut self) {
         for (&handle, bytes) in &self.objects {
             assert_eq!(self.pool.read(handle).bytes(), &bytes[..]);

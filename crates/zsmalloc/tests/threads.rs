@@ -1,5 +1,5 @@
-//! Threads that allocate, write, read and free while another compacts without a pause: every object
-//! keeps its bytes. `UZSWAP_TEST_SOAK_SECONDS` makes it longer.
+//! Threads allocate, write, read and free while another compacts without a pause: every object
+//! keeps its bytes. `UZSWAP_TEST_SOAK_SECONDS` sets a longer duration.
 
 mod common;
 
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use common::{content, Random};
 use zsmalloc::{Config, Handle, Pool};
 
-/// Steps of each thread, unless a time is asked for.
+/// Steps of each thread, unless a duration is set.
 const STEPS: usize = 30_000;
 
 struct Soak {
     pool: Pool,
     done: AtomicBool,
-    /// Batches that one thread made and another one frees, as a store's loads do.
+    /// Batches made by one thread and freed by another, as a store's loads do.
     passed_on: Mutex<Vec<Vec<(Handle, u64)>>>,
 }
 
@@ -126,7 +126,7 @@ fn objects_keep_their_bytes_while_everything_moves() {
                 let soak = &soak;
                 scope.spawn(move || soak.work(thread, sizes, until))
             });
-            // The compactor ends also if a worker has panicked.
+            // The compactor ends even if a worker has panicked.
             let ends = workers.map(|worker| worker.join());
             soak.done.store(true, Ordering::Relaxed);
             compactor.join().unwrap();
@@ -143,8 +143,7 @@ fn objects_keep_their_bytes_while_everything_moves() {
     }
 }
 
-/// One thread allocates all the time, another frees what it made: handles must come back to the one
-/// who needs them.
+/// One thread allocates and another frees its objects: the handles must return to the first.
 #[test]
 fn handles_that_travel_one_way_do_not_use_up_the_table() {
     let pool = Pool::new(&Config::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests share: a small random source, and bytes that tell one object from another.
+//! Shared by the tests: a small random source, and bytes that tell one object from another.
 #![allow(dead_code)]
 
 /// xorshift64*: the same sequence on every machine.
@@ -16,12 +16,11 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         ((self.next() >> 32) as usize * end) >> 32
     }
 
-    /// A size as compressed heap pages have them: mostly 300 to 1800 bytes, some tiny, some a page.
+    /// A size typical of compressed heap pages: mostly 300 to 1800 bytes, some tiny, some a page.
     pub fn size(&mut self) -> u32 {
         let size = match self.below(20) {
             0 => 1 + self.below(300),
