@@ -1,8 +1,8 @@
 //! Traces: the pages that a program refers to.
 //!
-//! A recorder keeps so few pages of a program in memory that nearly every change from one page to
-//! another is a fault. It sees the program's string of references, without those to pages among the
-//! last few thousand used; for memories much larger than that, it stands for the whole string.
+//! A recorder keeps so small a part of a program in memory that nearly every change from one page
+//! to another is a fault. The trace omits only references to the last few thousand pages used. For
+//! memories much larger than that, it stands for the whole reference string.
 //!
 //! A reference is three little-endian words, written into the recorder's pipe at once:
 //!
@@ -13,19 +13,19 @@
 /// One entry of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference {
-    /// The process, by the number it has itself.
+    /// The process ID, as the process itself sees it.
     pub process: u32,
-    /// The first page, as a number: its address by 4096.
+    /// The first page's address divided by 4096.
     pub page: u64,
-    /// Pages given back by madvise(), munmap(), or moved away by mremap(); 0 if the page was used.
+    /// Pages discarded by madvise() or munmap(), or moved by mremap(). 0 for a use.
     pub discarded: u64,
 }
 
-/// Bytes of a raw reference; far fewer than a pipe takes in one piece.
+/// Bytes of a raw reference, well below the size that a pipe writes atomically.
 pub const RAW_BYTES: usize = 24;
 
 impl Reference {
-    /// As bytes for the pipe.
+    /// Encodes the reference for the pipe.
     pub fn to_raw(&self) -> [u8; RAW_BYTES] {
         let mut raw = [0; RAW_BYTES];
         let words = [self.page, self.discarded, self.process.into()];
@@ -35,7 +35,7 @@ impl Reference {
         raw
     }
 
-    /// From bytes of the pipe; `None` for bytes that no process writes.
+    /// Decodes bytes from the pipe. Returns `None` for bytes that no process writes.
     pub fn from_raw(raw: &[u8; RAW_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(raw[at..at + 8].try_into().expect("eight of them"));
         Some(Reference { page: word(0), discarded: word(8), process: word(16).try_into().ok()? })

@@ -1,11 +1,11 @@
-//! What is remembered of each page: sixteen bits, thirty-two bytes for a block of sixteen pages.
+//! The history of each page: sixteen bits a page, 32 bytes for a block of sixteen pages.
 //!
 //! ```text
 //! in memory  0 | score, 3 bits | armed | came in at, 11 bits     out  1 | class, 6 bits | went at, 9 bits
 //! ```
 //!
-//! Times are ticks of [`super::Policy`], counted in pages that come. All zero means that
-//! nothing is noted: the page is in memory, or was never there.
+//! Times are ticks of [`super::Policy`]. An all-zero word has no history: the page is in memory, or
+//! was never there.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -18,32 +18,31 @@ const SCORE_SHIFT: u32 = 12;
 const ARMED: u16 = 1 << CAME_BITS;
 const WENT_BITS: u32 = 9;
 
-/// How soon a page used to come back, 0 to 7.
+/// How soon a page returned in the past, 0 to 7.
 pub type Score = u8;
 /// Score and age of a page, 0 to 63.
 pub type Class = u8;
 
-/// A page as it is remembered.
+/// A page's decoded history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Page {
     /// In memory.
     In {
         /// See [`Score`].
         score: Score,
-        /// When it came or was last seen to be used, in ticks, of which 2048 are told apart.
+        /// The tick of its arrival or last seen use, modulo 2048.
         came: u16,
     },
     /// Out.
     Out {
-        /// What it was when it went.
+        /// The page's class when it was evicted.
         class: Class,
-        /// When it went, in ticks, of which 512 are told apart.
+        /// The tick of its eviction, modulo 512.
         went: u16,
     },
 }
 
-/// The history of a block's pages. Words are raced upon without harm: a wrong one makes for a worse
-/// guess.
+/// The history of a block's pages. Data races are harmless: a wrong word only makes a guess worse.
 #[derive(Debug, Default)]
 pub struct History {
     pages: [AtomicU16; BLOCK_PAGES],
@@ -51,7 +50,7 @@ pub struct History {
 const _: () = assert!(std::mem::size_of::<History>() == 32);
 
 impl History {
-    /// What is known of page `index`.
+    /// Returns the history of page `index`.
     pub fn page(&self, index: usize) -> Page {
         let word = self.pages[index].load(Ordering::Relaxed);
         match word & OUT {
@@ -60,25 +59,24 @@ impl History {
         }
     }
 
-    /// Whether nothing has been noted of the page yet. A page that came in at a multiple of 2048
-    /// ticks looks the same, and is noted again.
+    /// Whether the page has no history. A page that arrived at a multiple of 2048 ticks looks the
+    /// same, and is noted again.
     pub(super) fn is_blank(&self, index: usize) -> bool {
         self.pages[index].load(Ordering::Relaxed) == 0
     }
 
-    /// Notes that the page came in at `tick`.
     pub(super) fn set_in(&self, index: usize, score: Score, tick: u64) {
         let word = u16::from(score & 7) << SCORE_SHIFT | tick as u16 & ((1 << CAME_BITS) - 1);
         self.pages[index].store(word, Ordering::Relaxed);
     }
 
-    /// Whether the page is in memory and was armed when it came, or when it was last looked at. It
-    /// may have been used since.
+    /// Whether the page is in memory and was armed on arrival or at the last look. It may have been
+    /// used since.
     pub fn is_armed(&self, index: usize) -> bool {
         self.pages[index].load(Ordering::Relaxed) & (OUT | ARMED) == ARMED
     }
 
-    /// Notes that the page, which is in memory, is armed.
+    /// Notes that a page in memory is armed.
     pub(super) fn set_armed(&self, index: usize) {
         let word = self.pages[index].load(Ordering::Relaxed);
         if word & OUT == 0 {
@@ -86,24 +84,23 @@ impl History {
         }
     }
 
-    /// Notes that the page went out at `tick`.
     pub(super) fn set_out(&self, index: usize, class: Class, tick: u64) {
         let word = OUT | u16::from(class & 63) << WENT_BITS | tick as u16 & ((1 << WENT_BITS) - 1);
         self.pages[index].store(word, Ordering::Relaxed);
     }
 }
 
-/// Ticks since a page came in.
+/// Returns the ticks since a page arrived.
 pub(super) fn age(came: u16, tick: u64) -> u16 {
     (tick as u16).wrapping_sub(came) & ((1 << CAME_BITS) - 1)
 }
 
-/// Ticks since a page went out.
+/// Returns the ticks since a page was evicted.
 pub(super) fn distance(went: u16, tick: u64) -> u16 {
     (tick as u16).wrapping_sub(went) & ((1 << WENT_BITS) - 1)
 }
 
-/// The pages of a mask.
+/// Iterates over the indices of the bits set in a mask.
 pub fn each(mask: u32) -> impl Iterator<Item = usize> {
     let mut rest = mask & 0xffff;
     std::iter::from_fn(move || {

@@ -1,35 +1,36 @@
-//! Leaps of the hand: where all that it meets goes, it would never learn of the rest.
+//! Leaps of the clock's hand. If every page that the hand meets is evicted, the hand never learns
+//! about the rest.
 //!
-//! Of a loop over more than memory holds the oldest pages lie just before the hand, all the time.
-//! What was just brought in lies just behind it, and returns later than anything else: that is
-//! found out only if the hand looks there. Where nothing returns there is nothing to be found, and
-//! each leap costs a look at what is passed.
+//! In a loop over more pages than memory holds, the oldest pages always lie just before the hand.
+//! The pages just brought in lie just behind it and return later than any others, which the policy
+//! learns only if the hand looks there. If no pages return, there is nothing to learn. Each leap
+//! costs a scan of the pages passed.
 
-/// When the hand leaps, and how far.
+/// Decides when the hand leaps, and how far.
 #[derive(Debug, Default)]
 pub struct Leaps {
     /// Pages passed since the start of the round, and in the round before.
     passed: u64,
     memory: u64,
-    /// Pages that went since the last leap.
+    /// Pages evicted since the last leap.
     gone: u64,
-    /// All that had returned by then.
+    /// Total returns at the last leap.
     returned: u64,
-    /// Pages that are yet to be passed without a look.
+    /// Pages still to pass without a look.
     skipped: u64,
     has_skipped: bool,
     seed: u64,
 }
 
-/// Leaps while as many pages go as memory holds.
+/// Leaps in the time in which as many pages are evicted as memory holds.
 const EVERY: u64 = 8;
-/// Of pages that go one in so many returns, or there is no leap.
+/// A leap requires that 1/4 of the evicted pages return.
 const RETURNED_PART: u64 = 4;
-/// Fewer pages are looked at in no time, and go by runs of as many as that.
+/// Smaller memories are scanned quickly, and runs of this length are evicted from them.
 const MEMORY_MIN: u64 = 1024;
 
 impl Leaps {
-    /// The hand comes to a block with so many pages; whether it passes it without a look.
+    /// Moves the hand to a block of `pages` pages. Returns whether it passes without a look.
     pub fn skips(&mut self, pages: u32) -> bool {
         self.passed += u64::from(pages);
         let skips = self.skipped > 0;
@@ -38,7 +39,7 @@ impl Leaps {
         skips
     }
 
-    /// So many pages go; `returned`: all that have returned so far.
+    /// Notes `pages` evictions. `returned` is the total of returns so far.
     pub fn went(&mut self, pages: u32, returned: u64) {
         self.gone += u64::from(pages);
         if self.gone * EVERY > self.memory && self.memory >= MEMORY_MIN {
@@ -47,14 +48,14 @@ impl Leaps {
             if since * RETURNED_PART < gone {
                 return;
             }
-            // As good as any constants: full period, the upper bits are used.
+            // Any full-period constants do, because only the upper bits are used.
             self.seed =
                 self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             self.skipped = (self.seed >> 33) % self.memory;
         }
     }
 
-    /// The hand is at the start again; whether it has looked at all there is.
+    /// Starts a new round. Returns whether the last one looked at every block.
     pub fn round(&mut self) -> bool {
         self.memory = std::mem::take(&mut self.passed);
         !std::mem::take(&mut self.has_skipped)

@@ -1,28 +1,27 @@
-//! The policy of the pager: which pages go is learned from which came back.
+//! The pager's policy: it learns from the pages that return which pages to evict.
 //!
-//! A pager in user space sees a page when it comes in and when it goes, and not while it is used in
-//! memory. What it can measure is how soon pages come back once they are out. So every page belongs
-//! to a *class*, by what is known of it: how soon it came back the last times (its score), and how
-//! long it has been in memory since (its age). For each class is measured at what *rate* its pages
-//! return: returns, by pages that were out times the time they were out. Pages of the classes with
-//! the lowest rates go. What such a class is follows from the program:
+//! A pager in user space sees a page arrive and leave, but not its uses in memory. It can measure
+//! how soon pages return after eviction. So each page has a *class*: its score (how soon it
+//! returned in the past) and its age (how long it has been in memory since). The policy measures
+//! each class's *rate* of return: returns, divided by pages out times the time they were out. It
+//! evicts pages of the classes with the lowest rates:
 //!
-//! * pages that are used once come back at no rate at any age: they go first, and nothing else
-//!   suffers;
-//! * of a loop over more than memory holds, those just used return later than all others: they go,
-//!   and the rest stays;
-//! * a collector's nursery and hot tables return at once when tried, get a score that says so, and
-//!   are left alone;
-//! * when a program's use changes, tried pages of what was hot do not return, and its classes go.
+//! - Pages that are used once return at no rate at any age. They are evicted first, at no cost to
+//!   the others.
+//! - In a loop over more pages than memory holds, the pages just used return last. They are
+//!   evicted, and the others stay.
+//! - Pages of a collector's nursery and of hot tables return at once when tried. Their score keeps
+//!   them in memory.
+//! - When a program's use changes, tried pages of formerly hot classes do not return, and these
+//!   classes are evicted.
 //!
-//! To know the rates of classes that stay, some of their blocks are moved out, too: one in
-//! `TRY_EVERY` that the hand passes. That is the price; it is an *ageing sample* rather than a bit
-//! of every page, which hardware alone could set.
+//! To measure the classes that stay, the policy evicts one block in `TRY_EVERY` that the hand
+//! passes. This *ageing sample* replaces a use bit for every page, which only hardware could set.
 //!
-//! Time is counted in pages that come in, for the first time or again: a *tick* is as many as a
-//! thirty-second of memory holds. Where several processes share a budget, memory is a process's
-//! part of it ([`Policy::set_memory`]): with ticks of the whole budget, all pages of one of thirty
-//! processes had come in the last tick, none could go, and 600 pages were looked at for each that
+//! A *tick* is the arrival, first or repeated, of 1/32 of the pages that memory holds. If several
+//! processes share a budget, memory is a process's part of it ([`Policy::set_memory`]). With ticks
+//! of the whole budget, all pages of one of thirty processes had arrived in the last tick and none
+//! could be evicted: the hand looked at 600 pages for each eviction.
 //! did.
 
 mod history;
@@ -35,76 +34,75 @@ pub use history::{each, Class, History, Page, Score, BLOCK_PAGES};
 pub use leaps::Leaps;
 use rates::Rates;
 
-/// Ticks in which as many pages go as memory holds.
+/// Ticks in which as many pages arrive as memory holds.
 pub const TICKS: u64 = 32;
-/// Classes.
+/// Number of classes.
 pub const CLASSES: usize = 64;
-/// One in so many blocks that the hand passes is tried, regardless of its class.
+/// One in this many blocks that the hand passes is tried, regardless of its class.
 const TRY_EVERY: u64 = 256;
-/// Ticks in which pages came before the policy saw any: a pager begins to register memory when most
-/// of the budget is in use, and what nothing is known of came before that.
+/// Ticks of arrivals before the policy saw any: a pager begins to register memory when most of the
+/// budget is in use.
 const UNSEEN_TICKS: u64 = 8;
-/// Ticks over which pages came that are found before that.
+/// Ticks, before that, over which the arrivals of pages found later are spread.
 const FOUND_TICKS: u64 = 16;
-/// Ticks that a page counts as having been there when the hand first passes it and its arrival was
-/// not seen: it came in a mapping that was not registered yet.
+/// Assumed age, in ticks, of a page whose arrival was not seen: its mapping was not registered yet.
 const UNNOTED_TICKS: u64 = 4;
-/// Score of a page that came ahead of any use.
+/// Score of a page that was read ahead.
 const AHEAD: Score = 7;
 
 /// The state of a policy: counters and rates, no pages.
 pub struct Policy {
-    /// Pages a tick.
+    /// Pages per tick.
     tick_pages: AtomicU64,
-    /// Pages that came.
+    /// Arrivals.
     came: AtomicU64,
     /// Pages that returned because they were needed.
     returned: AtomicU64,
-    /// The same by how many ticks they had been out.
+    /// The same, by ticks out.
     returned_after: [AtomicU64; TICKS as usize],
-    /// Ticks until then.
     tick: AtomicU64,
-    /// Pages that will have come when the present tick ends.
+    /// Value of `came` at which the present tick ends.
     tick_ends: AtomicU64,
-    /// Classes whose pages go now, a bit each, and these with those whose pages go along.
+    /// Bit sets of the classes evicted now, and of these with their company.
     going: AtomicU64,
     along: AtomicU64,
     rates: Rates,
 }
 
-/// What the policy says of a block's pages.
+/// The policy's choice among a block's pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Those that go.
+    /// Pages to evict.
     pub going: u32,
-    /// Of these, go only to learn whether they return.
+    /// Pages of `going` that are evicted only to learn whether they return.
     pub tried: u32,
 }
 
-/// What the policy says of a block's pages where the kernel tells which are used.
+/// The policy's choice if the kernel reports which pages are used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tracked {
-    /// Those that go.
+    /// Pages to evict.
     pub going: u32,
-    /// Of these, go only to learn whether they return.
+    /// Pages of `going` that are evicted only to learn whether they return.
     pub tried: u32,
-    /// Those that are to be armed: they go the next time unless they are used until then.
+    /// Pages to arm. They are evicted at the next look unless they are used until then.
     pub arm: u32,
-    /// Those that were used since they were armed.
+    /// Pages used since they were armed.
     pub used: u32,
 }
 
 /// Pages that came back because they were needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Returned {
-    /// How many.
+    /// Their number.
     pub pages: u64,
-    /// Sum of their distances: pages that came in between a page's going and its return.
+    /// Sum of their distances. A distance is the number of arrivals between a page's eviction and
+    /// return.
     pub distance_pages: u64,
 }
 
 impl Policy {
-    /// For a memory of about so many pages.
+    /// Creates the policy of a memory of about `pages` pages.
     pub fn new(pages: u64) -> Self {
         let tick_pages = tick_of(pages);
         let rates = Rates::new();
@@ -123,8 +121,8 @@ impl Policy {
         }
     }
 
-    /// Memory is about so many pages from now on. Changes of less than a quarter are ignored: what
-    /// is known of the past was counted in the ticks of then.
+    /// Sets the size of memory. Ignores changes of less than a quarter, because the past was
+    /// counted in the old ticks.
     pub fn set_memory(&self, pages: u64) {
         let (old, new) = (self.tick_pages.load(Ordering::Relaxed), tick_of(pages));
         if new.abs_diff(old) * 4 > old {
@@ -133,24 +131,23 @@ impl Policy {
         }
     }
 
-    /// Pages were touched for the first time.
+    /// Notes pages touched for the first time.
     pub fn touched(&self, history: &History, mask: u32) {
         let tick = self.pass(mask);
         each(mask).for_each(|index| history.set_in(index, 0, tick));
     }
 
-    /// Pages of `mask` were found in memory that came while the policy saw none, in the order in
-    /// which this is called: `nth` pages of about `of` came before them.
+    /// Notes pages of `mask` found in memory that arrived before the policy saw any. The order of
+    /// calls is the assumed order of arrival: `nth` pages of about `of` came earlier.
     pub fn found(&self, history: &History, mask: u32, nth: u64, of: u64) {
         let before = FOUND_TICKS - (nth * FOUND_TICKS / of.max(1)).min(FOUND_TICKS - 1);
         let came = 0u64.wrapping_sub(before);
         each(mask).filter(|index| history.is_blank(*index)).for_each(|index| history.set_in(index, 0, came));
     }
 
-    /// Pages that were out came back: those of `mask`, of which `needed` were asked for and the
-    /// others came with them. In a long run the one that is asked for is the one that happens to be
-    /// first: it is remembered as the others are, or each run would leave one page behind where it
-    /// stood when all others go.
+    /// Notes the return of the pages of `mask`, of which `needed` caused faults and the others came
+    /// along. In a long run the needed page is merely the first. It gets the score of the others,
+    /// because otherwise each run would leave one page behind when all others are evicted.
     pub fn returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) -> Returned {
         let mut sum = Returned::default();
         let tick = self.pass(mask);
@@ -180,17 +177,17 @@ impl Policy {
         sum
     }
 
-    /// Pages that have returned because they were needed, all in all.
+    /// Returns the number of pages that have returned because they were needed.
     pub fn all_returned(&self) -> u64 {
         self.returned.load(Ordering::Relaxed)
     }
 
-    /// The same of those that were out for so many ticks, for less than a memory's worth.
+    /// Returns the same by ticks out, for less than a memory's worth of ticks.
     pub fn returned_after(&self) -> [u64; TICKS as usize] {
         std::array::from_fn(|ticks| self.returned_after[ticks].load(Ordering::Relaxed))
     }
 
-    /// Pages went out.
+    /// Notes evictions.
     pub fn evicted(&self, history: &History, mask: u32) {
         let tick = self.tick.load(Ordering::Relaxed);
         for index in each(mask) {
@@ -200,13 +197,13 @@ impl Policy {
         }
     }
 
-    /// Time passes as pages come; returns the present tick.
+    /// Advances time by the arrivals of `mask`. Returns the tick before that.
     fn pass(&self, mask: u32) -> u64 {
         let count = u64::from(mask.count_ones());
         let came = self.came.fetch_add(count, Ordering::Relaxed) + count;
         let (tick, ends) = (self.tick.load(Ordering::Relaxed), self.tick_ends.load(Ordering::Relaxed));
         let next = ends + self.tick_pages.load(Ordering::Relaxed);
-        // The first of the threads that come by at the end of a tick.
+        // Only the first thread to reach the end of a tick ends it.
         if came >= ends
             && self.tick_ends.compare_exchange(ends, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
@@ -217,7 +214,7 @@ impl Policy {
         tick
     }
 
-    /// The hand has been round and nothing went: what goes now is decided by what it saw.
+    /// Chooses the classes again, from what the hand saw: it finished a round without an eviction.
     pub fn decide_anew(&self) {
         self.rates.note_seen();
         self.choose_classes();
@@ -229,8 +226,8 @@ impl Policy {
         self.along.store(going.along, Ordering::Relaxed);
     }
 
-    /// The pages of a block that go, of those in `present`. `chance` is any number that differs
-    /// from look to look. Pages whose arrival nothing has noted are noted here.
+    /// Chooses the pages of `present` to evict. `chance` is any number that differs from look to
+    /// look. Also notes pages without a history.
     pub fn choose(&self, history: &History, present: u32, chance: u64) -> Choice {
         let tick = self.tick.load(Ordering::Relaxed);
         let going = self.going.load(Ordering::Relaxed);
@@ -261,9 +258,9 @@ impl Policy {
 }
 
 impl Policy {
-    /// As [`Policy::choose`], where the kernel tells which pages are `armed`: not used since they
-    /// were armed. A page that would go is armed first, and goes if it is found armed. To look at a
-    /// page that is in use so costs an eighth of evicting it.
+    /// As [`Policy::choose`], if the kernel reports which pages are `armed`: not used since they
+    /// were armed. A page to evict is armed first, and evicted if it is still armed at the next
+    /// look. Looking at a page in use this way costs an eighth of evicting it.
     pub fn choose_tracked(&self, history: &History, present: u32, armed: u32, chance: u64) -> Tracked {
         let tick = self.tick.load(Ordering::Relaxed);
         let mut tracked = Tracked::default();
@@ -283,7 +280,7 @@ impl Policy {
         tracked
     }
 
-    /// Pages of classes that go, or go along.
+    /// Returns the pages of classes that are evicted first or as company.
     fn nearly(&self, history: &History, present: u32) -> u32 {
         let tick = self.tick.load(Ordering::Relaxed);
         let along = self.along.load(Ordering::Relaxed);
@@ -294,26 +291,25 @@ impl Policy {
         each(present).filter(is_near).fold(0, |mask, index| mask | 1 << index)
     }
 
-    /// Notes pages that came armed: by moves, and not because they were needed.
+    /// Notes pages that arrived armed: they were moved in without being needed.
     pub fn came_armed(&self, history: &History, mask: u32) {
         each(mask).for_each(|index| history.set_armed(index));
     }
 }
 
-/// Pages a tick, of a memory of so many.
+/// Returns the pages per tick for a memory of `pages` pages.
 fn tick_of(pages: u64) -> u64 {
     (pages / TICKS).max(1)
 }
 
-/// Ages that are told apart.
+/// Number of distinct ages.
 const AGES: u8 = 8;
 
-/// Whether a page came so lately that it was hardly used.
+/// Whether a page arrived so recently that it was hardly used.
 fn is_new(page: Page, tick: u64) -> bool {
     matches!(page, Page::In { came, .. } if history::age(came, tick) == 0)
 }
 
-/// The class of a page in memory.
 fn class_of(page: Page, tick: u64) -> Class {
     match page {
         Page::In { score, came } => {
@@ -329,12 +325,12 @@ fn class_of(page: Page, tick: u64) -> Class {
             };
             score * AGES + age
         }
-        // It came back unseen.
+        // The page returned unseen.
         Page::Out { class, .. } => class,
     }
 }
 
-/// The score of a page of score `old` that returned after so many ticks.
+/// Returns the score of a page of score `old` that returned after `ticks` ticks.
 fn score_of(old: Score, ticks: u16) -> Score {
     let new = match ticks {
         0..2 => 1,
@@ -346,14 +342,15 @@ fn score_of(old: Score, ticks: u16) -> Score {
     };
     match old {
         0 | AHEAD => new,
-        // Halfway, and all the way sooner or later.
+        // Halfway, so that repeated returns reach it.
         old if old < new => old + (new - old).div_ceil(2),
         old => old - (old - new).div_ceil(2),
     }
 }
 
-/// The score of a page of score `old` that was used at some time in so many ticks: as if it had
-/// returned after half of them. It comes no later for that: it may have been used often.
+/// Returns the score of a page of score `old` that was used within the last `ticks` ticks, as if it
+/// had returned after half of them. The score never rises, because the page may have been used
+/// often.
 fn score_in_use(old: Score, ticks: u16) -> Score {
     let new = score_of(old, ticks / 2);
     match old {
@@ -398,12 +395,12 @@ mod tests {
         assert!((6..16).all(|index| age(index) == age(6)));
     }
 
-    /// They counted as the oldest of all, and what a program had just filled went first.
+    /// Once they counted as the oldest of all, and pages that a program had just filled went first.
     #[test]
     fn pages_that_come_unseen_are_not_old() {
         let policy = Policy::new(1024);
         let history = History::default();
-        // Three memories later.
+        // Three memories' worth of arrivals later.
         (0..3 * TICKS).for_each(|_| _ = policy.pass(0xffff) + policy.pass(0xffff));
         let tick = policy.tick.load(Ordering::Relaxed);
         assert_eq!(tick, UNSEEN_TICKS + 3 * TICKS);
@@ -431,8 +428,8 @@ mod tests {
         assert_ne!(first, other);
     }
 
-    /// A process whose part of the budget is a thirtieth: until nearly all of its pages had been
-    /// exchanged they were all new, and none could be evicted.
+    /// A process whose part of the budget is a thirtieth: all its pages were new, and none could be
+    /// evicted, until nearly all of them had been exchanged.
     #[test]
     fn in_a_smaller_memory_pages_are_old_sooner() {
         let policy = Policy::new(32 * TICKS * 30);
@@ -441,7 +438,7 @@ mod tests {
         policy.touched(&others, 0xffff);
         policy.set_memory(32 * TICKS);
         let mut ticks = policy.tick.load(Ordering::Relaxed);
-        // Ticks of 32 pages, two blocks.
+        // Ticks of 32 pages, which are two blocks.
         for _ in 0..8 {
             policy.touched(&others, 0xffff);
             policy.touched(&others, 0xffff);
@@ -452,7 +449,7 @@ mod tests {
         assert!(!is_old());
         (0..2).for_each(|_| policy.touched(&others, 0xffff));
         assert!(is_old());
-        // Hardly another memory.
+        // Too small a change to count.
         policy.set_memory(38 * TICKS);
         assert_eq!(policy.tick_pages.load(Ordering::Relaxed), 32);
         policy.set_memory(u64::MAX);
@@ -467,7 +464,7 @@ mod tests {
         policy.touched(&history, 0xffff);
         policy.evicted(&history, 0xffff);
         pass_ticks(3);
-        // Of eight pages two were asked for.
+        // Two of eight pages were needed.
         policy.returned(&history, 0x00ff, 0x0003, false);
         assert_eq!((policy.all_returned(), policy.returned_after()[3]), (2, 2));
         pass_ticks(TICKS);
@@ -480,7 +477,7 @@ mod tests {
     fn what_hardly_returns_sooner_goes_along_with_its_neighbours() {
         let policy = Policy::new(1 << 20);
         let history = History::default();
-        // Never seen to come back; all that goes at first has been there for three quarters of a
+        // Blank pages never returned. The pages evicted at first have been there for 3/4 of a
         // memory.
         assert_eq!(policy.choose(&history, 0xffff, 1).going, 0);
         let tick_pages = policy.tick_pages.load(Ordering::Relaxed);
@@ -492,8 +489,8 @@ mod tests {
         }
         policy.rates.note_seen();
         let going = policy.rates.choose(tick_pages);
-        // Assumed: 0.8 for the oldest, 0.9 to 1.2 for those a little younger, 3 and more for what
-        // came lately.
+        // Assumed rates: 0.8 for the oldest, 0.9 to 1.2 for slightly younger pages, 3 and more for
+        // recent arrivals.
         assert_eq!((going.first >> 7 & 1, going.first & 0x7f), (1, 0));
         assert_eq!(going.along & 0xff, 0b1110_0000);
     }
@@ -519,8 +516,8 @@ mod tests {
         policy.choose(&mixed, 0xffff, chance);
         policy.choose(&young, 0xffff, chance);
         policy.decide_anew();
-        // Ages of 76 ticks: go first; of 28: return hardly sooner; of 20: sooner than that; of
-        // none: are left alone.
+        // Pages of age 76 go first, those of age 28 return hardly sooner, those of age 20 sooner,
+        // and new ones are kept.
         assert_eq!(policy.choose(&mixed, 0xffff, chance), Choice { going: 0x00ff, tried: 0 });
         assert_eq!(policy.choose(&mixed, 0xfff0, chance).going, 0, "nothing that it could go along with");
         assert_eq!(policy.choose(&young, 0xffff, chance).going, 0, "as before");

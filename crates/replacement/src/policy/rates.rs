@@ -1,52 +1,50 @@
-//! How soon pages of each class return when they are out, and which classes go for that.
+//! How soon evicted pages of each class return, and which classes that makes the pager evict.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Class, AGES, CLASSES, TICKS};
 
-/// What is kept of returns and of time out, from tick to tick: half of it after two thirds of a
+/// Share of returns and of time out that is kept from tick to tick. It halves them after 2/3 of a
 /// memory's worth of arrivals.
 const KEPT: f32 = 1.0 - 1.0 / 32.0;
-/// Pages that have been out for long leave the account, as if they had gone for good.
+/// Share of the pages out that is kept: pages out for long leave the account, as if they never
+/// return.
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
-/// Of the pages that the hand passes so many go, at least.
+/// The classes evicted hold at least this share of the pages that the hand passes.
 const GOING: f32 = 1.0 / 24.0;
-/// What lies beside pages that go and returns at most so many times as soon goes along: to fetch
-/// one page more out of a block that is dealt with costs a fraction of a block of its own.
+/// Pages beside an evicted page go along if their rate is at most this multiple: one page more out
+/// of a block costs a fraction of another block.
 const COMPANY: f32 = 2.0;
-/// Page ticks for which what is assumed of a class counts.
+/// Weight, in page ticks, of a class's assumed rate.
 const ASSUMED: f32 = 64.0;
-/// What goes before the hand has passed anything: pages that were never seen to come back, and have
-/// been there for long.
+/// Classes evicted before the hand has passed anything: never seen to return, and old.
 const FIRST: u64 = 0b1110_0000;
 
-/// Classes whose pages go, a bit each.
+/// Bit sets of the classes whose pages are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Going {
-    /// Wherever they are met.
+    /// Classes evicted in every block.
     pub first: u64,
-    /// These, and those that go along with them.
+    /// These, and the classes that go along with them.
     pub along: u64,
 }
 
-/// One class.
 #[derive(Default)]
 struct Account {
-    /// Pages out now, and fractions, as f32.
+    /// Pages out now as f32, with fractions.
     out: AtomicU32,
-    /// Pages that went and returned since the last tick.
+    /// Evictions minus returns since the last tick.
     went: AtomicI64,
-    /// Pages that returned because they were needed since the last tick.
+    /// Needed returns since the last tick.
     returned: AtomicU64,
     /// Present pages that the hand passed since the last tick.
     seen: AtomicU64,
-    /// Aged sums, as f32: returns, page ticks out, present pages seen.
+    /// Decayed sums, as f32: returns, page ticks out, present pages seen.
     returns: AtomicU32,
     exposure: AtomicU32,
     present: AtomicU32,
 }
 
-/// All classes.
 pub(super) struct Rates {
     accounts: [Account; CLASSES],
 }
@@ -59,8 +57,7 @@ fn set(cell: &AtomicU32, value: f32) {
     cell.store(value.to_bits(), Ordering::Relaxed);
 }
 
-/// Returns a tick and page that are assumed of a class before anything is known: what came lately
-/// is in use.
+/// Returns the assumed rate, in returns per tick and page: recent arrivals are in use.
 fn assumed(class: Class) -> f32 {
     const BY_SCORE: [f32; 8] = [0.6, 8.0, 4.0, 2.0, 1.2, 0.5, 0.2, 0.8];
     const BY_AGE: [f32; 8] = [1.4, 1.3, 1.2, 1.1, 1.0, 0.95, 0.9, 0.8];
@@ -88,7 +85,7 @@ impl Rates {
         self.accounts[usize::from(class)].seen.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A tick has passed.
+    /// Ends a tick.
     pub fn age(&self) {
         for account in &self.accounts {
             let went = account.went.swap(0, Ordering::Relaxed) as f32;
@@ -101,7 +98,7 @@ impl Rates {
         self.note_seen();
     }
 
-    /// What the hand has passed since it was noted last counts for more than what it passed before.
+    /// Notes the pages that the hand passed. Recent ones weigh more.
     pub fn note_seen(&self) {
         for account in &self.accounts {
             let seen = account.seen.swap(0, Ordering::Relaxed) as f32;
@@ -111,14 +108,14 @@ impl Rates {
 
     fn rate(&self, class: Class, tick_pages: u64) -> f32 {
         let account = &self.accounts[usize::from(class)];
-        // Most pages were never seen to come back: what is assumed of them counts for as much more
-        // as pages come in a tick.
+        // Most pages have never returned: their assumed rate weighs more, by the pages that arrive
+        // in a tick.
         let weight = if class / AGES == 0 { ASSUMED + tick_pages as f32 } else { ASSUMED };
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
-    /// The classes that go: those with the lowest rates, until they are enough of what there is.
-    /// `tick_pages` come in a tick.
+    /// Returns the classes with the lowest rates that together hold enough of the pages.
+    /// `tick_pages` pages arrive in a tick.
     pub fn choose(&self, tick_pages: u64) -> Going {
         let mut order: [(f32, Class); CLASSES] =
             std::array::from_fn(|class| (self.rate(class as Class, tick_pages), class as Class));
