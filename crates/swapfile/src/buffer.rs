@@ -1,4 +1,4 @@
-//! Memory for transfers: aligned as disks want it, taken from the global allocator, used again.
+//! Transfer buffers: aligned as disks require, from the global allocator, reused.
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::ops::{Deref, DerefMut};
@@ -8,22 +8,22 @@ use std::sync::Mutex;
 use crate::place::BLOCK_BYTES;
 use crate::sync::lock;
 
-/// Bytes that begin at a multiple of 4096.
+/// Bytes whose address is a multiple of 4096.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory belongs to the buffer alone.
+// SAFETY: the buffer owns its memory.
 unsafe impl Send for Buffer {}
-// SAFETY: shared, it is only read.
+// SAFETY: shared references only read.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A buffer of zeroes, of a multiple of 4096 bytes.
+    /// A buffer of zeroes.
     ///
     /// # Panics
-    /// When the length is none or no multiple.
+    /// If the length is 0 or not a multiple of 4096.
     pub fn new(len: usize) -> Self {
         let layout = Buffer::layout(len);
         // SAFETY: the layout's size is not zero.
@@ -42,7 +42,7 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes were allocated, zeroed, and belong to this buffer.
+        // SAFETY: `len` bytes were allocated and zeroed, and this buffer owns them.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -61,12 +61,11 @@ impl Drop for Buffer {
     }
 }
 
-/// Sizes that are kept, and how many of each: most reads are of a block or of a leaf's objects; a
-/// pack is the largest, and as many are in flight and being filled. A new buffer of that size costs
-/// as much as writing it: its memory comes page by page from the system.
+/// Sizes that are kept, and how many of each. Most reads take a block or a leaf's objects; a pack
+/// is the largest, and this many are in flight and being filled. A new buffer of that size costs as
+/// much as writing it: its memory comes page by page from the system.
 const KEPT: [(usize, usize); 3] = [(16 << 10, 16), (80 << 10, 8), (256 << 10, 10)];
 
-/// Buffers at hand.
 #[derive(Default)]
 pub(crate) struct Buffers {
     kept: [Mutex<Vec<Buffer>>; KEPT.len()],
@@ -81,7 +80,7 @@ impl Buffers {
         }
     }
 
-    /// Keeps a buffer for later, or not.
+    /// Keeps a buffer for later if there is room.
     pub(crate) fn give(&self, buffer: Buffer) {
         let Some(class) = KEPT.iter().position(|(size, _)| buffer.len() == *size) else { return };
         let mut kept = lock(&self.kept[class]);
@@ -90,14 +89,14 @@ impl Buffers {
         }
     }
 
-    /// Makes as many as are kept.
+    /// Allocates as many buffers as are kept.
     pub(crate) fn fill(&self) {
         for (kept, (size, count)) in self.kept.iter().zip(KEPT) {
             let mut kept = lock(kept);
             let missing = count.saturating_sub(kept.len());
             kept.reserve_exact(missing);
             for _ in 0..missing {
-                // Written, so that its pages are there.
+                // Written, so that its pages are resident.
                 let mut buffer = Buffer::new(size);
                 buffer.iter_mut().step_by(BLOCK_BYTES).for_each(|byte| *byte = 1);
                 std::hint::black_box(&buffer[..]);
@@ -106,12 +105,12 @@ impl Buffers {
         }
     }
 
-    /// Bytes at hand at most.
+    /// Most bytes of kept buffers.
     pub(crate) fn bytes_max() -> usize {
         KEPT.iter().map(|(size, count)| size * count).sum()
     }
 
-    /// Bytes at hand.
+    /// Bytes of kept buffers.
     pub(crate) fn bytes(&self) -> usize {
         self.kept.iter().zip(KEPT).map(|(kept, (size, _))| lock(kept).len() * size).sum()
     }

@@ -1,5 +1,4 @@
-//! Cleaning: what lives on of segments that are mostly dead moves together, and the segments are
-//! free.
+//! Cleaning: moves the live objects of mostly dead segments together, which frees the segments.
 
 use std::time::Instant;
 
@@ -9,39 +8,38 @@ use crate::segments::Candidate;
 use crate::writer::{Age, Writer};
 use crate::{Pack, Place, Record, SwapFile, WriteError};
 
-/// A segment that is live to more than this is left alone: moving it frees little.
+/// Segments with a larger live share are skipped: moving their objects frees little.
 const LIVE_PERCENT_MAX: u64 = 75;
-/// What other processes hold too is only left by this process when little of its own is there.
+/// A segment that other processes hold too is cleaned only if little of it is this process's.
 const SHARED_PERCENT_MAX: u64 = 25;
 
-/// Who knows which objects are needed, and where.
+/// Knows which objects are needed, and where.
 pub trait Owner {
     /// Whether the object at this place is needed.
     fn holds(&self, record: &Record, place: Place) -> bool;
 
-    /// The object is at `to` as well, from now on instead of `from`; the answer is whether it is
-    /// still needed. If it is, `from` is used no more and freed by the caller, else `to`. May wait
-    /// for readers of the object.
+    /// Notes that the object is at `to` as well, which replaces `from`. Returns whether it is still
+    /// needed: if it is, the caller frees `from`, which is no longer used; otherwise the caller
+    /// frees `to`. May wait for readers of the object.
     fn moved(&self, record: &Record, from: Place, to: Place) -> bool;
 }
 
-/// What cleaning did.
+/// Result of cleaning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CleanReport {
     /// Segments cleaned.
     pub segments: u64,
     /// Objects moved.
     pub objects: u64,
-    /// Bytes of segments that came free by it.
+    /// Bytes of segments that cleaning freed.
     pub bytes_freed: u64,
-    /// Segments that could not be read, or only in part.
+    /// Segments that could not be read, or only partly.
     pub unreadable: u64,
 }
 
 impl SwapFile {
-    /// Whether so much is dead that cleaning pays: a third of what this process has in use, or
-    /// anything to speak of when the file is nearly full. What other processes have there is theirs
-    /// to clean.
+    /// Whether enough is dead for cleaning to pay: a third of this process's segments, or any
+    /// notable amount if the file is nearly full. Each process cleans only its own objects.
     pub fn wants_cleaning(&self) -> bool {
         let used = self.space().held_count(self.row()) * SEGMENT_BYTES as u64;
         let dead = used.saturating_sub(self.counts.live_bytes.get());
@@ -50,8 +48,8 @@ impl SwapFile {
         dead > spare && dead * if is_nearly_full { 8 } else { 3 } > used
     }
 
-    /// The segment whose cleaning pays most: the room it gives for what has to be moved, and the
-    /// longer nothing changed there, the better, since what lives then lives on.
+    /// The segment with the best score: much room for few moved bytes. Long unchanged segments
+    /// score higher, since their live objects will probably stay live.
     fn best_candidate(&self, tried: &[usize]) -> Option<Candidate> {
         let held = self.space().held(self.row()).filter_map(|number| self.segments.candidate(number));
         let pays = |candidate: &Candidate| {
@@ -70,7 +68,7 @@ fn live_percent(candidate: &Candidate) -> u64 {
     u64::from(candidate.live_grains) * GRAIN_BYTES as u64 * 100 / SEGMENT_BYTES as u64
 }
 
-/// Objects of a pack under way, with the places they come from.
+/// Objects of an unfinished pack, with their old places.
 #[derive(Default)]
 struct Moving {
     pack: Option<Pack>,
@@ -78,13 +76,13 @@ struct Moving {
 }
 
 impl Writer {
-    /// Cleans up to `segments_max` segments; fewer when no other is worth it.
+    /// Cleans up to `segments_max` segments; fewer if no other is worth it.
     ///
     /// # Errors
-    /// [`WriteError`], when what lives on cannot be written; it stays where it is.
+    /// [`WriteError`] if the live objects cannot be written; they stay in place.
     ///
     /// # Panics
-    /// When packs are in flight.
+    /// If packs are in flight.
     pub fn clean(&mut self, owner: &dyn Owner, segments_max: u64) -> Result<CleanReport, WriteError> {
         assert!(self.in_flight() == 0);
         let began = Instant::now();
@@ -136,8 +134,8 @@ impl Writer {
         })
     }
 
-    /// Puts all that lives in a segment, which was read into `buffer`, under way; ends with the
-    /// first block that cannot be.
+    /// Packs all live objects of a segment, which was read into `buffer`, up to the first block
+    /// that fails.
     fn move_live(
         &mut self,
         owner: &dyn Owner,
@@ -153,12 +151,12 @@ impl Writer {
             let segment = candidate.number as u32;
             let Some((start, records)) = last_directory(segment, generation, &mut buffer[..end], &file.seal)
             else {
-                // A pack that could not be written, or damage: what lies before it can still be
-                // found by who holds it.
+                // A pack that could not be written, or damage. The holders of objects before it
+                // still find them.
                 file.counts.reads_failed.add(1);
                 break;
             };
-            // Those of one block of pages lie side by side in the directory, and will again.
+            // Objects of one block of pages are adjacent in the directory, and stay so.
             for together in records.chunk_by(|(a, _), (b, _)| (a.group, a.key >> 4) == (b.group, b.key >> 4))
             {
                 for together in together.chunks(crate::TOGETHER_MAX) {
@@ -190,7 +188,7 @@ impl Writer {
             // Without encryption a directory may be forged, and name bytes beyond the segment.
             let sealed = buffer.get_mut(start..start + place.len() + file.seal.tail_bytes());
             if !sealed.is_some_and(|sealed| file.seal.unseal(file.nonce_of(*place), b"", sealed)) {
-                // It stays, and its reader will be told.
+                // The object stays, and its reader gets the error.
                 file.counts.reads_failed.add(1);
                 continue;
             }
@@ -217,7 +215,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is under way and has its owner take it from there.
+    /// Writes the pack and tells the owner the new places.
     fn flush(
         &mut self,
         owner: &dyn Owner,

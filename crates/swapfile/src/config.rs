@@ -1,22 +1,22 @@
-//! What a swap file is opened with, and what its calls answer when they refuse.
+//! The configuration of a swap file, and its errors.
 
 use std::io;
 use std::path::PathBuf;
 
-/// How a swap file is opened.
+/// Configuration of a swap file.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where it lies.
+    /// Directory of the file.
     pub directory: PathBuf,
-    /// What it may take of the disk at most; rounded down to segments of 1 MiB.
+    /// Most bytes of disk; rounded down to segments of 1 MiB.
     pub size_bytes: u64,
-    /// Leave out encryption: for disks that are encrypted below. Checksums stay.
+    /// Leave out encryption, for disks that are encrypted below. Checksums stay.
     pub plain: bool,
-    /// Go past the page cache where the file system can.
+    /// Bypass the page cache where the file system can.
     pub direct: bool,
-    /// Threads that move its bytes beside its callers'.
+    /// Threads for transfers, beside the callers'.
     pub threads: usize,
-    /// Percent of the disk that stay free.
+    /// Percent of the disk that stays free.
     pub keep_free_percent: u8,
 }
 
@@ -36,7 +36,7 @@ impl Default for Config {
 /// A swap file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory is memory itself.
+    /// The directory is in memory.
     #[error("{} lies in memory ({kind}): pages written there would take as much of it as they leave; name a directory on a disk", directory.display())]
     InMemory {
         /// The directory.
@@ -44,56 +44,56 @@ pub enum OpenError {
         /// Its file system.
         kind: &'static str,
     },
-    /// No file can be had there.
+    /// The file cannot be created.
     #[error("no swap file in {}: {error}", directory.display())]
     Open {
         /// The directory.
         directory: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// Its threads cannot be started.
+    /// The engine's threads cannot be started.
     #[error("the swap file's threads cannot be started: {0}")]
     Threads(io::Error),
-    /// A size of less than one segment, or more than there may be.
+    /// The size is less than one segment or above the maximum.
     #[error("a swap file of {bytes} bytes: it can be 1 MiB to 2 TiB")]
     Size {
-        /// What was asked for.
+        /// The requested size.
         bytes: u64,
     },
-    /// As many processes use the file as the shared table has rows.
+    /// All rows of the shared table are taken by processes.
     #[error("no row is free in the table of segments")]
     NoRow,
-    /// No shared memory for the table of segments.
+    /// The shared memory for the table of segments cannot be created.
     #[error("no memory for the table of segments: {0}")]
     Table(io::Error),
 }
 
-/// Why objects were not written. They are where they were.
+/// Why objects were not written. They stay in their old places.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The file is as large as it may be, or the disk has no room but what must stay free.
+    /// The file has its maximum size, or the disk has only the room that must stay free.
     #[error("the swap file is full, or its disk")]
     NoSpace,
     /// Writing failed, in several places.
     #[error("writing to the swap file failed at byte {offset}")]
     Io {
-        /// Where it failed last.
+        /// Offset of the last failure.
         offset: u64,
-        /// How.
+        /// The cause.
         #[source]
         error: io::Error,
     },
 }
 
-/// What is wrong with an object that was to be read.
+/// Why an object could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadFault {
-    /// The disk answered with this error number.
+    /// The disk failed with this error number.
     Io(i32),
-    /// The file ends before it.
+    /// The file ends before the object.
     Short,
-    /// There are other bytes than were written.
+    /// The bytes differ from those written.
     Damaged,
 }
 
@@ -107,14 +107,14 @@ impl std::fmt::Display for ReadFault {
     }
 }
 
-/// Objects could not be read. Nothing that is not what was written is ever handed out.
+/// Objects could not be read. Reads never return bytes that differ from those written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("object {index} of the request, at byte {offset} of the swap file: {fault}")]
 pub struct ReadError {
-    /// Which object, counted from the request's first.
+    /// Index of the object in the request.
     pub index: usize,
-    /// Where it lies in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// What is wrong.
+    /// The fault.
     pub fault: ReadFault,
 }

@@ -1,35 +1,35 @@
-//! What a swap file did, and what is in it.
+//! Counters of a swap file, and its current content.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets of latencies: `n` has those below 2^n microseconds, and the last one all above.
+/// Buckets of latencies: bucket `n` counts those below 2^n microseconds, the last one all above.
 pub const LATENCY_BUCKETS: usize = 24;
 
-/// What happened so far, and what is in the file now.
+/// Events so far, and the current content of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes of objects handed over for writing, as they were compressed.
+    /// Compressed bytes of objects submitted for writing.
     pub object_bytes: u64,
-    /// Bytes written to the file, all told.
+    /// Bytes written to the file.
     pub bytes_written: u64,
-    /// Of these, bytes written by cleaning.
+    /// Bytes written by cleaning, part of `bytes_written`.
     pub bytes_cleaned: u64,
-    /// Bytes read from the file, all told.
+    /// Bytes read from the file.
     pub bytes_read: u64,
-    /// Writes, each of a pack.
+    /// Writes, one per pack.
     pub writes: u64,
-    /// Reads for loads: one or more a request.
+    /// Reads for loads: one or more per request.
     pub reads: u64,
     /// Requests to read objects.
     pub loads: u64,
-    /// Objects read for them.
+    /// Objects read for loads.
     pub objects_read: u64,
-    /// Nanoseconds all loads took together, from request to objects.
+    /// Total nanoseconds of loads, from request to objects.
     pub load_ns: u64,
-    /// Nanoseconds all writes took together, from being handed over to being done.
+    /// Total nanoseconds of writes, from submission to completion.
     pub write_ns: u64,
-    /// Loads by how long they took.
+    /// Loads by latency.
     pub load_latency: [u64; LATENCY_BUCKETS],
     /// Segments cleaned.
     pub segments_cleaned: u64,
@@ -37,33 +37,33 @@ pub struct Counters {
     pub objects_moved: u64,
     /// Nanoseconds spent cleaning.
     pub clean_ns: u64,
-    /// Writes that failed and were tried elsewhere.
+    /// Writes that failed and were retried elsewhere.
     pub writes_retried: u64,
-    /// Writes that were given up.
+    /// Writes that failed for good.
     pub writes_failed: u64,
     /// Writes that found no room.
     pub no_space: u64,
-    /// Segments not used again because writing there failed.
+    /// Segments out of use because writing there failed.
     pub segments_retired: u64,
-    /// Reads that failed, or found something else than was written.
+    /// Reads that failed, or found damaged bytes.
     pub reads_failed: u64,
     /// Bytes of live objects, with their seals.
     pub live_bytes: u64,
-    /// Bytes of all segments in use by all processes: live, dead, and not written yet.
+    /// Bytes of all segments in use by all processes: live, dead, and unwritten.
     pub used_bytes: u64,
-    /// Bytes of free segments whose blocks are not given back yet.
+    /// Bytes of free segments that still have their blocks.
     pub kept_bytes: u64,
     /// Bytes of memory: tables and buffers.
     pub memory_bytes: u64,
 }
 
 impl Counters {
-    /// Bytes written for each byte of objects handed over, in thousandths.
+    /// Bytes written for each submitted byte of objects, in thousandths.
     pub fn write_amplification_milli(&self) -> u64 {
         self.bytes_written.saturating_mul(1000).checked_div(self.object_bytes).unwrap_or(0)
     }
 
-    /// The time within which `percent` of all loads were done, to a factor of two.
+    /// The time within which `percent` of all loads completed, to a factor of two.
     pub fn load_latency_us(&self, percent: u64) -> u64 {
         let all: u64 = self.load_latency.iter().sum();
         let mut seen = 0;
@@ -77,7 +77,6 @@ impl Counters {
     }
 }
 
-/// A number that any thread may change.
 #[derive(Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -128,7 +127,7 @@ impl Counts {
         self.load_latency[bucket.min(LATENCY_BUCKETS - 1)].add(1);
     }
 
-    /// What is counted here; the rest is zero.
+    /// Reads the event counters; the rest is zero.
     pub(crate) fn read(&self) -> Counters {
         Counters {
             object_bytes: self.object_bytes.get(),

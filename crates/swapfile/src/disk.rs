@@ -1,4 +1,4 @@
-//! The file itself, as both engines use it.
+//! The file, as both engines use it.
 
 use std::fs::File;
 use std::io;
@@ -10,19 +10,19 @@ use sys::files::{self, Caching, Room};
 use crate::engine::{Kind, Transfer};
 use crate::{Buffer, OpenError, BLOCK_BYTES};
 
-/// An open file without a name, and how it is used.
+/// An open unnamed file, and how it is used.
 pub struct Disk {
     pub(crate) file: File,
     pub(crate) is_direct: bool,
-    /// What is left out of the page cache's way: why O_DIRECT is not used, if it is not.
+    /// Why O_DIRECT is not used although it was requested.
     why_cached: Option<io::Error>,
 }
 
 impl Disk {
-    /// Opens a file in `directory`, past the page cache where that can be had and is `wanted`.
+    /// Opens a file in `directory`, past the page cache if `wanted` and possible.
     ///
     /// # Errors
-    /// [`OpenError`]: the directory is in memory, or no file can be made there.
+    /// [`OpenError`]: the directory is in memory, or no file can be created there.
     pub fn open(directory: &Path, wanted: Caching) -> Result<Disk, OpenError> {
         let failed = |error| OpenError::Open { directory: PathBuf::from(directory), error };
         if wanted == Caching::Direct {
@@ -42,7 +42,7 @@ impl Disk {
     fn open_as(directory: &Path, caching: Caching) -> io::Result<Disk> {
         let file = files::open_unnamed(directory, caching)?;
         if caching == Caching::Direct {
-            // Some file systems take the flag and refuse the transfers.
+            // Some file systems accept the flag and refuse the transfers.
             let mut block = Buffer::new(BLOCK_BYTES);
             block.fill(0xA5);
             file.write_all_at(&block, 0)?;
@@ -65,27 +65,26 @@ impl Disk {
         }
     }
 
-    /// The file that was opened elsewhere as [`Disk::open`] does.
+    /// A file that was opened elsewhere as [`Disk::open`] does.
     pub(crate) fn of(file: File, is_direct: bool) -> Disk {
         Disk { file, is_direct, why_cached: None }
     }
 
-    /// Whether data go past the page cache.
+    /// Whether transfers bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
 
-    /// The file's number in this process.
+    /// The file's descriptor in this process.
     pub fn descriptor(&self) -> i32 {
         std::os::fd::AsRawFd::as_raw_fd(&self.file)
     }
 
-    /// Why data go by the page cache although that was not wished.
+    /// Why transfers use the page cache although O_DIRECT was requested.
     pub fn why_cached(&self) -> Option<&io::Error> {
         self.why_cached.as_ref()
     }
 
-    /// Room on its disk.
     pub(crate) fn room(&self) -> io::Result<Room> {
         files::room(&self.file)
     }
@@ -98,7 +97,7 @@ impl Disk {
         files::punch(&self.file, offset, len)
     }
 
-    /// Does a transfer, by the calling thread.
+    /// Does a transfer on the calling thread.
     pub(crate) fn run(&self, transfer: &mut Transfer) -> io::Result<usize> {
         let (start, end) = (transfer.start, transfer.end);
         let moved = match transfer.kind {
@@ -108,7 +107,7 @@ impl Disk {
         self.settled(transfer, moved)
     }
 
-    /// Keeps what was moved out of the page cache; a write is not done before it is on disk.
+    /// Drops transferred bytes from the page cache; a write is done only when it is on disk.
     pub(crate) fn settled(&self, transfer: &Transfer, moved: usize) -> io::Result<usize> {
         if !self.is_direct && moved > 0 {
             match transfer.kind {
@@ -120,7 +119,7 @@ impl Disk {
     }
 }
 
-/// EINVAL and EOPNOTSUPP, and what some file systems answer to the first transfer.
+/// EINVAL and EOPNOTSUPP, which some file systems return for the first transfer.
 fn is_about_caching(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
         || error.raw_os_error() == Some(22)

@@ -1,5 +1,4 @@
-//! What moves bytes between memory and the disk: the interface of engines, and what all of them
-//! share.
+//! Engines move bytes between memory and the disk: their interface and shared code.
 
 use std::io;
 
@@ -7,7 +6,7 @@ use crate::Buffer;
 
 pub use sys::files::Room;
 
-/// What a transfer does.
+/// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// From the disk.
@@ -18,17 +17,17 @@ pub enum Kind {
 
 /// One transfer of `buffer[start..end]`. Start, end and offset are multiples of 4096.
 pub struct Transfer {
-    /// Its direction.
+    /// Direction.
     pub kind: Kind,
-    /// Where in the file `buffer[start]` goes or comes from.
+    /// File offset of `buffer[start]`.
     pub offset: u64,
-    /// The memory, which is the engine's until the transfer is done.
+    /// The memory, which the engine owns until the transfer is done.
     pub buffer: Buffer,
     /// First byte.
     pub start: usize,
-    /// Beyond the last byte.
+    /// End, exclusive.
     pub end: usize,
-    /// The caller's own mark.
+    /// The caller's mark.
     pub token: u64,
 }
 
@@ -47,7 +46,7 @@ impl Transfer {
     }
 }
 
-/// A transfer that ended, whole or short, or failed.
+/// A transfer that ended: whole, short or failed.
 pub struct Done {
     /// The transfer, with its buffer.
     pub transfer: Transfer,
@@ -55,47 +54,46 @@ pub struct Done {
     pub result: io::Result<usize>,
 }
 
-/// Moves bytes of one file, and asks its file system for room.
+/// Moves bytes of one file, and requests room from its file system.
 ///
-/// Callers go by lanes, one a thread at a time. Implementations hold no lock while they wait for
-/// the disk, start no threads but by what they were given, and keep nothing outside of themselves.
+/// Each lane serves one thread at a time. Implementations hold no lock while they wait for the
+/// disk, start threads only by the function they were given, and keep no global state.
 pub trait Engine: Send + Sync {
-    /// Whether data go past the page cache.
+    /// Whether transfers bypass the page cache.
     fn is_direct(&self) -> bool;
 
     /// A new lane.
     ///
     /// # Errors
-    /// When the kernel refuses what it needs.
+    /// If the kernel refuses a resource.
     fn lane(&self) -> io::Result<Box<dyn Lane>>;
 
-    /// Gives a range of the file blocks.
+    /// Allocates blocks for a range of the file.
     ///
     /// # Errors
-    /// ENOSPC; EOPNOTSUPP where that cannot be done in advance.
+    /// ENOSPC; EOPNOTSUPP if blocks cannot be allocated in advance.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Gives the blocks of a range back to the file system.
     ///
     /// # Errors
-    /// EOPNOTSUPP where that cannot be done.
+    /// EOPNOTSUPP if the file system cannot.
     fn release(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// Room on the disk.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Errors of the file system.
     fn room(&self) -> io::Result<Room>;
 
-    /// Whether none of the engine's own threads is at work. An unused engine becomes idle soon, and
+    /// Whether all of the engine's own threads are idle. An unused engine becomes idle soon, and
     /// stays so.
     fn is_idle(&self) -> bool {
         true
     }
 }
 
-/// Transfers in flight, of one thread at a time. A lane that is dropped waits for what is in
-/// flight.
+/// Transfers in flight, of one thread at a time. Dropping a lane waits for them.
 pub trait Lane: Send {
     /// Most transfers in flight.
     fn depth(&self) -> usize;
@@ -103,30 +101,29 @@ pub trait Lane: Send {
     /// Transfers in flight.
     fn in_flight(&self) -> usize;
 
-    /// Starts a transfer. Reads may be started as late as by [`Lane::pop`].
+    /// Starts a transfer. A lane may defer reads until [`Lane::pop`].
     ///
     /// # Panics
-    /// When `depth` are in flight, or the transfer is not aligned.
+    /// If `depth` are in flight, or the transfer is not aligned.
     fn push(&mut self, transfer: Transfer);
 
-    /// Waits for a transfer, in any order; `None` when nothing is in flight.
+    /// Waits for a transfer, in any order; `None` if none is in flight.
     fn pop(&mut self) -> Option<Done>;
 
-    /// A transfer that ended already, if any did.
+    /// Returns a transfer that has already ended, if any.
     fn try_pop(&mut self) -> Option<Done>;
 }
 
-/// What became of a transfer, made whole where it was short.
+/// Outcome of a transfer; short transfers are continued.
 pub(crate) enum Outcome {
-    /// All bytes were moved.
     Whole(Transfer),
-    /// The rest was started again.
+    /// The rest was restarted.
     Again,
     /// It failed, or moved nothing.
     Failed(Transfer, io::Error),
 }
 
-/// Starts what a short transfer left over, and what was interrupted.
+/// Restarts the rest of a short transfer, and an interrupted one.
 pub(crate) fn continued(lane: &mut dyn Lane, done: Done) -> Outcome {
     let Done { mut transfer, result } = done;
     match result {
@@ -135,7 +132,7 @@ pub(crate) fn continued(lane: &mut dyn Lane, done: Done) -> Outcome {
             Outcome::Whole(transfer)
         }
         Ok(moved) => {
-            // What is left of a block is moved again with all of it.
+            // A partly transferred block is moved again as a whole.
             let moved = moved - moved % crate::BLOCK_BYTES;
             if moved == 0 {
                 let kind = match transfer.kind {

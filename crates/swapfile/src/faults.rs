@@ -1,4 +1,4 @@
-//! An engine between that fails, lies, is short of room or slow, as it is told: for tests.
+//! For tests: an engine that fails, lies, runs out of room or slows down on request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,22 +9,22 @@ use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer};
 use crate::sync::lock;
 use crate::BLOCK_BYTES;
 
-/// What happens to a transfer.
+/// A fault of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with this error number and moves nothing.
     Errno(i32),
-    /// Only its first block is moved, which it says.
+    /// It moves only its first block, and reports that.
     Short,
-    /// Only the first half is moved, and it says all was.
+    /// It moves only the first half, and reports success.
     Torn,
-    /// Nothing is moved, and it says all was.
+    /// It moves nothing, and reports success.
     Lost,
-    /// A bit of what was moved is another.
+    /// One bit is flipped.
     Flip,
 }
 
-/// How many of 1024 transfers have which fault.
+/// Rates of faults, in 1/1024 of transfers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rates {
     /// Writes that end with EIO.
@@ -39,17 +39,17 @@ pub struct Rates {
     pub read_eio: u16,
     /// Reads that are short.
     pub read_short: u16,
-    /// Reads of which a bit is flipped.
+    /// Reads with a flipped bit.
     pub read_flip: u16,
     /// Transfers that are interrupted.
     pub interrupted: u16,
-    /// Segments that cannot be reserved for want of room.
+    /// Segments that cannot be reserved for lack of room.
     pub reserve_enospc: u16,
     /// Segments whose blocks cannot be given back.
     pub release_fails: u16,
 }
 
-/// What is to go wrong. Shared with the engine.
+/// The faults to inject. Shared with the engine.
 pub struct Faults {
     state: Mutex<State>,
     changed: Condvar,
@@ -61,17 +61,16 @@ struct State {
     reads: VecDeque<Fault>,
     writes: VecDeque<Fault>,
     room: Option<Room>,
-    /// Whether transfers wait.
     held: bool,
     waiting: usize,
     latency: Duration,
-    /// Nanoseconds a byte, added to the latency.
+    /// Nanoseconds per KiB, added to the latency.
     ns_per_kib: u64,
     injected: u64,
 }
 
 impl Faults {
-    /// Nothing goes wrong yet; what does is the same for the same seed and the same transfers.
+    /// Injects no faults yet. The same seed and transfers give the same faults.
     pub fn new(seed: u64) -> Arc<Faults> {
         let state = State {
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
@@ -88,33 +87,33 @@ impl Faults {
         Arc::new(Faults { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Faults at random, from now on.
+    /// Sets the rates of random faults.
     pub fn set_rates(&self, rates: Rates) {
         lock(&self.state).rates = rates;
     }
 
-    /// The next write has this fault.
+    /// Gives the next write this fault.
     pub fn next_write(&self, fault: Fault) {
         lock(&self.state).writes.push_back(fault);
     }
 
-    /// The next read has this fault.
+    /// Gives the next read this fault.
     pub fn next_read(&self, fault: Fault) {
         lock(&self.state).reads.push_back(fault);
     }
 
-    /// The disk says it has this room; `None`: what it has.
+    /// Makes the disk report this room; `None` reports the actual room.
     pub fn set_room(&self, room: Option<Room>) {
         lock(&self.state).room = room;
     }
 
-    /// No transfer ends while they are held: a disk that is slow, as slow as the test wants.
+    /// Holds all transfers, as a slow disk would.
     pub fn hold(&self, held: bool) {
         lock(&self.state).held = held;
         self.changed.notify_all();
     }
 
-    /// Waits until so many transfers are held.
+    /// Waits until `count` transfers are held.
     pub fn wait_for_held(&self, count: usize) {
         let mut state = lock(&self.state);
         while state.waiting < count {
@@ -122,7 +121,7 @@ impl Faults {
         }
     }
 
-    /// Every transfer takes this long, and so many nanoseconds more for each KiB.
+    /// Adds this latency to every transfer, and `ns_per_kib` for each KiB.
     pub fn throttle(&self, latency: Duration, ns_per_kib: u64) {
         let mut state = lock(&self.state);
         (state.latency, state.ns_per_kib) = (latency, ns_per_kib);
@@ -208,14 +207,14 @@ impl State {
     }
 }
 
-/// The engine between.
+/// An engine with faults.
 pub struct FaultyEngine {
     inner: Arc<dyn Engine>,
     faults: Arc<Faults>,
 }
 
 impl FaultyEngine {
-    /// Does what `inner` does, but for the faults.
+    /// Wraps `inner` and injects the faults.
     pub fn new(inner: Arc<dyn Engine>, faults: Arc<Faults>) -> Self {
         FaultyEngine { inner, faults }
     }
@@ -251,12 +250,12 @@ impl Engine for FaultyEngine {
     }
 }
 
-/// Transfers in flight whose fate is to be remembered.
+/// Most transfers in flight whose fault is recorded.
 const FATES: usize = 64;
 
 struct Fate {
     fault: Fault,
-    /// The transfer as it was asked for.
+    /// The original end and token of the transfer.
     end: usize,
     token: u64,
 }
@@ -264,9 +263,9 @@ struct Fate {
 struct FaultyLane {
     inner: Box<dyn Lane>,
     faults: Arc<Faults>,
-    /// By the token that the inner transfer has instead of its own, less one.
+    /// By the inner transfer's token, less one.
     fates: [Option<Fate>; FATES],
-    /// What never went to the inner lane.
+    /// Transfers that never reached the inner lane.
     ended: VecDeque<Done>,
 }
 
@@ -314,8 +313,8 @@ impl Lane for FaultyLane {
                 return self.ended.push_back(Done { transfer, result });
             }
             Fault::Flip if transfer.kind == Kind::Write => {
-                // On its way to the disk: the buffer has it too, and is only overwritten, for
-                // another place.
+                // Flipped on its way to the disk. The buffer has the flip too, but is only
+                // overwritten by another place's data.
                 let bit = self.faults.bit(transfer.len() * 8);
                 let at = transfer.start + bit / 8;
                 transfer.buffer[at] ^= 1 << (bit % 8);

@@ -1,21 +1,20 @@
-//! Compressed objects on disk: a log of segments in a file without a name.
+//! Compressed objects on disk: a log of segments in an unnamed file.
 //!
-//! The holder of pages keeps, for each, a [`Place`] of eight bytes, and knows by it where its
-//! object lies and how long it is. Objects are handed over in [`Pack`]s to the [`Writer`], as they
-//! are, and written many at once; [`SwapFile::read`] brings up to 64 of them back together;
-//! [`SwapFile::free`] says that one is not needed any more. When much of what is in use is dead,
-//! [`Writer::clean`] moves what lives on.
+//! The holder of pages keeps, for each object, a [`Place`] of eight bytes: its position and length.
+//! It submits objects in [`Pack`]s to the [`Writer`], which writes many at once. [`SwapFile::read`]
+//! reads up to 64 together, and [`SwapFile::free`] releases one. When enough of the file is dead,
+//! [`Writer::clean`] moves the live objects.
 //!
-//! - What is read is what was written, or an error that says where: objects are encrypted and
-//!   authenticated ([`Seal::Encrypted`]), or at least have a checksum.
-//! - Written is what the disk said it wrote. A write that fails is tried elsewhere; then it is an
-//!   error, and the objects are where they were.
-//! - The file takes no more than it may, leaves the disk some room, and gives back what is free.
-//! - Processes of a tree may share a file, each with a writer of its own ([`Space`]).
+//! - A read returns the written bytes, or an error with the offset: objects are encrypted and
+//! authenticated ([`Seal::Encrypted`]), or at least have a checksum.
+//! - A write succeeds when the disk reports success. A failed write is retried elsewhere; if that
+//! fails too, it is an error, and the objects stay in their old places.
+//! - The file stays within its size limit, leaves the disk some room, and gives free blocks back.
+//! - Processes of a tree may share a file, each with its own writer ([`Space`]).
 //!
-//! Nothing is thread-local, nothing process-wide; threads are started by a function of the
-//! caller's, memory is the global allocator's. The format is drawn in docs/formats/swap-file.md,
-//! and in the modules that write it.
+//! The crate keeps no thread-local or global state. A function of the caller's starts the threads;
+//! memory comes from the global allocator. docs/formats/swap-file.md and the modules that write the
+//! format draw it.
 
 mod buffer;
 mod clean;

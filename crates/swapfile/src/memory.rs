@@ -1,4 +1,4 @@
-//! An engine whose disk is memory: for tests.
+//! For tests: an engine whose disk is memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,7 +12,7 @@ const DEPTH: usize = 8;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Blocks in memory, by number. Clones are the same disk.
+/// Blocks in memory, by number. Clones share one disk.
 #[derive(Clone)]
 pub struct MemoryEngine {
     blocks: Arc<Mutex<BTreeMap<u64, Box<Block>>>>,
@@ -20,7 +20,7 @@ pub struct MemoryEngine {
 }
 
 impl MemoryEngine {
-    /// An empty disk that says it has so much room.
+    /// An empty disk that reports this room.
     pub fn new(room: Room) -> Self {
         MemoryEngine { blocks: Arc::default(), room }
     }
@@ -30,19 +30,19 @@ impl MemoryEngine {
         (lock(&self.blocks).len() * BLOCK_BYTES) as u64
     }
 
-    /// Changes a byte of the disk; says whether it was ever written.
+    /// Changes a byte of the disk; returns whether it was ever written.
     pub fn flip(&self, offset: u64, mask: u8) -> bool {
         let mut blocks = lock(&self.blocks);
         let block = blocks.get_mut(&(offset / BLOCK_BYTES as u64));
         block.map(|block| block[offset as usize % BLOCK_BYTES] ^= mask).is_some()
     }
 
-    /// Writes a block past the engine.
+    /// Writes a block directly to the disk.
     pub fn put(&self, offset: u64, block: &[u8; BLOCK_BYTES]) {
         lock(&self.blocks).insert(offset / BLOCK_BYTES as u64, Box::new(*block));
     }
 
-    /// The block at a place.
+    /// Reads a block directly from the disk.
     pub fn get(&self, offset: u64) -> [u8; BLOCK_BYTES] {
         lock(&self.blocks).get(&(offset / BLOCK_BYTES as u64)).map_or([0; BLOCK_BYTES], |block| **block)
     }
@@ -94,7 +94,7 @@ impl Engine for MemoryEngine {
     }
 }
 
-/// Does everything as late as it can.
+/// Executes transfers as late as possible.
 struct MemoryLane {
     disk: MemoryEngine,
     waiting: VecDeque<Transfer>,

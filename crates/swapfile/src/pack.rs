@@ -1,4 +1,4 @@
-//! A pack: what one write takes to the disk, objects of many pages and a directory of them.
+//! A pack is the unit of writing: objects of many pages and their directory.
 //!
 //! ```text
 //!   0                                                                         multiple of 4096
@@ -12,22 +12,21 @@
 //!           24..28 where the directory begins in the pack | 28..32 zero
 //! ```
 //!
-//! An object lies in as few blocks as its length needs, so that reading it is one transfer of as
-//! little as can be: where it would touch one more, it begins with the next block. To lose little
-//! by that, of a block of sixteen pages the longest object that fits goes next. Gaps are zeroes: no
-//! byte of memory gets to disk that is not an object's.
+//! An object touches as few blocks as its length needs, so that one short transfer reads it: where
+//! it would touch one more, it begins with the next block. To keep the loss small, the longest
+//! object of a 16-page block that fits goes next. Gaps are zeroes: no other memory reaches the
+//! disk.
 //!
-//! The directory lies behind, so that objects need not be known before the first one is placed;
-//! cleaning walks a segment from its end. Its seal covers the footer.
+//! The directory follows the objects, so that they need not be known before the first one is
+//! placed; cleaning walks a segment from its end. Its seal covers the footer.
 
 use crate::place::{grains, GRAIN_BYTES, OBJECT_BYTES_MAX, SEGMENT_BYTES};
 use crate::seal::{Nonce, Sealer};
 use crate::{Buffer, Place, BLOCK_BYTES};
 
-/// Bytes of a pack at most: what one write takes.
+/// Most bytes of a pack, and so of one write.
 pub const PACK_BYTES_MAX: usize = 256 << 10;
-/// What is left of a segment is not used when it is less: sixteen pages that do not compress must
-/// find room.
+/// A smaller rest of a segment stays unused: sixteen incompressible pages must fit.
 pub(crate) const PACK_BYTES_MIN: usize = 80 << 10;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"uzSWAP\x01\n");
@@ -36,21 +35,20 @@ const FOOTER_BYTES: usize = 32;
 /// Most objects laid out together: those of a 64 KiB block.
 pub const TOGETHER_MAX: usize = 16;
 
-/// What is known of an object beside its bytes.
+/// Metadata of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// Whose it is.
+    /// Its owner.
     pub group: u16,
     /// The number of its first page, below 2^48.
     pub key: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u32,
     /// The pages it covers, 1 to 16.
     pub pages: u8,
-    /// Its holder's name of what made it.
+    /// Its holder's name of the codec.
     pub codec: u8,
-    /// Its holder's own mark, by which it knows the object when it is written; it does not go to
-    /// disk.
+    /// Its holder's mark, which identifies the object when it is written; not stored on disk.
     pub mark: u16,
 }
 
@@ -81,12 +79,12 @@ impl Record {
     }
 }
 
-/// Which part of which segment a pack is for.
+/// The part of a segment for a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) segment: u32,
     pub(crate) generation: u32,
-    /// Where in the segment the pack begins.
+    /// Offset of the pack in the segment.
     pub(crate) start: u32,
     pub(crate) capacity: u32,
 }
@@ -102,14 +100,14 @@ impl Slot {
     }
 }
 
-/// A pack that is being filled, or was.
+/// A pack that is being filled, or is full.
 pub struct Pack {
     pub(crate) buffer: Option<Buffer>,
     pub(crate) slot: Slot,
     pub(crate) records: Vec<Record>,
-    /// Where the objects begin in the pack.
+    /// Offsets of the objects in the pack.
     positions: Vec<u32>,
-    /// Where the next object may begin.
+    /// Lowest offset for the next object.
     used: usize,
     tail: usize,
 }
@@ -130,11 +128,11 @@ impl Pack {
         self.records.len()
     }
 
-    /// Makes room for up to sixteen objects that are to lie together; returns the number of the
-    /// first, or `None` when they do not fit any more. Their bytes are the caller's to write.
+    /// Makes room for up to sixteen objects that stay together. Returns the number of the first, or
+    /// `None` if they do not fit. The caller writes their bytes.
     ///
     /// # Panics
-    /// With more objects, or one of no length.
+    /// If there are more objects, or an empty one.
     pub fn add(&mut self, records: &[Record]) -> Option<usize> {
         assert!(records.len() <= TOGETHER_MAX);
         let mut placed = [0u32; TOGETHER_MAX];
@@ -159,8 +157,8 @@ impl Pack {
         Some(first)
     }
 
-    /// Finds places for objects, the longest first that touches no block more than it must; returns
-    /// where they end.
+    /// Places the objects, each time the longest that touches no extra block, and returns their
+    /// end.
     fn lay_out(&self, records: &[Record], placed: &mut [u32], order: &mut [u8]) -> usize {
         let mut at = self.used;
         let mut left: u32 = (1 << records.len()) - 1;
@@ -190,18 +188,18 @@ impl Pack {
         (end + directory + FOOTER_BYTES).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Bytes that the pack takes on disk.
+    /// Bytes of the pack on disk.
     pub(crate) fn bytes(&self) -> usize {
         self.total(self.used, self.len())
     }
 
-    /// The room of an object.
+    /// The bytes of an object.
     pub fn object_mut(&mut self, number: usize) -> &mut [u8] {
         let (start, len) = (self.positions[number] as usize, self.records[number].len as usize);
         &mut self.buffer.as_mut().expect("a pack that is filled has its buffer")[start..start + len]
     }
 
-    /// Where an object lies once the pack is on disk.
+    /// The object's place once the pack is on disk.
     pub(crate) fn place(&self, number: usize) -> Place {
         let position = self.slot.start as usize + self.positions[number] as usize;
         Place::new(self.slot.segment as usize, position, self.records[number].len as usize)
@@ -243,7 +241,7 @@ impl Pack {
         buffer[total - FOOTER_BYTES..total].copy_from_slice(&footer);
     }
 
-    /// Takes the seals off again, for the pack to go elsewhere; what was written is still in the
+    /// Removes the seals, so that the pack can go elsewhere; the written bytes are still in the
     /// buffer.
     pub(crate) fn unseal(&mut self, seal: &Sealer) {
         let buffer = self.buffer.as_mut().expect("a pack that is unsealed has its buffer");
@@ -297,8 +295,8 @@ impl Footer {
     }
 }
 
-/// The directory of the last pack in what was read of a segment from its start, and where that pack
-/// begins. `None` when it is damaged, or nothing that this run wrote there.
+/// The directory of the last pack in `bytes`, which were read from a segment's start, and the
+/// pack's offset. `None` if it is damaged, or not written by this run.
 pub(crate) fn last_directory(
     segment: u32,
     generation: u32,
@@ -404,7 +402,7 @@ mod tests {
             let buffer = pack.buffer.as_ref().unwrap();
             prop_assert!((0..total).all(|at| covered[at] || buffer[at] == 0), "gaps are zeroes");
 
-            // As cleaning finds it: behind what is in the segment before.
+            // As cleaning finds it: after earlier content of the segment.
             let mut segment = vec![0; start as usize * 4096];
             segment.extend_from_slice(&buffer[..total]);
             let (from, found) = last_directory(5, 9, &mut segment.clone(), &seal).expect("whole");

@@ -1,8 +1,8 @@
-//! Where an object lies in the file: what an index keeps of a page, eight bytes with room to spare.
+//! The place of an object in the file: the eight bytes that an index keeps for a page.
 
-/// Bytes of a block: what a disk reads and writes, and what transfers are aligned to.
+/// Bytes of a block, the unit of disk transfers and of their alignment.
 pub const BLOCK_BYTES: usize = 4096;
-/// Bytes of a segment: what is taken, cleaned and given back at once.
+/// Bytes of a segment, the unit of allocation, cleaning and release.
 pub const SEGMENT_BYTES: usize = 1 << 20;
 /// Objects begin at multiples of this.
 pub const GRAIN_BYTES: usize = 16;
@@ -16,13 +16,13 @@ const _: () = assert!(GRAINS == 1 << 16);
 
 /// The place of an object: segment (21 bits), grain within it (16), length (16).
 ///
-/// The 11 bits above are its holder's. A place says nothing of the segment's key or generation: the
-/// holder of a place keeps the segment from being used again.
+/// The holder may use the 11 bits above. A place contains neither the segment's key nor its
+/// generation: its holder keeps the segment from being reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(u64);
 
 impl Place {
-    /// Bits of [`Place::to_bits`] that are used.
+    /// Bits that [`Place::to_bits`] uses.
     pub const BITS: u32 = 53;
 
     pub(crate) fn new(segment: usize, position: usize, len: usize) -> Self {
@@ -36,10 +36,10 @@ impl Place {
         self.0
     }
 
-    /// The place that [`Place::to_bits`] said.
+    /// The place of a number from [`Place::to_bits`].
     ///
     /// # Panics
-    /// When a bit beyond is set.
+    /// If a higher bit is set.
     pub fn from_bits(bits: u64) -> Self {
         assert!(bits >> Place::BITS == 0);
         Place(bits)
@@ -55,7 +55,7 @@ impl Place {
         (self.0 >> 16 & 0xFFFF) as usize * GRAIN_BYTES
     }
 
-    /// Bytes of the object, without what seals it.
+    /// Bytes of the object, without its seal.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(self) -> usize {
         (self.0 & 0xFFFF) as usize + 1
@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-/// Grains that an object of `sealed` bytes takes.
+/// Grains of an object of `sealed` bytes.
 pub(crate) fn grains(sealed: usize) -> u32 {
     sealed.div_ceil(GRAIN_BYTES) as u32
 }

@@ -1,4 +1,4 @@
-//! Objects' way back: those that lie side by side by one transfer, others by transfers at once.
+//! Reading objects: adjacent ones with one transfer, others with parallel transfers.
 
 use std::io;
 use std::time::Instant;
@@ -10,16 +10,16 @@ use crate::{Buffer, Place, ReadError, ReadFault, SwapFile, BLOCK_BYTES};
 
 /// Most objects of one request.
 pub const READ_MAX: usize = 64;
-/// Blocks that are read although they are not wanted, rather than with two transfers.
+/// Longest gap that is read along rather than split into two transfers.
 const GAP_BYTES: usize = 4 * BLOCK_BYTES;
-/// Bytes of one transfer at most, unless one object is more.
+/// Most bytes of one transfer, unless one object is larger.
 const SPAN_BYTES_MAX: usize = 256 << 10;
 
-/// Objects that were read. Their memory goes back to the file's with this.
+/// Objects that were read. Dropping this returns their buffers to the file.
 pub struct Objects<'a> {
     file: &'a SwapFile,
     spans: Vec<Span>,
-    /// Each object's span, and where it begins in it.
+    /// Each object's span, its start in the span, and its length.
     found: Vec<(u16, u32, u32)>,
 }
 
@@ -32,7 +32,7 @@ struct Span {
 }
 
 impl Objects<'_> {
-    /// An object's bytes, as they were handed over.
+    /// An object's bytes, as submitted.
     pub fn get(&self, index: usize) -> &[u8] {
         let (span, start, len) = self.found[index];
         let buffer = self.spans[span as usize].buffer.as_ref().expect("what was read has a buffer");
@@ -80,10 +80,10 @@ impl SwapFile {
     /// Reads up to 64 different objects, none of which is freed during the call.
     ///
     /// # Errors
-    /// [`ReadError`] for one of the objects that could not be read.
+    /// [`ReadError`] for one of the unreadable objects.
     ///
     /// # Panics
-    /// With more objects than that.
+    /// If there are more objects.
     pub fn read(&self, places: &[Place]) -> Result<Objects<'_>, ReadError> {
         assert!(places.len() <= READ_MAX);
         let began = Instant::now();
@@ -146,7 +146,7 @@ impl SwapFile {
         Ok(())
     }
 
-    /// The nonce that an object was sealed with.
+    /// The nonce of an object's seal.
     pub(crate) fn nonce_of(&self, place: Place) -> Nonce {
         Nonce {
             segment: place.segment() as u32,
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn what_lies_side_by_side_is_read_at_once() {
         let place = |segment, position, len| Place::new(segment, position, len);
-        // A block's objects, in another order; a neighbour within the gap; far away; another
+        // A block's objects, in another order; a neighbour within the gap; a distant one; another
         // segment.
         let places = [
             place(1, 4096, 3000),

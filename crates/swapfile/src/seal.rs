@@ -1,11 +1,11 @@
-//! What makes an object readable by its owner alone, and damage to it visible.
+//! Seals make an object readable by its owner alone, and damage to it visible.
 //!
-//! Encrypted (the default): AEGIS-128L. Each segment that is taken gets a random key, which is in
+//! Encrypted (the default): AEGIS-128L. Each taken segment gets a random key, which exists only in
 //! the memory of the process that took it, and of children that it forks while it has the segment.
-//! The nonce is the place in the segment. Each place is written once while the segment has this
-//! key, so no nonce is used twice, and what lay there earlier, or elsewhere, has another key or
-//! nonce and is refused. Nothing that other processes can write takes part. Plain: a 64-bit
-//! checksum over the same; it finds accidents, not malice.
+//! The nonce is the place in the segment. Each place is written once per key, so no nonce is used
+//! twice. Bytes of an earlier use, or from elsewhere, have another key or nonce and are refused. No
+//! input is writable by other processes. Plain: a 64-bit checksum over the same; it finds
+//! accidents, not malice.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ const KEY_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
 const SUM_BYTES: usize = 8;
 
-/// How objects are sealed.
+/// Kind of seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// Encrypted and authenticated.
@@ -27,7 +27,7 @@ pub enum Seal {
     Plain,
 }
 
-/// Where something is sealed.
+/// The sealed place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Nonce {
     pub(crate) segment: u32,
@@ -46,13 +46,13 @@ impl Nonce {
     }
 }
 
-/// The key of a segment, as two words. Zero: it has none.
+/// The key of a segment, as two words. Zero means no key.
 #[derive(Default)]
 struct SegmentKey([AtomicU64; 2]);
 
 impl SegmentKey {
-    // Relaxed: a key is there before the first object of its segment is written, and the place of
-    // an object goes from one thread to another by a lock.
+    // Relaxed: the key is set before the first object of its segment is written, and a lock passes
+    // the place of an object between threads.
     fn set(&self, key: &[u8; KEY_BYTES]) {
         for (word, bytes) in self.0.iter().zip(key.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -71,29 +71,27 @@ impl SegmentKey {
 impl Drop for SegmentKey {
     fn drop(&mut self) {
         self.set(&[0; KEY_BYTES]);
-        // Dropped memory counts as not read: this keeps the stores.
+        // Dropped memory counts as unread: this keeps the stores.
         std::hint::black_box(&self.0);
     }
 }
 
-/// Seals the objects of a file.
 pub(crate) struct Sealer {
     is_encrypted: bool,
     keys: Box<[SegmentKey]>,
 }
 
 impl Sealer {
-    /// For a file with so many segments.
+    /// For a file of `segments` segments.
     pub(crate) fn new(seal: Seal, segments: usize) -> Sealer {
         let keys = (0..segments).map(|_| SegmentKey::default()).collect();
         Sealer { is_encrypted: seal == Seal::Encrypted, keys }
     }
 
-    /// A segment was taken: what is sealed there from now on has nothing in common with what was
-    /// sealed there before.
+    /// Gives a newly taken segment a key that is unrelated to earlier ones.
     ///
     /// # Errors
-    /// When the kernel gives no random bytes.
+    /// If the kernel returns no random bytes.
     pub(crate) fn renew(&self, segment: usize) -> io::Result<()> {
         let mut key = [0; KEY_BYTES];
         let made = sys::files::random(&mut key);
@@ -105,7 +103,7 @@ impl Sealer {
         made
     }
 
-    /// Nothing of this process's is in a segment any more.
+    /// Drops the key: this process has no object in the segment any more.
     pub(crate) fn forget(&self, segment: usize) {
         self.keys[segment].set(&[0; KEY_BYTES]);
     }
@@ -117,23 +115,21 @@ impl Sealer {
         words.flat_map(u64::to_ne_bytes).collect()
     }
 
-    /// The key for a place; `None` where nothing is sealed.
+    /// The key for a place; `None` if nothing is sealed there.
     fn key(&self, nonce: Nonce) -> Option<[u8; KEY_BYTES]> {
         let key = self.keys[nonce.segment as usize].get();
         (key != [0; KEY_BYTES]).then_some(key)
     }
 
-    /// Whether objects are encrypted.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.is_encrypted
     }
 
-    /// Bytes of the keys' table.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.keys)
     }
 
-    /// Bytes behind each object.
+    /// Bytes of the seal behind each object.
     pub(crate) fn tail_bytes(&self) -> usize {
         if self.is_encrypted {
             TAG_BYTES
@@ -142,10 +138,10 @@ impl Sealer {
         }
     }
 
-    /// Seals all of `bytes` but the tail, and writes the tail. `context` is covered too.
+    /// Seals all of `bytes` but the tail, and writes the tail, which covers `context` too.
     ///
     /// # Panics
-    /// When the segment was not taken.
+    /// If the segment was not taken.
     pub(crate) fn seal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) {
         let mut key = self.key(nonce).expect("a segment that is written to has a key");
         let nonce = nonce.bytes();
@@ -162,8 +158,8 @@ impl Sealer {
         unsafe { wipe(&mut key) };
     }
 
-    /// Returns whether sealed bytes are what was sealed, and makes of them what they were. If not,
-    /// they are anything.
+    /// Verifies sealed bytes and restores the original. If it returns false, their content is
+    /// unspecified.
     #[must_use]
     pub(crate) fn unseal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) -> bool {
         let Some(mut key) = self.key(nonce) else { return false };
@@ -188,7 +184,7 @@ impl Sealer {
     }
 }
 
-/// What a checksum begins with: the place, and the random bytes that the segment has.
+/// Initial value of a checksum: the place, and the segment's random bytes.
 fn mixed(key: &[u8; KEY_BYTES], mut nonce: [u8; 16]) -> [u8; 16] {
     nonce.iter_mut().zip(key).for_each(|(byte, key)| *byte ^= key);
     nonce
@@ -197,7 +193,7 @@ fn mixed(key: &[u8; KEY_BYTES], mut nonce: [u8; 16]) -> [u8; 16] {
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Four multiply-and-rotate lanes over words. Every step is a bijection of its lane, so a change
-/// within one lane is always seen; others go unseen once in 2^64.
+/// within one lane is always detected; others are missed once in 2^64.
 fn checksum(nonce: [u8; 16], context: &[u8], bytes: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         let mut word = [0; 8];

@@ -1,12 +1,11 @@
-//! Keys in memory: they are wiped when they are not needed any more.
+//! Keys in memory: they are wiped after use.
 
 /// Overwrites a value with zeroes, although nothing reads it afterwards.
 ///
 /// # Safety
 /// All-zero bytes are a valid `T`.
 pub(crate) unsafe fn wipe<T: Copy>(value: &mut T) {
-    // SAFETY: the caller's promise; the place is valid, since it is a reference. A volatile write
-    // is not left out.
+    // SAFETY: the caller's promise; a reference is a valid place. Volatile writes are not elided.
     unsafe { std::ptr::write_volatile(value, std::mem::zeroed()) };
 }
 
@@ -19,8 +18,8 @@ mod tests {
     use crate::seal::{Nonce, Sealer};
     use crate::Seal;
 
-    /// How often bytes occur in this process's memory; they are given inverted, so as not to be
-    /// found here.
+    /// Counts occurrences in this process's memory of bytes that are given inverted, so that the
+    /// argument itself does not count.
     fn occurrences(inverted: &[u8]) -> usize {
         const PART: usize = 1 << 16;
         let memory = File::open("/proc/self/mem").unwrap();
@@ -34,7 +33,7 @@ mod tests {
                 continue;
             }
             for at in (start..end).step_by(PART) {
-                // The buffer itself is read, too: it must have no copy of what was read before.
+                // The scan reads this buffer too, so it must not keep a copy of an earlier part.
                 part.fill(0);
                 let len = part.len().min(end - at);
                 let len = memory.read_at(&mut part[..len], at as u64).unwrap_or(0);

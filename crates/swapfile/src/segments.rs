@@ -1,12 +1,12 @@
-//! What this process has in each segment: live grains, how far it is written, how old it is.
+//! This process's content of each segment: live grains, bytes written, age.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Added to the live grains while a segment is written to.
+/// Added to the live grains while the segment is open for writing.
 const OPEN: u32 = 1 << 30;
-/// Added while it is cleaned.
+/// Added while the segment is cleaned.
 const CLEANED: u32 = 1 << 29;
-/// Grains are below: a segment has 2^16.
+/// Mask of the grains: a segment has 2^16.
 const GRAINS: u32 = CLEANED - 1;
 
 #[derive(Default)]
@@ -15,11 +15,10 @@ struct Segment {
     live: AtomicU32,
     /// Bytes written, from the start.
     filled: AtomicU32,
-    /// When it was closed, in segments closed before.
+    /// Number of segments closed before it.
     closed_at: AtomicU32,
 }
 
-/// All segments of a file.
 pub(crate) struct Segments {
     all: Box<[Segment]>,
     closed: AtomicU32,
@@ -40,12 +39,12 @@ impl Segments {
         Segments { all: (0..count).map(|_| Segment::default()).collect(), closed: AtomicU32::new(0) }
     }
 
-    /// Whether nothing of this process's is in a segment.
+    /// Whether this process has no object in a segment.
     pub(crate) fn is_unused(&self, number: usize) -> bool {
         self.all[number].live.load(Ordering::Acquire) == 0
     }
 
-    /// A segment just taken, which is unused, is about to be written to.
+    /// Opens a newly taken, unused segment for writing.
     pub(crate) fn open(&self, number: usize) {
         let segment = &self.all[number];
         let before = segment.live.swap(OPEN, Ordering::AcqRel);
@@ -53,7 +52,7 @@ impl Segments {
         segment.filled.store(0, Ordering::Relaxed);
     }
 
-    /// Nothing more is written there. Whether nothing is left in it.
+    /// Closes a segment for writing. Returns whether it is empty.
     #[must_use]
     pub(crate) fn close(&self, number: usize) -> bool {
         let now = self.closed.fetch_add(1, Ordering::Relaxed);
@@ -61,14 +60,13 @@ impl Segments {
         self.subtract(number, OPEN)
     }
 
-    /// A segment of a live holder is about to be cleaned; not when it is empty, is open, or is
-    /// being cleaned.
+    /// Marks a segment for cleaning. Returns false if it is empty, open, or already being cleaned.
     pub(crate) fn begin_cleaning(&self, number: usize) -> bool {
         let mark = |live: u32| (1..=GRAINS).contains(&live).then_some(live + CLEANED);
         self.all[number].live.fetch_update(Ordering::AcqRel, Ordering::Relaxed, mark).is_ok()
     }
 
-    /// The cleaning ended. Whether nothing is left in it.
+    /// Ends cleaning. Returns whether the segment is empty.
     #[must_use]
     pub(crate) fn end_cleaning(&self, number: usize) -> bool {
         self.subtract(number, CLEANED)
@@ -79,7 +77,7 @@ impl Segments {
         debug_assert!(before >= CLEANED, "only an open segment gets more");
     }
 
-    /// Grains are dead. Whether nothing is left in the segment.
+    /// Counts dead grains. Returns whether the segment is empty.
     #[must_use]
     pub(crate) fn subtract(&self, number: usize, amount: u32) -> bool {
         let before = self.all[number].live.fetch_sub(amount, Ordering::AcqRel);

@@ -1,5 +1,5 @@
-//! A file that the processes of a tree share: opened by one, which hands descriptors of the file
-//! and of its table out.
+//! A file that the processes of a tree share: one opens it and distributes descriptors of the file
+//! and of its table.
 //!
 //! ```text
 //!   table   word 0   1          2      3..   4096
@@ -8,8 +8,8 @@
 //!          +-------+----------+------+-----+------------------+
 //! ```
 //!
-//! Every process that has the table can write to it. So it has nothing that a process must believe:
-//! no keys, which each process makes for itself, and no settings.
+//! Every process that has the table can write to it, so no process trusts it: it holds neither
+//! keys, which each process makes itself, nor settings.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -32,7 +32,7 @@ pub const TABLE_NAME: &CStr = c"uzswap-swap";
 const MAGIC: u64 = u64::from_le_bytes(*b"uzshare\x02");
 const HEADER_BYTES: usize = 4096;
 const HEADER_WORDS: usize = 3;
-/// Processes at most.
+/// Most processes.
 const ROWS_MAX: usize = 1 << 15;
 /// Free segments that keep their blocks when processes have ended.
 const SEGMENTS_KEPT: u64 = 24;
@@ -46,8 +46,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Opens an unnamed file, and makes the table for up to `rows` processes at a time. Returns the
-    /// table's file, too.
+    /// Opens an unnamed file, and creates the table for up to `rows` processes at a time. Also
+    /// returns the table's file.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -64,11 +64,11 @@ impl Shared {
         Ok((Shared::of(disk, space(at, segments, rows), config), table))
     }
 
-    /// In another process: the same, by the two descriptors, and with what `config` says of
-    /// encryption and of the room that stays free. The table stays mapped for ever.
+    /// Joins from another process by the two descriptors, with the encryption and free room of
+    /// `config`. The table stays mapped for ever.
     ///
     /// # Errors
-    /// EPROTO when the table is none of this version; ENOMEM when it cannot be mapped.
+    /// EPROTO if the table has another version; ENOMEM if it cannot be mapped.
     pub fn join(file: File, table: BorrowedFd<'_>, config: &Config) -> io::Result<Shared> {
         let no_table = || io::Error::from_raw_os_error(71);
         let len = sys::shared::len_of(table)?;
@@ -103,7 +103,7 @@ impl Shared {
         &self.disk
     }
 
-    /// The file, for a process that is `owner` in the table, moved by `engine`.
+    /// The file for a process that is `owner` in the table, with `engine` for transfers.
     ///
     /// # Errors
     /// [`OpenError::NoRow`].
@@ -111,7 +111,7 @@ impl Shared {
         SwapFile::with(engine, self.seal, self.space.clone(), owner, self.keep_free_percent)
     }
 
-    /// A process has ended: what it alone had is free, and blocks go back to the disk.
+    /// Frees the segments that only an ended process held, and gives blocks back to the disk.
     pub fn reap(&self, owner: u32) {
         if self.space.owners().any(|other| other == owner) && self.space.reap(owner) > 0 {
             let release = |number: usize| {
@@ -126,7 +126,7 @@ impl Shared {
         self.space.in_use() * SEGMENT_BYTES as u64
     }
 
-    /// What the file may take at most.
+    /// Most bytes of the file.
     pub fn size_bytes(&self) -> u64 {
         (self.space.segments() * SEGMENT_BYTES) as u64
     }
@@ -148,8 +148,8 @@ fn words(at: NonNull<u8>) -> &'static [AtomicU64] {
 }
 
 fn space(at: NonNull<u8>, segments: usize, rows: usize) -> Space {
-    // SAFETY: behind the header, mapped for ever, as long as said, and used by tables like this
-    // alone.
+    // SAFETY: behind the header, mapped for ever, of this length, and used only by tables like
+    // this.
     unsafe { Space::shared(at.add(HEADER_BYTES).cast(), Space::words(segments, rows), segments, rows) }
 }
 
@@ -174,7 +174,7 @@ mod tests {
         let file = File::from(shared.as_fd().try_clone_to_owned().unwrap());
         let other = Shared::join(file, table.as_fd(), &config()).unwrap();
         assert_eq!(other.size_bytes(), 64 << 20);
-        // Both on one memory, as processes are on one disk.
+        // Both use one memory, as processes use one disk.
         let engine: Arc<dyn Engine> =
             Arc::new(MemoryEngine::new(crate::Room { available: 1 << 30, total: 1 << 30 }));
         let (one, two) = (shared.open(engine.clone(), 1).unwrap(), other.open(engine, 2).unwrap());

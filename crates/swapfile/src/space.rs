@@ -8,19 +8,19 @@
 //!   segment: 63..32 generation | 31..24 state | 23..0 holders
 //! ```
 //!
-//! A process has a *row*: the segments it holds. It holds one from taking it until nothing of its
-//! own is left there; a child of fork holds from the start what its parent holds. The last to let
-//! go makes the segment free. When a process dies at any moment, the process that notices releases
-//! its row ([`Space::reap`]); between two steps of its own at most one segment is lost to that,
-//! until the run ends.
+//! A process has a *row*: the segments it holds. It holds one from taking it until none of its
+//! objects is left there; a forked child starts with its parent's segments. The last holder to
+//! leave frees the segment. When a process dies at any moment, the process that notices releases
+//! its row ([`Space::reap`]); a death between two steps loses at most one segment, until the run
+//! ends.
 //!
-//! A segment's generation goes up whenever it is taken; by it cleaning knows the directories of an
-//! older use.
+//! A segment's generation increases whenever it is taken, so that cleaning recognizes directories
+//! of an older use.
 //!
-//! Every process that has the table can write anything into it. That loses what the processes of
-//! this table have in the file, and breaks nothing else: what is read was sealed with keys that are
-//! not here (`seal`), numbers beyond the table are not used, and a segment in which a process knows
-//! of objects of its own is not written to, even if the table calls it free.
+//! Every process that has the table can write anything into it. That loses the objects of the
+//! processes of this table, and breaks nothing else: reads verify seals whose keys are not here
+//! (`seal`), numbers beyond the table are not used, and a process never writes to a segment in
+//! which it has objects, even if the table says that it is free.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ const HEADER_WORDS: usize = 8;
 const IN_USE: usize = 0;
 const KEPT_COUNT: usize = 1;
 
-/// States of a segment. No blocks of the disk, and free.
+/// States of a segment. Free, without blocks of the disk.
 const HOLE: u64 = 0;
 /// Held by a process.
 const HELD: u64 = 1;
@@ -39,9 +39,9 @@ const HELD: u64 = 1;
 const KEPT: u64 = 2;
 /// Its blocks are being given back.
 const LEAVING: u64 = 3;
-/// Held by a process, and not to be used again: writing there failed.
+/// Held by a process, and never reused: writing there failed.
 const RETIRED: u64 = 4;
-/// Not to be used again.
+/// Never reused.
 const BAD: u64 = 5;
 
 const HOLDERS_MAX: u64 = (1 << 24) - 1;
@@ -67,19 +67,18 @@ impl Word {
     }
 }
 
-/// The table. All of it is atomics: any process may be at any step when another dies.
+/// The table. It consists of atomics: a process may die at any step of another.
 pub struct Space {
     words: NonNull<AtomicU64>,
     len: usize,
-    /// As the table was made: for any words in shared memory, nothing beyond it is touched.
+    /// From its creation, so that no value in shared memory leads beyond the table.
     segments: usize,
     rows: usize,
-    /// The memory, when it is this process's own.
+    /// The memory, if this process owns it.
     _own: Option<Box<[AtomicU64]>>,
 }
 
-// SAFETY: atomics, valid as long as the table: its own, or as who made it from shared memory
-// promised.
+// SAFETY: atomics, valid as long as the table: owned, or promised by the caller of `shared`.
 unsafe impl Send for Space {}
 // SAFETY: as above.
 unsafe impl Sync for Space {}
@@ -104,11 +103,11 @@ impl Space {
     /// A table in memory that processes share, which is zero at first.
     ///
     /// # Safety
-    /// `words` is valid for `len` words as long as the table and what it is given to live, and is
-    /// not used otherwise.
+    /// `words` is valid for `len` words as long as the table and its users live, and is not used
+    /// otherwise.
     ///
     /// # Panics
-    /// When the memory is too small.
+    /// If the memory is too small.
     pub unsafe fn shared(words: NonNull<AtomicU64>, len: usize, segments: usize, rows: usize) -> Space {
         assert!(len >= Space::words(segments, rows));
         Space::of(words, len, segments, rows, None)
@@ -127,11 +126,11 @@ impl Space {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < self.len);
-        // SAFETY: within the words that the table was made with.
+        // SAFETY: within the words of the table.
         unsafe { &*self.words.as_ptr().add(at) }
     }
 
-    /// Segments there may be.
+    /// Segments of the file.
     pub fn segments(&self) -> usize {
         self.segments
     }
@@ -145,7 +144,7 @@ impl Space {
         self.word(IN_USE).load(Ordering::Relaxed).min(self.segments as u64)
     }
 
-    /// Free segments whose blocks were not given back.
+    /// Free segments that still have their blocks.
     pub fn kept(&self) -> u64 {
         self.word(KEPT_COUNT).load(Ordering::Relaxed).min(self.segments as u64)
     }
@@ -164,7 +163,7 @@ impl Space {
         self.word(row_at + 1 + segment / 64)
     }
 
-    /// A row for the process `owner` (any number but 0); `None` when all are taken.
+    /// Takes a row for the process `owner` (any number but 0); `None` if all are taken.
     pub fn join(&self, owner: u32) -> Option<usize> {
         assert!(owner != 0);
         (0..self.rows()).find(|&row| {
@@ -173,13 +172,13 @@ impl Space {
         })
     }
 
-    /// Has a row belong to another process.
+    /// Assigns a row to another process.
     pub(crate) fn rename(&self, row: usize, owner: u32) {
         self.owner(row).store(u64::from(owner), Ordering::Release);
     }
 
-    /// Lets go of all that the rows of a process hold, which is gone or has ended using them;
-    /// returns how many segments.
+    /// Releases all segments in the rows of a process that has ended or no longer uses them;
+    /// returns how many.
     pub fn reap(&self, owner: u32) -> u64 {
         let mut count = 0;
         for row in 0..self.rows() {
@@ -190,7 +189,7 @@ impl Space {
         count
     }
 
-    /// Lets go of all that a row holds, and of the row.
+    /// Releases all segments of a row, and the row.
     pub(crate) fn leave(&self, row: usize) -> u64 {
         let mut count = 0;
         for segment in self.held(row) {
@@ -201,7 +200,6 @@ impl Space {
         count
     }
 
-    /// The segments that a row holds.
     pub(crate) fn held(&self, row: usize) -> impl Iterator<Item = usize> + '_ {
         let bits = move |first| {
             let bits = self.bits(row, first).load(Ordering::Acquire);
@@ -211,21 +209,21 @@ impl Space {
         (0..self.segments()).step_by(64).flat_map(bits).take_while(|&segment| segment < self.segments())
     }
 
-    /// How many segments a row holds.
     pub(crate) fn held_count(&self, row: usize) -> u64 {
         let words = (0..self.segments()).step_by(64);
         words.map(|first| u64::from(self.bits(row, first).load(Ordering::Relaxed).count_ones())).sum()
     }
 
-    /// Takes a free segment: one with blocks if there is one, else the first hole. Returns its
-    /// number, its generation, and whether it has blocks.
+    /// Takes a free segment: one with blocks if possible, else the first hole. Returns its number,
+    /// its generation, and whether it has blocks.
     pub(crate) fn take(&self, row: usize) -> Option<(usize, u32, bool)> {
         let wants: &[u64] = if self.kept() > 0 { &[KEPT, HOLE] } else { &[HOLE] };
         for &state in wants {
             for number in 0..self.segments() {
                 let segment = self.segment(number);
                 let now = Word(segment.load(Ordering::Relaxed));
-                // A generation is not used twice: after the last one the segment stays as it is.
+                // A generation is not used twice: after the last one the segment is never taken
+                // again.
                 if now.state() != state || now.generation() == u32::MAX {
                     continue;
                 }
@@ -243,8 +241,8 @@ impl Space {
         None
     }
 
-    /// Holes that were given blocks: they are taken before others now. Where another process gave
-    /// some of the blocks back since, a segment has none after all, which is found out by writing.
+    /// Notes that holes were given blocks, so that they are taken first. If another process has
+    /// released some of the blocks since, the write finds out.
     pub(crate) fn keep(&self, range: std::ops::Range<usize>) {
         for number in range {
             let segment = self.segment(number);
@@ -258,7 +256,7 @@ impl Space {
         }
     }
 
-    /// Holes in a row from `first` on, up to `most`.
+    /// Consecutive holes from `first` on, up to `most`.
     pub(crate) fn holes(&self, first: usize, most: usize) -> usize {
         let is_hole = |number: &usize| Word(self.segment(*number).load(Ordering::Relaxed)).state() == HOLE;
         (first..self.segments().min(first + most)).take_while(is_hole).count()
@@ -269,29 +267,26 @@ impl Space {
         Word(self.segment(number).load(Ordering::Relaxed)).generation()
     }
 
-    /// The processes that have a row.
     pub(crate) fn owners(&self) -> impl Iterator<Item = u32> + '_ {
         let owners = (0..self.rows()).map(|row| self.owner(row).load(Ordering::Acquire) as u32);
         owners.filter(|owner| *owner != 0)
     }
 
-    /// How many processes hold a segment.
     pub(crate) fn holders(&self, number: usize) -> u64 {
         Word(self.segment(number).load(Ordering::Relaxed)).holders()
     }
 
-    /// Has a segment that the caller holds not be used again.
+    /// Keeps a segment that the caller holds from being reused.
     pub(crate) fn retire(&self, number: usize) {
         self.update(number, |now| Word::new(now.generation(), RETIRED, now.holders()));
     }
 
-    /// Whether a row holds a segment.
     #[cfg(test)]
     fn holds(&self, row: usize, number: usize) -> bool {
         self.bits(row, number).load(Ordering::Relaxed) >> (number % 64) & 1 == 1
     }
 
-    /// Ends a row's holding a segment, if it does.
+    /// Releases a row's segment, if the row holds it.
     pub(crate) fn let_go(&self, row: usize, number: usize) {
         let bit = 1u64 << (number % 64);
         if self.bits(row, number).fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
@@ -320,7 +315,7 @@ impl Space {
         change(Word(before.expect("always changed")))
     }
 
-    /// A row for a child that is about to be forked: it holds what `row` holds. It belongs to
+    /// A row for a child that is about to be forked, with the segments of `row`. It belongs to
     /// `owner`, the parent, until the child renames it.
     pub(crate) fn fork_row(&self, row: usize, owner: u32) -> Option<usize> {
         let forked = self.join(owner)?;
@@ -331,8 +326,8 @@ impl Space {
         Some(forked)
     }
 
-    /// Gives the blocks of free segments back, until `keep` of them still have theirs; `release`
-    /// does it and says whether it could. Returns how many segments were given back.
+    /// Gives the blocks of free segments back by `release`, which returns whether it could, until
+    /// `keep` still have theirs. Returns how many segments lost theirs.
     pub(crate) fn trim(&self, keep: u64, release: impl Fn(usize) -> bool) -> u64 {
         let mut count = 0;
         // The last ones first, so that the file's end comes free.
@@ -360,7 +355,6 @@ impl Space {
         count
     }
 
-    /// Bytes of the table.
     pub(crate) fn bytes(&self) -> usize {
         self.len * size_of::<AtomicU64>()
     }
@@ -406,7 +400,7 @@ mod tests {
         assert!(space.holds(child, 149) && !space.holds(parent, 149));
         space.let_go(child, 149);
         assert_eq!((space.in_use(), space.kept()), (149, 1));
-        // The child takes one of its own and is killed.
+        // The child takes a segment and is killed.
         let (own, ..) = space.take(child).unwrap();
         assert_eq!(space.reap(11), 150);
         assert_eq!(space.in_use(), 149);

@@ -1,4 +1,4 @@
-//! The file: what its readers, its writer and its children share.
+//! The file: the state that its readers, its writer and its children share.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,18 +18,17 @@ use crate::threads::{Spawn, Threads};
 use crate::writer::PACKS_MAX;
 use crate::{Age, Config, OpenError, Place, Seal, Space, WriteError};
 
-/// Segments that get their blocks at once, as far as there is room: ext4 has every such call wait
-/// for all writes that are in flight, some milliseconds.
+/// Segments that get blocks with one call, if there is room: on ext4 every such call waits for all
+/// writes in flight, some milliseconds.
 const RESERVED_AT_ONCE: usize = 16;
 
-/// Least segments of a file of which one is left for cleaning.
+/// Files of at least this many segments reserve one for cleaning.
 const SEGMENTS_CLEANABLE: u64 = 4;
 
-/// Lanes kept for later.
+/// Idle lanes that are kept.
 const LANES_KEPT: usize = 8;
 
-/// A swap file. Reading and freeing may be done by any thread at any time; writing goes by its
-/// [`Writer`](crate::Writer).
+/// A swap file. Any thread may read and free at any time; its [`Writer`](crate::Writer) writes.
 pub struct SwapFile {
     pub(crate) seal: Sealer,
     space: Arc<Space>,
@@ -41,7 +40,7 @@ pub struct SwapFile {
     lanes: Mutex<Lanes>,
     keep_free_percent: u8,
     packs: AtomicUsize,
-    /// Rows that were made for children: the writer closes its logs when there is another one.
+    /// Rows made for children: the writer closes its logs when the count changes.
     pub(crate) forks: AtomicUsize,
     pub(crate) has_writer: AtomicBool,
 }
@@ -51,8 +50,7 @@ struct Lanes {
     idle: Vec<Box<dyn Lane>>,
 }
 
-/// A row for a child, made before the fork. Dropped without [`SwapFile::inherit`], it is given
-/// back.
+/// A row for a child, made before the fork. Dropping it without [`SwapFile::inherit`] releases it.
 pub struct ForkedRow {
     space: Arc<Space>,
     number: usize,
@@ -68,12 +66,12 @@ impl Drop for ForkedRow {
 }
 
 impl ForkedRow {
-    /// The row's number, to be told to a child that was forked before the row was made.
+    /// The row's number, for a child that was forked before the row was made.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// The parent, in which the fork succeeded, leaves the row to the child.
+    /// Leaves the row to the child, in the parent after a successful fork.
     pub fn leave_to_child(mut self) {
         self.is_taken = true;
     }
@@ -89,7 +87,7 @@ pub fn open_engine(config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>,
     engine_on(disk, config, spawn)
 }
 
-/// The engine for an open file: in a child after fork, whose threads are gone.
+/// Makes the engine for an open file; for a child after fork, which has no engine threads.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -101,8 +99,7 @@ pub fn engine_on(disk: Arc<Disk>, config: &Config, spawn: Spawn<'_>) -> Result<A
 }
 
 impl SwapFile {
-    /// Opens a swap file of this process alone. `spawn` starts the engine's threads, if it needs
-    /// any.
+    /// Opens a swap file for this process alone. `spawn` starts the engine's threads, if any.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -113,7 +110,7 @@ impl SwapFile {
         SwapFile::with(engine, seal, space, std::process::id(), config.keep_free_percent)
     }
 
-    /// A swap file of parts: `owner` is this process in the space.
+    /// Builds a swap file from parts; `owner` is this process in the space.
     ///
     /// # Errors
     /// [`OpenError::NoRow`].
@@ -141,17 +138,17 @@ impl SwapFile {
         }))
     }
 
-    /// Has at most so many writes be in flight from now on: each has 256 KiB of memory.
+    /// Limits the writes in flight to `packs`, each with 256 KiB of memory.
     pub fn limit_packs(&self, packs: usize) {
         self.packs.store(packs.clamp(1, PACKS_MAX), Ordering::Relaxed);
     }
 
-    /// Makes the buffers that are kept, and lanes, now: for a process that must not ask for memory
-    /// later. What reads of many threads at once, and cleaning, need beyond these is still asked
-    /// for: some hundred KiB a thread, and 1 MiB.
+    /// Allocates the kept buffers and lanes now, for a process that must not allocate later. Reads
+    /// by many threads at once, and cleaning, still allocate more: some hundred KiB a thread, and 1
+    /// MiB.
     ///
     /// # Errors
-    /// When the kernel refuses what a lane needs.
+    /// If the kernel refuses a resource of a lane.
     pub fn make_room(&self) -> io::Result<()> {
         self.buffers.fill();
         let engine = self.engine();
@@ -163,7 +160,7 @@ impl SwapFile {
         Ok(())
     }
 
-    /// Bytes of memory that its tables take, and the buffers that are kept at most.
+    /// Most bytes of memory of its tables and kept buffers.
     pub fn memory_bytes_max(&self) -> u64 {
         (self.table_bytes() + Buffers::bytes_max()) as u64
     }
@@ -176,7 +173,7 @@ impl SwapFile {
         self.packs.load(Ordering::Relaxed)
     }
 
-    /// Whether data go past the page cache.
+    /// Whether transfers bypass the page cache.
     pub fn is_direct(&self) -> bool {
         lock(&self.lanes).engine.is_direct()
     }
@@ -186,17 +183,17 @@ impl SwapFile {
         self.seal.is_encrypted()
     }
 
-    /// What the file may take at most.
+    /// Most bytes of the file.
     pub fn size_bytes(&self) -> u64 {
         (self.space.segments() * SEGMENT_BYTES) as u64
     }
 
-    /// Bytes of an object with its seal, as they count as live.
+    /// Bytes of an object with its seal, as counted in `live_bytes`.
     pub fn stored_bytes(&self, len: usize) -> u64 {
         u64::from(grains(len + self.seal.tail_bytes())) * GRAIN_BYTES as u64
     }
 
-    /// Releases an object: it is not read any more, and its place is free.
+    /// Releases an object: it is never read again, and its place is free.
     pub fn free(&self, place: Place) {
         let dead = grains(place.len() + self.seal.tail_bytes());
         self.counts.live_bytes.sub(u64::from(dead) * GRAIN_BYTES as u64);
@@ -222,7 +219,7 @@ impl SwapFile {
         lock(&self.lanes).engine.clone()
     }
 
-    /// A lane, of those that are idle or a new one.
+    /// An idle lane or a new one.
     pub(crate) fn lane(&self) -> io::Result<Box<dyn Lane>> {
         let engine = {
             let mut lanes = lock(&self.lanes);
@@ -234,7 +231,7 @@ impl SwapFile {
         engine.lane()
     }
 
-    /// Keeps a lane for later, or not.
+    /// Keeps a lane for later if there is room.
     pub(crate) fn give_lane(&self, lane: Box<dyn Lane>) {
         assert!(lane.in_flight() == 0);
         let mut lanes = lock(&self.lanes);
@@ -243,11 +240,11 @@ impl SwapFile {
         }
     }
 
-    /// Takes a segment for a log, with blocks where that can be had in advance. Returns its number
-    /// and generation.
+    /// Takes a segment for a log, with blocks if they can be allocated in advance. Returns its
+    /// number and generation.
     pub(crate) fn take_segment(&self, age: Age) -> Result<(usize, u32), WriteError> {
-        // The last one is for cleaning, which needs one to gain others: a file that was full to the
-        // last segment would stay so, however much in it dies.
+        // The last segment is for cleaning, which needs one to gain others: a completely full file
+        // would stay full, however much of it dies.
         let segments = self.space.segments() as u64;
         if age == Age::New && segments >= SEGMENTS_CLEANABLE && self.space.in_use() + 1 >= segments {
             return Err(WriteError::NoSpace);
@@ -257,8 +254,7 @@ impl SwapFile {
             let reserved = self.reserve(number);
             if reserved.is_err() {
                 self.space.let_go(self.row(), number);
-                // It has no blocks, but nothing else is known of it; so it has another turn like
-                // the others.
+                // It has no blocks, but may be good otherwise, so it stays usable.
                 self.trim(0);
                 return reserved.map(|()| (number, generation));
             }
@@ -271,15 +267,15 @@ impl SwapFile {
         Ok((number, generation))
     }
 
-    /// A free segment in which this process has nothing: where the table says otherwise of one,
-    /// someone wrote to it who should not, and that segment stays as it is.
+    /// A free segment in which this process has nothing. If the table calls an own segment free,
+    /// another process has corrupted the table; that segment stays as it is.
     fn take_unused(&self) -> Option<(usize, u32, bool)> {
         (0..self.space.segments())
             .map_while(|_| self.space.take(self.row()))
             .find(|(number, ..)| self.segments.is_unused(*number))
     }
 
-    /// Gives a segment blocks, and some of the holes behind it if there is room to spare.
+    /// Allocates blocks for a segment, and for some of the holes behind it if there is room.
     fn reserve(&self, number: usize) -> Result<(), WriteError> {
         let ahead = (self.space.segments() / 16).min(RESERVED_AT_ONCE - 1);
         let more = self.space.holes(number + 1, ahead);
@@ -302,25 +298,25 @@ impl SwapFile {
         match engine.reserve((first * SEGMENT_BYTES) as u64, len) {
             Ok(()) => Ok(()),
             Err(error) if is_no_space(&error) => Err(WriteError::NoSpace),
-            // Where that cannot be done in advance it is found out by writing.
+            // Without allocation in advance, the write finds out.
             Err(_) => Ok(()),
         }
     }
 
-    /// Gives the blocks of free segments back to the disk, but for `keep` segments', which are used
-    /// first. Returns how many bytes went back.
+    /// Gives the blocks of free segments back to the disk, except for `keep` segments, which are
+    /// used first. Returns the bytes given back.
     pub fn trim(&self, keep: u64) -> u64 {
         let engine = self.engine();
         let release = |number| engine.release((number * SEGMENT_BYTES) as u64, SEGMENT_BYTES as u64).is_ok();
         self.space.trim(keep, release) * SEGMENT_BYTES as u64
     }
 
-    /// Bytes that can be written without cleaning, as far as the file's own limit goes.
+    /// Bytes that can be written without cleaning, by the file's own limit.
     pub fn free_bytes(&self) -> u64 {
         self.size_bytes() - (self.space.in_use() * SEGMENT_BYTES as u64).min(self.size_bytes())
     }
 
-    /// All counters, as they are now.
+    /// Current values of all counters.
     pub fn counters(&self) -> Counters {
         Counters {
             used_bytes: self.space.in_use() * SEGMENT_BYTES as u64,
@@ -330,48 +326,47 @@ impl SwapFile {
         }
     }
 
-    /// Before a fork, while no call is in progress: the child's row, which holds all that this
-    /// process holds.
+    /// Makes the child's row before a fork, while no call is in progress. It holds all segments of
+    /// this process.
     ///
     /// # Errors
     /// [`OpenError::NoRow`].
     pub fn fork_row(&self, owner: u32) -> Result<ForkedRow, OpenError> {
         let number = self.space.fork_row(self.row(), owner).ok_or(OpenError::NoRow)?;
-        // The child has the keys of what is written to now.
+        // The child has the keys of the open segments.
         self.forks.fetch_add(1, Ordering::Relaxed);
         Ok(ForkedRow { space: self.space.clone(), number, is_taken: false })
     }
 
-    /// In a child after fork: the row that its parent made for it and told it the number of.
+    /// In a child after fork: the row whose number its parent sent.
     pub fn forked_row(&self, number: usize) -> ForkedRow {
         ForkedRow { space: self.space.clone(), number, is_taken: false }
     }
 
-    /// Has this process's row belong to another number from now on.
+    /// Assigns this process's row to another number.
     pub fn set_owner(&self, owner: u32) {
         self.space.rename(self.row(), owner);
     }
 
-    /// In a child after fork that continues without the file, and cannot drop it: wipes the keys.
+    /// Wipes the keys in a child after fork that continues without the file and cannot drop it.
     /// Later reads fail.
     pub fn forget_keys(&self) {
         (0..self.space.segments()).for_each(|segment| self.seal.forget(segment));
     }
 
-    /// Whether none of the engine's own threads is at work: a fork is to wait for that.
+    /// Whether the engine's own threads are idle, which a fork must wait for.
     pub fn is_engine_idle(&self) -> bool {
         self.engine().is_idle()
     }
 
-    /// In a child after fork, before any other call: what this process has in the file is its own
-    /// now, by the row that was made for it, and is moved by an engine of its own. What was open
-    /// for writing is closed.
+    /// In a child after fork, before any other call: takes over the row and uses the child's own
+    /// engine. Segments open for writing are closed.
     pub fn inherit(&self, mut row: ForkedRow, owner: u32, engine: Arc<dyn Engine>) {
         row.is_taken = true;
         self.space.rename(row.number, owner);
         self.row.store(row.number, Ordering::Relaxed);
         let mut lanes = lock(&self.lanes);
-        // Threads that are not there: nothing of them is to be dropped.
+        // Their threads do not exist in the child, so their state must not be dropped.
         std::mem::forget(std::mem::replace(&mut lanes.engine, engine));
         lanes.idle.drain(..).for_each(std::mem::forget);
     }
@@ -391,7 +386,7 @@ pub(crate) fn is_no_space(error: &io::Error) -> bool {
     )
 }
 
-/// Segments of a file of that size.
+/// Segments of a file of `size_bytes`.
 ///
 /// # Errors
 /// [`OpenError::Size`].

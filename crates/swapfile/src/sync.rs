@@ -1,4 +1,4 @@
-//! Locks that go on after a panic: the state's own assertions guard its invariants.
+//! Locks that ignore poisoning: the state's own assertions guard its invariants.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -1,7 +1,7 @@
 //! The engine of a file: pread(2) and pwrite(2), by threads that the caller starts.
 //!
-//! A thread that waits for a transfer which no thread has taken does it itself. So one transfer
-//! costs no change of thread, and without any threads everything is done by the callers.
+//! A thread that waits for a transfer which no other thread has taken does it itself. So a single
+//! transfer needs no thread switch, and without engine threads the callers do everything.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,10 +12,10 @@ use crate::disk::Disk;
 use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer};
 use crate::sync::lock;
 
-/// Transfers a lane has in flight at most.
+/// Most transfers in flight per lane.
 const DEPTH: usize = 8;
 
-/// What starts a thread: given what it has to do until the engine goes.
+/// Starts a thread that runs the given function until the engine is dropped.
 pub type Spawn<'a> = &'a dyn Fn(Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
 /// The engine.
@@ -26,10 +26,10 @@ pub struct Threads {
 struct Shared {
     disk: Arc<Disk>,
     queue: Mutex<Queue>,
-    /// Signalled when there is work, or an end.
+    /// Signalled when there is work, or the engine ends.
     work: Condvar,
-    /// Threads that have a job. A fork copies memory: what they allocate, free or lock is to be in
-    /// order then.
+    /// Threads that run a job. A fork waits for 0, since it copies memory that they may be changing
+    /// or have locked.
     busy: AtomicUsize,
 }
 
@@ -44,7 +44,7 @@ struct Job {
     transfer: Transfer,
 }
 
-/// A lane's transfers that ended.
+/// A lane's completed transfers.
 #[derive(Default)]
 struct Ended {
     done: Mutex<VecDeque<Done>>,
@@ -55,7 +55,7 @@ impl Threads {
     /// An engine with `threads` threads beside its callers' own.
     ///
     /// # Errors
-    /// What `spawn` returns.
+    /// Errors of `spawn`.
     pub fn new(disk: Arc<Disk>, threads: usize, spawn: Spawn<'_>) -> io::Result<Threads> {
         let shared = Arc::new(Shared {
             disk,

@@ -1,5 +1,5 @@
-//! Objects' way out: packs are filled, sealed, written several at once, and tried elsewhere when
-//! that fails.
+//! Writing objects: packs are filled, sealed, written several at once, and retried elsewhere on
+//! failure.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::place::{GRAIN_BYTES, SEGMENT_BYTES};
 use crate::swapfile::is_no_space;
 use crate::{Place, Record, SwapFile, WriteError};
 
-/// Places where a pack is tried.
+/// Attempts to write a pack, each in another place.
 const TRIES: u32 = 3;
-/// Packs in flight at most: 2 MiB of buffers.
+/// Most packs in flight: 2 MiB of buffers.
 pub(crate) const PACKS_MAX: usize = 8;
 
-/// Which log a pack belongs to: what was written once and lives on is apart from what is new, since
-/// most of it will live on, and need not be moved again with what dies.
+/// The log of a pack. Objects that survived a cleaning are kept apart from new ones, since most
+/// live on and need not be moved again with those that die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
     /// Written for the first time.
@@ -26,28 +26,28 @@ pub enum Age {
     Old,
 }
 
-/// A pack that was handed over.
+/// Identifies a submitted pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
-/// What became of a pack.
+/// The outcome of a pack.
 pub struct Finished {
-    /// Which.
+    /// The pack's ticket.
     pub ticket: Ticket,
-    /// Whether it is on disk. Each object then counts as live and is the caller's to free.
+    /// Whether it is on disk. Then each object counts as live, and the caller frees it.
     pub result: Result<(), WriteError>,
     age: Age,
     pack: Pack,
 }
 
 impl Finished {
-    /// The objects, and where they lie if they were written.
+    /// The objects, and their places if they were written.
     pub fn objects(&self) -> impl Iterator<Item = (Record, Place)> + '_ {
         self.pack.records.iter().enumerate().map(|(number, record)| (*record, self.pack.place(number)))
     }
 }
 
-/// The part of a log that is written to.
+/// The segment that a log writes to.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     segment: usize,
@@ -65,7 +65,7 @@ struct Flight {
     refused: Option<WriteError>,
 }
 
-/// The one who writes to a swap file.
+/// Writes to a swap file.
 pub struct Writer {
     file: Arc<SwapFile>,
     lane: Option<Box<dyn Lane>>,
@@ -78,7 +78,7 @@ pub struct Writer {
 }
 
 impl SwapFile {
-    /// The file's writer; `None` while there is one.
+    /// The file's writer; `None` while another exists.
     pub fn writer(self: &Arc<Self>) -> Option<Writer> {
         (!self.has_writer.swap(true, Ordering::AcqRel)).then(|| Writer {
             file: self.clone(),
@@ -98,24 +98,24 @@ impl Writer {
         &self.file
     }
 
-    /// Packs handed over and not yet finished.
+    /// Packs submitted and not yet finished.
     pub fn in_flight(&self) -> usize {
         self.flights.iter().flatten().count()
     }
 
-    /// Whether another pack should be handed over now: [`SwapFile::limit_packs`] may have changed
-    /// by then, which does no harm.
+    /// Whether another pack should be submitted now. [`SwapFile::limit_packs`] may change before,
+    /// which is harmless.
     pub fn is_ready(&self) -> bool {
         self.in_flight() < self.depth().min(self.file.packs())
     }
 
-    /// Packs that can be in flight.
+    /// Most packs in flight.
     fn depth(&self) -> usize {
         self.lane.as_ref().map_or(PACKS_MAX, |lane| lane.depth().min(PACKS_MAX))
     }
 
-    /// A new pack, to be handed over by [`Writer::submit`] or back by [`Writer::abandon`] before
-    /// the next one of its age.
+    /// A new pack, to pass to [`Writer::submit`] or [`Writer::abandon`] before the next one of its
+    /// age.
     ///
     /// # Errors
     /// [`WriteError::NoSpace`].
@@ -125,11 +125,10 @@ impl Writer {
         Ok(Pack::new(slot, &self.file.seal, buffer, self.spare.pop()))
     }
 
-    /// Where the next pack of a log goes, of at least `bytes`.
+    /// The slot of a log's next pack, of at least `bytes`.
     fn slot(&mut self, age: Age, bytes: usize) -> Result<Slot, WriteError> {
         let log = age as usize;
-        // A child that was forked since has the keys of these segments: what is written from now on
-        // gets other ones.
+        // A child forked since then has the keys of these segments: later writes use other keys.
         let forks = self.file.forks.load(Ordering::Relaxed);
         if std::mem::replace(&mut self.forks, forks) != forks {
             self.close_logs();
@@ -161,14 +160,13 @@ impl Writer {
         }
     }
 
-    /// Closes the segments that are written to: they can be cleaned then, and go when they are
-    /// empty.
+    /// Closes the open segments, so that they can be cleaned, and are freed when empty.
     pub fn close_logs(&mut self) {
         self.close(Age::New);
         self.close(Age::Old);
     }
 
-    /// Gives a pack up. What is in it was never handed over.
+    /// Discards a pack that was not submitted.
     pub fn abandon(&mut self, mut pack: Pack) {
         if let Some(buffer) = pack.buffer.take() {
             self.file.buffers.give(buffer);
@@ -176,15 +174,15 @@ impl Writer {
         self.spare.push(pack);
     }
 
-    /// Keeps the memory of what is finished for later.
+    /// Keeps the memory of a finished pack for later.
     pub fn recycle(&mut self, finished: Finished) {
         self.abandon(finished.pack);
     }
 
-    /// Hands a pack over for writing.
+    /// Submits a pack for writing.
     ///
     /// # Panics
-    /// When as many are in flight as there can be, or the pack is empty.
+    /// If the most packs are in flight, or the pack is empty.
     pub fn submit(&mut self, age: Age, mut pack: Pack) -> Ticket {
         assert!(self.in_flight() < self.depth() && pack.len() > 0);
         let ticket = Ticket(self.next_ticket);
@@ -197,7 +195,7 @@ impl Writer {
             |open: Open| (open.segment as u32, open.filled as u32) == (pack.slot.segment, pack.slot.start);
         let mut refused = None;
         if !self.logs[age as usize].is_some_and(is_here) {
-            // An older write failed since, and the segment was closed.
+            // An older write has failed since, and the segment was closed.
             match self.slot(age, pack.bytes()) {
                 Ok(slot) => pack.slot = slot,
                 Err(error) => refused = Some(error),
@@ -250,8 +248,7 @@ impl Writer {
         self.lane.as_mut().expect("had above").push(transfer);
     }
 
-    /// What became of a pack; waits for one when `wait` says so. `None` when nothing is in flight,
-    /// or nothing is done.
+    /// Returns a finished pack; waits for one if `wait`. `None` if none is in flight or done.
     pub fn poll(&mut self, wait: bool) -> Option<Finished> {
         let is_refused =
             |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.refused.is_some());
@@ -284,7 +281,7 @@ impl Writer {
         }
     }
 
-    /// Tries a pack elsewhere, unless there is no use in that.
+    /// Retries a pack elsewhere, unless that is pointless.
     fn failed(&mut self, mut flight: Flight, error: std::io::Error) -> Option<Finished> {
         let slot = flight.pack.slot;
         flight.pack.unseal(&self.file.seal);
@@ -295,7 +292,7 @@ impl Writer {
             if is_current {
                 let filled = self.file.segments.filled(slot.segment as usize);
                 if filled == slot.start + flight.pack.bytes() as u32 {
-                    // Nothing lies behind it, so cleaning can find what lies before.
+                    // Nothing follows it, so cleaning can find the packs before.
                     self.file.segments.set_filled(slot.segment as usize, slot.start);
                 }
                 self.close(flight.age);
@@ -326,7 +323,7 @@ impl Writer {
         None
     }
 
-    /// The pack's objects are not in its segment, after all.
+    /// Frees the objects of a pack that is not in its segment after all.
     fn forget(&self, pack: &Pack) {
         (0..pack.len()).for_each(|number| self.file.free(pack.place(number)));
     }
@@ -338,8 +335,7 @@ impl Writer {
         Finished { ticket, result: Err(error), age, pack }
     }
 
-    /// In a child after fork, when the file was inherited: what the parent was writing to is only
-    /// its own to write.
+    /// In a child after fork that inherited the file: leaves the open segments to the parent.
     pub fn inherit(&mut self) {
         assert!(self.in_flight() == 0, "a fork happens between calls");
         if let Some(lane) = self.lane.take() {
@@ -349,14 +345,14 @@ impl Writer {
     }
 }
 
-/// Whether another place may be better: a file system that is read-only now, or gone, is so
-/// everywhere, and its segments are good again when it is back.
+/// Whether another place may be better: a read-only or missing file system fails everywhere, and
+/// its segments are good again when it returns.
 fn is_of_place(error: &std::io::Error) -> bool {
     !matches!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied)
 }
 
 impl Finished {
-    /// Which log it was for.
+    /// The pack's log.
     pub fn age(&self) -> Age {
         self.age
     }
@@ -364,8 +360,7 @@ impl Finished {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // What is not waited for here is waited for by the lane, but objects of packs that failed
-        // would stay.
+        // The lane would wait for these packs, but the objects of failed ones would stay.
         while let Some(finished) = self.poll(true) {
             if finished.result.is_ok() {
                 self.forget(&finished.pack);

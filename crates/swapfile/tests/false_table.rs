@@ -1,6 +1,6 @@
-//! Processes that write anything into the table that they share: others may lose what they have in
-//! the file, which their reads then say. They read nothing else, break no invariant, and encrypt
-//! nothing twice with one key and nonce.
+//! Processes that write anything into the shared table: others may lose their objects in the file,
+//! and their reads report it. They read nothing else, break no invariant, and encrypt nothing twice
+//! with one key and nonce.
 
 mod support;
 
@@ -17,7 +17,7 @@ use swapfile::{Config, Faults, MemoryEngine, OpenError, Seal, Shared, Space, Swa
 const SEGMENTS: usize = 12;
 const ROWS: usize = 5;
 
-/// A table, and all of its words, as every process that has it can write to them.
+/// A table, and all its words, which every process that has it can write.
 struct Table {
     space: Arc<Space>,
     words: &'static [AtomicU64],
@@ -63,7 +63,7 @@ fn an_older_table_makes_no_nonce_come_twice() {
     let mut write = |world: &mut World| {
         world.write(&zeroes()).unwrap();
         assert_eq!(world.held.lock().unwrap()[&(1, 1)].1.offset(), 0);
-        // The first bytes are what the key and the nonce make of zeroes.
+        // The first bytes depend only on the key and the nonce, since the object is zeroes.
         let sealed = table.disk.get(0);
         assert!(!seen.contains(&sealed));
         seen.push(sealed);
@@ -135,18 +135,18 @@ fn without_its_keys_a_process_reads_nothing() {
 enum Step {
     /// A process writes objects with these keys.
     Write(bool, u64),
-    /// It frees some.
+    /// A process frees some objects.
     Free(bool, u64),
     Clean(bool),
     Fork(bool),
     Trim,
-    /// A process that is gone is reaped, as the supervisor does.
+    /// An ended process is reaped, as the supervisor does.
     Reap(u32),
-    /// A word of the table is another.
+    /// A word of the table changes.
     Word(prop::sample::Index, u64),
-    /// The state of a segment is another.
+    /// The state of a segment changes.
     Segment(usize, u64),
-    /// The table is as it was.
+    /// The table returns to an older state.
     Older,
 }
 
@@ -165,7 +165,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// A step that the supervisor or one of two processes does, or that an attacker does to the table.
+/// A step of the supervisor or of one of two processes, or of an attacker on the table.
 fn take(step: Step, table: &Table, worlds: &mut [World; 2], older: &[u64]) {
     match step {
         Step::Write(who, at) => {
@@ -202,7 +202,7 @@ proptest! {
             take(step, &table, &mut worlds, &older);
             for world in &worlds {
                 let _ = (world.file.counters(), world.file.free_bytes(), world.file.wants_cleaning());
-                // Compares what can be read.
+                // Compares readable objects.
                 for key in world.keys().iter().step_by(17) {
                     let _ = world.read(&[*key]);
                 }
@@ -228,7 +228,7 @@ proptest! {
         for (word, value) in mapped.iter().skip(at % mapped.len()).zip(&words) {
             word.store(*value, Ordering::Relaxed);
         }
-        // Owners that the supervisor asks for.
+        // Owners that the supervisor reaps.
         for row in 0..ROWS {
             let row_words = (Space::words(70, 2) - Space::words(70, 1)) * row;
             mapped[512 + Space::words(70, 0) + row_words].store(row as u64 + 1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! One fault after the other: what is promised of each.
+//! One fault at a time, and the promised behaviour.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn a_write_that_finds_no_room_leaves_the_rest_as_it_was() {
     assert_eq!((world.file.counters().no_space, world.file.counters().segments_retired), (1, 0));
     world.write(&objects(100..164, 1000)).unwrap();
     world.read(&world.keys()[60..70]).unwrap();
-    // What lies before the write that failed can be cleaned.
+    // Cleaning finds the objects before the failed write.
     (0..60).for_each(|key| world.free((1, key)));
     world.writer.close_logs();
     let report = world.clean(8).unwrap();
@@ -54,7 +54,7 @@ fn a_write_that_fails_is_tried_elsewhere_and_its_segment_retired() {
     let counters = world.file.counters();
     assert_eq!((counters.writes_retried, counters.segments_retired, counters.writes_failed), (2, 2, 0));
     world.read(&world.keys()).unwrap();
-    // A third place was good; with all bad it is an error, and nothing is held for it.
+    // The third place was good. If all fail it is an error, and no object is held.
     (0..3).for_each(|_| world.faults.next_write(Fault::Errno(5)));
     match world.write(&objects(100..164, 1000)) {
         Err(WriteError::Io { error, .. }) => assert_eq!(error.raw_os_error(), Some(5)),
@@ -102,7 +102,7 @@ fn what_cannot_be_read_is_an_error_that_says_where() {
     assert_eq!((error.index, error.offset, error.fault), (0, place.offset(), ReadFault::Io(5)));
     assert!(error.to_string().contains(&format!("byte {} of the swap file", place.offset())), "{error}");
     world.read(&[(1, 3)]).unwrap();
-    // One bit on the disk: of one object of many.
+    // One flipped bit on the disk, in one object of many.
     for bit in [0, 1, 7] {
         assert!(disk.flip(place.offset() + 1234, 1 << bit));
         let keys: Vec<_> = (0..20).map(|key| (1, key)).collect();
@@ -121,8 +121,7 @@ fn a_write_that_was_lost_torn_or_changed_is_found_when_it_is_read() {
         for fault in [Fault::Lost, Fault::Torn, Fault::Flip] {
             let seal = if plain { Seal::Plain } else { Seal::Encrypted };
             let mut world = World::new(std::sync::Arc::new(MemoryEngine::new(ROOM)), seal, 4);
-            // Raw pages fill what is written, so that a flipped bit hits one of them or the
-            // directory.
+            // Raw pages fill the pack, so that a flipped bit hits one of them or the directory.
             world.faults.next_write(fault);
             assert_eq!(world.write(&objects(0..32, 4096)).unwrap(), 32, "the disk said so");
             let bad = (0..32).filter(|key| match world.read(&[(1, *key)]) {
@@ -145,8 +144,7 @@ fn what_an_older_generation_left_is_nothing() {
     world.write(&objects(0..32, 4096)).unwrap();
     (0..32).for_each(|key| world.free((1, key)));
     world.writer.close_logs();
-    // The same segment again, and the disk forgets to write it: the same objects lie there as
-    // before.
+    // The disk forgets to write the same segment again: it still has the same objects.
     world.faults.next_write(Fault::Lost);
     world.write(&objects(0..32, 4096)).unwrap();
     for key in 0..32 {
@@ -167,7 +165,7 @@ fn a_full_file_is_full_and_cleaning_makes_room() {
     // Three of four die, everywhere: no segment is empty.
     world.keys().into_iter().filter(|(_, key)| key % 4 != 0).for_each(|key| world.free(key));
     assert!(world.file.wants_cleaning());
-    // What lives on needs room itself, which was left for it.
+    // Cleaning needs room itself, which was reserved for it.
     world.writer.close_logs();
     let report = world.clean(8).unwrap();
     assert!(report.segments >= 5 && report.unreadable == 0, "{report:?}");
@@ -177,7 +175,7 @@ fn a_full_file_is_full_and_cleaning_makes_room() {
     world.end();
 }
 
-/// The error was lost when something dead came behind what could not be moved.
+/// The error was lost when a dead object followed an object that could not be moved.
 #[test]
 fn cleaning_that_finds_no_room_says_so_and_changes_nothing() {
     let (mut world, _) = World::in_memory(8);
@@ -197,7 +195,7 @@ fn cleaning_that_finds_no_room_says_so_and_changes_nothing() {
 #[test]
 fn old_is_apart_from_new() {
     let (mut world, _) = World::in_memory(64);
-    // Half of what is written dies at once, the other half never.
+    // Half of the objects die at once, the other half never.
     for round in 0..12u64 {
         world.write(&objects(round * 1000..round * 1000 + 512, 2000)).unwrap();
         (0..512).filter(|n| n % 2 == 1).for_each(|n| world.free((1, round * 1000 + n)));
@@ -250,9 +248,9 @@ fn a_slow_disk_slows_and_nothing_else() {
     world.end();
 }
 
-/// It is another thread that lowers it, as processes begin.
+/// Another thread lowers the limit when processes start.
 #[test]
-fn a_limit_that_is_lowered_stops_nobody_who_is_about_to_write() {
+fn a_lowered_limit_does_not_stop_a_pack_that_is_filled() {
     let (mut world, _) = World::in_memory(8);
     let pack_of = |world: &mut World, key: u64| {
         let mut pack = world.writer.pack(Age::New).unwrap();

@@ -1,4 +1,4 @@
-//! Parent and child share a file: both read what was there, each writes for itself, the last one
+//! Parent and child share a file: both read the old objects, each writes its own, the last one
 //! frees.
 
 mod support;
@@ -23,10 +23,9 @@ fn objects(keys: std::ops::Range<u64>, seed: u64) -> Vec<(u16, u64, Vec<u8>)> {
     keys.map(|key| (1, key, object(seed + key, 3000))).collect()
 }
 
-/// Runs `child` in a child, which ends with 0 unless it panics; returns its number.
+/// Runs `child` in a child process, which exits with 0 unless it panics; returns its number.
 fn fork(child: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs what follows and ends with _exit; the C library's memory is usable
-    // after fork.
+    // SAFETY: the child runs `child` and calls _exit; the C library's memory is usable after fork.
     match unsafe { libc::fork() } {
         -1 => panic!("{}", std::io::Error::last_os_error()),
         0 => {
@@ -69,7 +68,7 @@ fn both_are_whole_and_the_last_one_frees() {
         let pid = fork(|| {
             world.file.inherit(taken.take().unwrap(), 2, engine());
             world.writer.inherit();
-            // What was there, what is written now, and cleaning of one's own.
+            // Old objects, new ones, and cleaning of its own.
             world.keys().chunks(64).for_each(|keys| world.read(keys).unwrap());
             world.write(&objects(5000..5400, 77)).unwrap();
             world.keys().chunks(64).for_each(|keys| world.read(keys).unwrap());
@@ -77,10 +76,10 @@ fn both_are_whole_and_the_last_one_frees() {
             world.writer.close_logs();
             world.clean(8).unwrap();
             world.keys().chunks(64).for_each(|keys| world.read(keys).unwrap());
-            // Killed in the middle of things: nothing is given back.
+            // The child dies without releasing anything.
         });
         taken.take().unwrap().leave_to_child();
-        // The parent continues: what it frees the child still has.
+        // The parent continues: the child keeps the objects that it frees.
         (500..1000).for_each(|key| world.free((1, key)));
         world.write(&objects(9000..9400, 99)).unwrap();
         assert_eq!(wait(pid), 0, "the child was content");
@@ -112,7 +111,7 @@ fn a_fork_that_failed_leaves_nothing() {
     assert_eq!(space.in_use(), 0);
 }
 
-/// In a file of many processes each took what the others had for dead, and cleaned without end.
+/// In a shared file each process took the others' objects for dead, and cleaned without end.
 #[test]
 fn what_others_have_in_the_file_is_not_dead() {
     let (segments, rows) = (64, 2);

@@ -1,5 +1,5 @@
-//! Attacks on the file while it is in use, by one who can write to it: what is read is what was
-//! written, or an error.
+//! Attacks on the file in use by an attacker who can write to it: a read returns the written bytes
+//! or an error.
 
 mod support;
 
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use support::{object, World};
 use swapfile::{engine_on, Caching, Config, Disk, ReadFault, Seal, BLOCK_BYTES, SEGMENT_BYTES};
 
-/// Objects that fill more than three segments, in pages that do not compress.
+/// Incompressible objects that fill more than three segments.
 const OBJECTS: u64 = 900;
 
-/// A file on a disk, what is in it, and the same file as its attacker has it.
+/// A file on a disk, its objects, and the attacker's view of the file.
 struct Attacked {
     world: World,
     file: File,
 }
 
-/// The file, with a set of objects in it; `None` where there is no disk.
+/// The file with a set of objects; `None` without a disk.
 fn attacked(seal: Seal) -> Option<Attacked> {
     let directory = Path::new("/var/tmp");
     let disk = match Disk::open(directory, Caching::Direct) {
@@ -39,7 +39,7 @@ fn attacked(seal: Seal) -> Option<Attacked> {
     Some(attacked)
 }
 
-/// Both ways of sealing, in turn.
+/// Runs with both seals in turn.
 fn both(attack: impl Fn(&mut Attacked)) {
     for seal in [Seal::Encrypted, Seal::Plain] {
         if let Some(mut attacked) = attacked(seal) {
@@ -80,12 +80,11 @@ impl Attacked {
         self.put(number * SEGMENT_BYTES, bytes);
     }
 
-    /// Where an object begins in the file.
     fn offset(&self, key: u64) -> usize {
         self.world.held.lock().unwrap()[&(1, key)].1.offset() as usize
     }
 
-    /// What a read of the object finds.
+    /// The fault of reading the object, if any.
     fn fault(&self, key: u64) -> Option<ReadFault> {
         self.world.read(&[(1, key)]).err().map(|error| error.fault)
     }
@@ -94,7 +93,7 @@ impl Attacked {
         (0..OBJECTS).for_each(|key| assert_eq!(self.fault(key), None, "object {key}"));
     }
 
-    /// The objects in these segments are refused, and no others.
+    /// Asserts that exactly the objects in these segments are refused.
     fn lost(&self, segments: &[usize]) {
         for key in 0..OBJECTS {
             let is_lost = segments.contains(&(self.offset(key) / SEGMENT_BYTES));
@@ -152,7 +151,7 @@ fn exchanged_segments_blocks_and_objects_are_refused() {
         attacked.put(one.0, &one.1);
         attacked.put(two.0, &two.1);
 
-        // With their seals, so that each is whole where it is not.
+        // With their seals, so that each is whole but misplaced.
         let sealed = attacked.offset(1) - attacked.offset(0);
         let [one, two] =
             [0, 1].map(|key| (attacked.offset(key), attacked.bytes(attacked.offset(key), sealed)));
@@ -170,7 +169,7 @@ fn an_older_state_is_refused() {
         let older: Vec<_> = (0..4).map(|number| attacked.segment(number)).collect();
         for seed in [10_000, 0] {
             attacked.free();
-            // The same places; at the end the same bytes.
+            // The same places; in the last round the same bytes.
             let places: Vec<_> = (0..4).map(|number| attacked.segment(number)).collect();
             attacked.write(seed);
             assert!((0..OBJECTS).all(|key| attacked.offset(key) < 4 * SEGMENT_BYTES));
@@ -197,7 +196,7 @@ fn a_file_that_is_cut_off_has_what_lies_before() {
                 assert_eq!(fault.is_none(), is_whole, "object {key}, cut off at {end}: {fault:?}");
             }
         }
-        // What is written afterwards is whole.
+        // Later writes are whole.
         attacked.free();
         attacked.write(20_000);
         attacked.all_right();

@@ -1,6 +1,6 @@
 //! Random operations against an ordered map, with faults of every kind, on every engine.
 //!
-//! Two seconds an engine, or as many as `UZSWAP_TEST_SOAK_SECONDS` says; `UZSWAP_TEST_SEED` takes
+//! Each engine runs for two seconds, or for `UZSWAP_TEST_SOAK_SECONDS`; `UZSWAP_TEST_SEED` selects
 //! other steps.
 
 mod support;
@@ -14,7 +14,7 @@ use swapfile::{Engine, MemoryEngine, Rates, ReadFault, Room, Seal, WriteError};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// So many objects from a key, of about that length.
+    /// `count` objects from a key, of about this length.
     Write {
         group: u16,
         key: u64,
@@ -65,7 +65,7 @@ fn rates(which: u8) -> Rates {
         1 => Rates { write_enospc: 150, reserve_enospc: 150, release_fails: 300, ..Rates::default() },
         2 => Rates { write_short: 300, read_short: 300, interrupted: 200, ..Rates::default() },
         3 => Rates { read_eio: 150, read_flip: 150, ..Rates::default() },
-        // Everything that an honest disk does.
+        // All faults of an honest disk.
         4 => Rates {
             write_eio: 30,
             write_enospc: 30,
@@ -87,7 +87,7 @@ struct Run {
     version: u64,
     /// Since the last change of faults.
     may_fail: bool,
-    /// Whether the disk ever said it wrote what it did not.
+    /// Whether the disk ever reported a write that it did not do.
     lied: bool,
 }
 
@@ -136,7 +136,7 @@ impl Run {
             Step::CloseLogs => self.world.writer.close_logs(),
             Step::Faults { which } => {
                 self.world.faults.set_rates(rates(which));
-                // Packs that failed are in the way of cleaning for as long as their segments live.
+                // Failed packs hinder cleaning for as long as their segments live.
                 self.may_fail = self.may_fail || which < 5;
             }
             Step::Room { full } => {
@@ -174,7 +174,7 @@ proptest! {
         let mut run = Run::new(Arc::new(disk.clone()), seal);
         steps.iter().for_each(|step| run.step(step));
         run.end();
-        // Blocks of a segment retired stay.
+        // Blocks of a retired segment stay.
         prop_assert!(disk.bytes() <= 24 << 20);
     }
 
@@ -207,7 +207,7 @@ fn soak(name: &str, engine: Option<Arc<dyn Engine>>) {
     while Instant::now() < end {
         let mut run = Run::new(engine.clone(), Seal::Encrypted);
         let mut steps = 0u64;
-        // Retired segments are lost to a file: begin again before it has no others.
+        // Retired segments are lost to a file: start over before it runs out.
         while Instant::now() < end && run.world.file.counters().segments_retired < 12 {
             run.step(&random_step(&mut below));
             steps += 1;

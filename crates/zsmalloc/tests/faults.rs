@@ -161,7 +161,7 @@ fn a_handle_cannot_be_freed_twice_in_one_batch() {
 
 #[test]
 #[should_panic(expected = "a handle of this pool")]
-fn the_dangling_handle_is_nobodys() {
+fn the_dangling_handle_is_never_valid() {
     pool().read(Handle::DANGLING);
 }
 

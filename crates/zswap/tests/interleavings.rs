@@ -332,7 +332,7 @@ fn a_page_on_disk_is_moved_while_it_is_stored_loaded_and_forgotten() {
 }
 
 #[test]
-fn a_page_on_disk_is_taken_once_whoever_comes() {
+fn a_page_on_disk_is_taken_once() {
     at_once(4096, true, &[take_available, take_available, swap_out]);
     at_once(16384, true, &[take_available, take_available, store_newer]);
 }

@@ -1,4 +1,4 @@
-//! Swap files for tests, and holders of the objects in them.
+//! Swap files for tests, and holders of their objects.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use swapfile::{
     Record, Room, Seal, Space, SwapFile, WriteError, Writer,
 };
 
-/// A disk with room for everything.
+/// A disk with ample room.
 pub const ROOM: Room = Room { available: 1 << 40, total: 1 << 41 };
 
 /// Starts threads as any program would.
@@ -18,7 +18,7 @@ pub fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
     std::thread::Builder::new().spawn(work).map(|_| ())
 }
 
-/// An engine on a real file; says why when the machine has none.
+/// An engine on a real file; skips with the reason if the machine has none.
 pub fn real_engine(direct: bool, threads: usize) -> Option<Arc<dyn Engine>> {
     let config = Config { directory: Path::new("/var/tmp").into(), direct, threads, ..Config::default() };
     match swapfile::open_engine(&config, &spawn) {
@@ -32,7 +32,7 @@ pub fn real_engine(direct: bool, threads: usize) -> Option<Arc<dyn Engine>> {
 
 pub type Held = BTreeMap<(u16, u64), (Record, Place, Vec<u8>)>;
 
-/// A file, its writer, and what is in it.
+/// A file, its writer, and its objects.
 pub struct World {
     pub file: Arc<SwapFile>,
     pub writer: Writer,
@@ -55,7 +55,7 @@ impl World {
     }
 
     /// Writes objects, each a block of its own unless its neighbours follow, and waits for them.
-    /// Returns how many got to disk; what was not written is not held.
+    /// Returns how many reached the disk; only these are held.
     pub fn write(&mut self, objects: &[(u16, u64, Vec<u8>)]) -> Result<usize, WriteError> {
         let mut written = 0;
         let mut result = Ok(());
@@ -138,7 +138,7 @@ impl World {
         count
     }
 
-    /// Reads objects and compares them; an error is the caller's to judge.
+    /// Reads objects and compares them; returns read errors to the caller.
     pub fn read(&self, keys: &[(u16, u64)]) -> Result<(), ReadError> {
         let held = self.held.lock().unwrap();
         let wanted: Vec<_> = keys.iter().map(|key| &held[key]).collect();
@@ -197,7 +197,7 @@ impl Owner for Holder<'_> {
     }
 }
 
-/// Bytes that are only this object's.
+/// Bytes unique to this object.
 pub fn object(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
