@@ -1,5 +1,4 @@
-//! How the agent is linked: what it defines itself of a C library's names comes before what the C
-//! library has.
+//! Links the agent so that its own definitions of C library names take precedence.
 
 use std::process::Command;
 
@@ -9,16 +8,15 @@ fn main() {
     if !variable("CARGO_CFG_TARGET_FEATURE").split(',').any(|feature| feature == "crt-static") {
         return;
     }
-    // Parts of the C library that are linked for other names define malloc() and abort(), too.
+    // The linked parts of the C library also define malloc() and abort().
     argument("-Wl,-z,muldefs");
     if variable("CARGO_CFG_TARGET_ARCH") == "aarch64" {
         link_position_independent();
     }
 }
 
-/// Rust asks for static programs that lie anywhere on x86-64; on aarch64 it asks for ones with a
-/// fixed address. The last such option counts, but for the choice of the files that a program
-/// begins and ends with, which are named here.
+/// Rust links static programs position-independent on x86-64, but at a fixed address on aarch64.
+/// The linker uses the last such option, but not for the start and end files, which are named here.
 fn link_position_independent() {
     println!("cargo::rerun-if-env-changed=RUSTC_LINKER");
     let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
@@ -29,7 +27,7 @@ fn link_position_independent() {
     };
     ["-static-pie", "-nostartfiles"].iter().for_each(|text| argument(text));
     ["rcrt1.o", "crti.o", "crtbeginS.o"].iter().for_each(|name| file(name));
-    // What these want comes after them.
+    // The files above depend on these libraries.
     argument("-Wl,--start-group,-lgcc_eh,-lgcc,-lc,--end-group");
     ["crtendS.o", "crtn.o"].iter().for_each(|name| file(name));
 }

@@ -14,13 +14,12 @@ use crate::broken::{self, Point};
 use crate::control;
 
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's
-/// number is valid in the file table of the pager's threads only.
+/// descriptor is valid only in the file table of the pager's threads.
 pub struct Ledgered {
-    /// A leaked box: a child may have another user's.
+    /// A leaked box: a forked child may switch to another user's ledger.
     ledger: AtomicPtr<Ledger>,
     /// [`NOWHERE`] in a forked child that has not joined yet.
     index: AtomicUsize,
-    /// What this process is called in its user's swap file.
     owner: AtomicU32,
     socket: AtomicI32,
     /// The recorder's pipe, in the file table of the pager's threads; -1 without one.
@@ -29,23 +28,22 @@ pub struct Ledgered {
 
 const NOWHERE: usize = usize::MAX;
 
-/// So long the supervisor's guardian has for stopping a tree whose supervisor has been killed.
+/// The supervisor's guardian stops a tree whose supervisor was killed within this time.
 const GUARDIAN_NS: u64 = 2_000_000_000;
 
 /// Why a process has no place in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinError {
-    /// The supervisor is gone, or never was.
+    /// The supervisor has ended, or never existed.
     NoSupervisor,
     /// The supervisor is in another network namespace, where this process cannot reach it.
     Elsewhere,
-    /// Every slot is taken; the supervisor knows and says so.
+    /// Every slot is taken. The supervisor reports it.
     Refused,
     /// The limit on descriptors (RLIMIT_NOFILE) leaves none for the connection, or for the ledger.
     NoDescriptor,
 }
 
-/// A place, as the supervisor gives it.
 struct Place {
     ledger: Ledger,
     index: usize,
@@ -74,10 +72,10 @@ impl Ledgered {
         self.socket.store(-1, Ordering::Release);
     }
 
-    /// Joins the same tree with a place of this process's own.
+    /// Joins the same tree with a place of its own.
     pub fn rejoin(&self, name: &[u8]) -> Result<(), JoinError> {
-        // The parent's mapping of its ledger is here too, and handlers may be reading it: it costs
-        // address space alone.
+        // The child also maps the parent's ledger, and handlers may be reading it: keeping it costs
+        // only address space.
         let Place { ledger, index, owner, socket } = Self::ask(name)?;
         self.ledger.store(Box::leak(Box::new(ledger)), Ordering::Release);
         self.owner.store(owner, Ordering::Release);
@@ -106,7 +104,7 @@ impl Ledgered {
                 JoinError::NoDescriptor
             }
             Ok(Some(_)) => JoinError::Refused,
-            // It does not take this process for one of its tree, or it is gone.
+            // The supervisor does not count this process in its tree, or has ended.
             _ => connect(name).map_or_else(
                 |error| error,
                 |again| {
@@ -119,13 +117,12 @@ impl Ledgered {
         Err(refused)
     }
 
-    /// The ledger.
     pub fn ledger(&self) -> &'static Ledger {
         // SAFETY: a leaked box.
         unsafe { &*self.ledger.load(Ordering::Acquire) }
     }
 
-    /// What this process is called in its user's swap file.
+    /// This process's name in its user's swap file.
     pub fn owner(&self) -> u32 {
         self.owner.load(Ordering::Acquire)
     }
@@ -135,7 +132,6 @@ impl Ledgered {
         self.index().map(|index| self.ledger().slot(index))
     }
 
-    /// The slot's number.
     pub fn index(&self) -> Option<usize> {
         let index = self.index.load(Ordering::Acquire);
         (index != NOWHERE).then_some(index)
@@ -146,7 +142,7 @@ impl Ledgered {
         self.ledger().changes()
     }
 
-    /// Has the supervisor give this process the recorder's pipe, if there is a recorder.
+    /// Requests the recorder's pipe from the supervisor, if there is a recorder.
     pub fn open_recorder(&self) {
         if !self.ledger().settings().records {
             return;
@@ -158,25 +154,23 @@ impl Ledgered {
         }
     }
 
-    /// Whether references are recorded.
     pub fn records(&self) -> bool {
         self.recorder.load(Ordering::Acquire) >= 0
     }
 
     fn record(&self, reference: &Reference) {
         let raw = reference.to_raw();
-        // SAFETY: as many bytes as there are. So few are written in one piece, or not at all when
-        // the recorder has ended.
+        // SAFETY: `len` bytes of `raw`. A write this short is atomic, or fails if the recorder has
+        // ended.
         unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }
 
-    /// The connection to the supervisor.
     pub fn socket(&self) -> i32 {
         self.socket.load(Ordering::Acquire)
     }
 
-    /// Tells the supervisor why this process is not managed: over this connection, which needs no
-    /// further descriptor.
+    /// Tells the supervisor why this process is not managed, over the existing connection: it needs
+    /// no further descriptor.
     pub fn unmanaged(&self, why: &str) {
         tell_unmanaged(self.socket(), why);
     }
@@ -186,21 +180,20 @@ impl Ledgered {
         let _ = wire::send(self.socket(), &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
     }
 
-    /// Ends the process when the supervisor is gone, since the budget is not enforced any more.
+    /// Ends the process if the supervisor has ended: the budget is no longer enforced.
     pub fn end_if_alone(&self) {
         let mut poll = libc::pollfd { fd: self.socket(), events: 0, revents: 0 };
         // SAFETY: one valid pollfd.
         let ready = unsafe { libc::poll(&mut poll, 1, 0) };
         if ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0 {
-            // The guardian finds children that have no agent by their parents.
+            // The guardian finds children without an agent through their parents.
             sys::thread::sleep_ns(GUARDIAN_NS);
             kill_process();
         }
     }
 }
 
-/// Fewer descriptors are too few for a pager: it holds ten, and every look at the process takes one
-/// or two for a moment.
+/// A pager holds ten descriptors, and every look at the process takes one or two for a moment.
 const DESCRIPTORS_MIN: u64 = 16;
 
 /// Why this process has too few descriptors for a pager, if it has.
@@ -220,7 +213,7 @@ fn tell_unmanaged(socket: i32, why: &str) {
 
 fn connect(name: &[u8]) -> Result<i32, JoinError> {
     wire::connect(name).map_err(|error| match error.raw_os_error() {
-        // Another's, or one with another user's: nothing is told to it.
+        // The supervisor is foreign, or has another user: this process sends it nothing.
         Some(libc::EPERM) => JoinError::Refused,
         Some(libc::EMFILE | libc::ENFILE) => JoinError::NoDescriptor,
         _ if wire::is_elsewhere(name) => JoinError::Elsewhere,
@@ -233,12 +226,11 @@ fn close(socket: i32) {
     unsafe { libc::close(socket) };
 }
 
-/// How long a process that is about to end waits for the supervisor to have heard why, in
-/// milliseconds.
+/// How long an ending process waits for the supervisor to receive the reason, in milliseconds.
 const HEARD_MS: i32 = 2000;
 
-/// Tells the supervisor something over a connection made for it, from any thread of the process.
-/// Returns when it has been heard: the supervisor takes no word from a process that is gone.
+/// Sends the supervisor a text over a new connection, from any thread of the process. Returns when
+/// the supervisor has received it: it accepts nothing from a process that has ended.
 pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
     let socket = wire::connect(control::socket())?;
     let sent = wire::send(socket, &Packet::with_text(kind, text), None);
@@ -254,7 +246,7 @@ pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
     sent
 }
 
-/// The supervisor, asked over connections made for it: at any time, by any thread of the pager.
+/// Requests to the supervisor over new connections, at any time, from any thread of the pager.
 pub struct Rights;
 
 impl Rights {

@@ -1,5 +1,5 @@
-//! Large new mappings of the program's: the control thread's side. `preload`'s module of this name
-//! has the other.
+//! Announcements of large new mappings: the control thread's side. The program's side is in
+//! `preload`'s module of the same name.
 
 use std::ops::Range;
 
@@ -8,16 +8,16 @@ use sys::futex;
 
 use crate::control_page::control_page;
 
-/// What the control thread has to do.
+/// A request to the control thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Register the range: it is a new private anonymous mapping.
     Ordinary,
-    /// Look at all mappings: only /proc/self/maps tells what this one is.
+    /// Look at all mappings: only /proc/self/maps shows what this mapping is.
     Unknown,
-    /// Let go of the range for good: the program has a userfaultfd of its own for it.
+    /// Release the range for good: the program has its own userfaultfd for it.
     Release,
-    /// Fill no frame again: the program hands out references to its pages.
+    /// Fill no freed frame again: the program hands out references to its pages.
     References,
 }
 
@@ -33,7 +33,7 @@ pub fn asked() -> Option<(Kind, Range<usize>, u32)> {
     Some((kind, question.range, question.number))
 }
 
-/// Lets the thread go on that waits for this, if it still does.
+/// Wakes the thread that waits for this request, if it still does.
 pub fn done(number: u32) {
     let announcement = &control_page().announcement;
     if announcement.answer(number) {

@@ -1,9 +1,9 @@
 //! The Rust heap of the preload object, inside the reserved arena.
 //!
-//! It must not be the program's heap: that one is paged out, its locks are held by threads that
-//! wait for this very pager, and fork() resets it at moments of its own. Little is allocated here
-//! and only while something is set up, so the design is the plainest that works: power-of-two
-//! classes with free lists, larger blocks as runs of pages.
+//! The agent cannot use the program's heap: that heap is paged out, threads that wait for this
+//! pager hold its locks, and fork() resets it at its own times. The agent allocates little, and
+//! only during setup, so the design is the plainest that works: power-of-two classes with free
+//! lists, larger blocks as runs of pages.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -24,21 +24,19 @@ struct State {
     free: [*mut u8; CLASSES],
     chunk: usize,
     chunk_end: usize,
-    /// Freed large blocks, to be taken again by requests of the same size.
+    /// Freed large blocks, reused for requests of the same size.
     large: [(usize, usize); LARGE_MAX],
 }
 
-/// The allocator.
 pub struct Arena {
     lock: AtomicU32,
     state: UnsafeCell<State>,
 }
 
-// SAFETY: the state is touched under the lock only.
+// SAFETY: the state is accessed only under the lock.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Nothing allocated.
     pub const fn new() -> Self {
         let state = State { free: [null_mut(); CLASSES], chunk: 0, chunk_end: 0, large: [(0, 0); LARGE_MAX] };
         Arena { lock: AtomicU32::new(0), state: UnsafeCell::new(state) }
@@ -52,7 +50,7 @@ impl Arena {
         result
     }
 
-    /// A block, and whether it holds zeroes.
+    /// A block, and whether it is zeroed.
     fn take(&self, layout: Layout) -> (*mut u8, bool) {
         let (at, is_zero) = match class_of(layout) {
             Some(class) => self.with(|state| state.small(class)),
@@ -71,7 +69,7 @@ fn class_of(layout: Layout) -> Option<usize> {
 }
 
 impl State {
-    /// A block of a class, and whether it was never used, so that it holds zeroes.
+    /// A block of a class, and whether it is unused and therefore zeroed.
     fn small(&mut self, class: usize) -> (*mut u8, bool) {
         let head = self.free[class];
         if !head.is_null() {
@@ -112,10 +110,9 @@ unsafe impl GlobalAlloc for Arena {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let (at, is_zero) = self.take(layout);
-        // Pages fresh from the arena are zero already, and large tables rely on not being touched
-        // here.
+        // Fresh pages of the arena are zero, and large tables must stay untouched.
         if !at.is_null() && !is_zero {
-            // SAFETY: just allocated, at least as long as the layout.
+            // SAFETY: just allocated, at least `layout` long.
             unsafe { at.write_bytes(0, layout.size()) };
         }
         at
@@ -130,8 +127,7 @@ unsafe impl GlobalAlloc for Arena {
             }),
             None => {
                 let len = layout.size().next_multiple_of(PAGE_SIZE);
-                // SAFETY: whole pages of a large block, which are not used any more; they read as
-                // zeroes again.
+                // SAFETY: whole pages of a freed large block; they read as zeroes again.
                 unsafe { sys::memory::discard(NonNull::new_unchecked(at), len) };
                 self.with(|state| {
                     if let Some(block) = state.large.iter_mut().find(|block| block.1 == 0) {
@@ -153,7 +149,7 @@ mod tests {
         let mut taken = Vec::new();
         for size in [1, 16, 17, 100, 4096, 32 * 1024, 32 * 1024 + 1, 300_000] {
             let layout = Layout::from_size_align(size, 64.min(size.next_power_of_two())).unwrap();
-            // SAFETY: a valid layout; the block is written within its size and freed with the same
+            // SAFETY: a valid layout; the block is written within its size and freed with its
             // layout.
             unsafe {
                 let at = arena.alloc_zeroed(layout);

@@ -1,19 +1,18 @@
-//! When something in this object breaks: the process ends, with a message that says what and where.
+//! Ends the process when this object breaks, with a message that says what broke and where.
 //!
-//! A pager that has lost a thread, or an invariant, would leave the program waiting for a page for
-//! ever, or give it a wrong byte. So a panic in any thread that runs this object's code is the end
-//! of the process, and so is memory for the pager's own tables that cannot be had. The message goes
-//! to the supervisor over a connection made for it: the one that the control thread has is known to
-//! the pager's threads only, and a panic may be in a thread of the program. Where there is no
-//! supervisor it goes to the program's stderr.
+//! A pager that has lost a thread or an invariant would leave the program waiting for a page for
+//! ever, or give it a wrong byte. So the process ends on a panic in any thread that runs this
+//! object's code, and when memory for the pager's tables cannot be allocated. The message goes to
+//! the supervisor over a new connection, because the panic may be in a thread of the program and
+//! only the pager's threads have the control thread's connection. Without a supervisor it goes to
+//! the program's stderr.
 //!
-//! Three things stand in the way of an ordinary panic in a thread that the C library does not know:
+//! Three things prevent an ordinary panic in a thread that the C library does not know:
 //!
-//! * its thread-local count of panics, for which see `tls`;
-//! * unwinding, for which the object is built with `panic=abort`, and which never begins: the hook
-//!   does not return;
-//! * abort(), which would look for this thread in the C library's structures and run the program's
-//!   handler of SIGABRT. So this object has its own.
+//! * its thread-local panic count: see `tls`;
+//! * unwinding: the object is built with `panic=abort`, and the hook does not return;
+//! * abort(), which looks for the thread in the C library's structures and runs the program's
+//!   SIGABRT handler. So this object defines its own.
 
 use std::fmt::Arguments;
 use std::panic::PanicHookInfo;
@@ -25,29 +24,28 @@ use sys::thread;
 
 use crate::accounts;
 
-/// The thread that ends the process.
 static ENDS: AtomicI32 = AtomicI32::new(0);
-/// Others leave it this much time for its message.
+/// How long other threads wait for its message.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// Bytes that could not be had, 0 so far.
+/// Size of the failed allocation in bytes, 0 for none.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
-/// To be called by the object's constructor.
+/// Installs the panic hook. The object's constructor calls this.
 pub fn install() {
     std::panic::set_hook(Box::new(panicked));
 }
 
-/// Keeps that memory could not be had, in case that ends the process.
+/// Notes a failed allocation, in case it ends the process.
 pub fn note_refused(bytes: usize) {
     REFUSED.store(bytes, Ordering::Relaxed);
 }
 
-/// Tells the user why the process is about to end. Needs neither heap nor thread-local storage.
+/// Tells the user why the process ends. Needs neither heap nor thread-local storage.
 pub fn tell(text: &str) {
     if accounts::tell(Kind::Broken, text).is_err() {
         let line = FixedText::new(format_args!("uzswap: {text}\n"));
-        // By this name, since a pager's thread has a file table without it.
-        // SAFETY: a terminated path, and as many bytes as there are.
+        // By path, since a pager's thread has a file table without stderr. SAFETY: a terminated
+        // path, and `text.len()` readable bytes.
         unsafe {
             let stderr =
                 libc::open(c"/proc/self/fd/2".as_ptr(), libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY);
@@ -78,8 +76,7 @@ fn end(what: Arguments<'_>) -> ! {
     thread::end_process()
 }
 
-/// What this object does instead of the C library's abort(): without memory, or in a panic that
-/// broke itself.
+/// Replaces the C library's abort(), for failed allocations and panics inside the panic hook.
 extern "C" fn aborted() -> ! {
     match REFUSED.load(Ordering::Relaxed) {
         0 => end(format_args!("a place unknown: it was aborted")),
@@ -87,14 +84,14 @@ extern "C" fn aborted() -> ! {
     }
 }
 
-// Hidden, hence for this object alone.
+// Hidden, so that only this object uses it.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(".globl abort", ".hidden abort", "abort:", "and rsp, -16", "call {to}", to = sym aborted);
 #[cfg(target_arch = "aarch64")]
 std::arch::global_asm!(".globl abort", ".hidden abort", "abort:", "bl {to}", to = sym aborted);
 
-/// Where tests have this object break. `UZSWAP_BREAK=fault` means the first time, `fault:1000` the
-/// thousandth. In builds with assertions only.
+/// Points at which tests break this object, in builds with assertions only. `UZSWAP_BREAK=fault`
+/// breaks at the first fault, `fault:1000` at the thousandth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Point {
@@ -104,18 +101,18 @@ pub enum Point {
     Fault,
     /// A worker has stored a batch.
     Store,
-    /// The same, and it wants more memory than there is.
+    /// As `Store`, by requesting more memory than exists.
     Memory,
 }
 
 static POINT: AtomicU8 = AtomicU8::new(0);
-/// Times until then.
+/// Passes until the break.
 static TIMES: AtomicU32 = AtomicU32::new(0);
 
-/// Takes a test's wish from the environment. To be called by the object's constructor.
+/// Reads the break point from the environment. The object's constructor calls this.
 pub fn choose_point() {
     use Point::*;
-    // SAFETY: a terminated name; no thread changes the environment during the call.
+    // SAFETY: a terminated name; no thread changes the environment meanwhile.
     let name = unsafe { libc::getenv(c"UZSWAP_BREAK".as_ptr()) };
     if !cfg!(debug_assertions) || name.is_null() {
         return;
@@ -130,7 +127,7 @@ pub fn choose_point() {
     POINT.store(chosen.map_or(0, |(_, point)| point as u8), Ordering::Relaxed);
 }
 
-/// Breaks if a test wants it here.
+/// Breaks if a test chose this point.
 #[track_caller]
 pub fn here(point: Point) {
     if !cfg!(debug_assertions) || POINT.load(Ordering::Relaxed) != point as u8 {

@@ -1,5 +1,5 @@
 //! The control thread's end of the connection between a forking process and its child: see
-//! `doorway`'s module of this name.
+//! `doorway`'s module of the same name.
 
 use std::mem::size_of;
 
@@ -10,7 +10,7 @@ pub use doorway::channel::{COMPLETE, INHERITS, ROOT, SWAP, TAKE};
 const WORDS: usize = 512;
 const _: () = assert!(pager::COPIED_MAX + 1 < WORDS);
 
-/// A message: a word and what follows it.
+/// A message: a word and its arguments.
 #[repr(C, align(16))]
 pub struct Message {
     words: [u64; WORDS],
@@ -20,24 +20,23 @@ pub struct Message {
 }
 
 impl Message {
-    /// The word.
     pub fn word(&self) -> u64 {
         self.words[0]
     }
 
-    /// What follows it.
+    /// The arguments.
     pub fn rest(&self) -> &[u64] {
         &self.words[1..self.count.max(1)]
     }
 }
 
-/// Takes this side's end of a connection that thread `thread` made: it has this number in that
-/// thread's file table, and the kernel calls it `cookie`.
+/// Takes over this side's end of a connection that `thread` made: descriptor `number` in that
+/// thread's file table, with socket cookie `cookie`.
 pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
     let end = process::descriptor_of(thread, number).ok()?;
     let (mut found, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let at = std::ptr::from_mut(&mut found).cast();
-    // SAFETY: the number is as long as said.
+    // SAFETY: `len` bytes are writable.
     let answer = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
     if answer == 0 && found == cookie {
         return Some(end);
@@ -46,13 +45,13 @@ pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
     None
 }
 
-/// Closes an end.
 pub fn close(connection: i32) {
     // SAFETY: closing a number is memory-safe.
     unsafe { libc::close(connection) };
 }
 
-/// Sends a word, what follows it, and two descriptors or none. Returns false if the peer is gone.
+/// Sends a word with its arguments, and two descriptors or none. Returns false if the peer has
+/// ended.
 pub fn send(connection: i32, word: u64, rest: &[u64], descriptors: Option<[i32; 2]>) -> bool {
     let descriptors = descriptors.as_ref().map_or(&[][..], |both| &both[..]);
     // SAFETY: plain numbers.
@@ -60,7 +59,7 @@ pub fn send(connection: i32, word: u64, rest: &[u64], descriptors: Option<[i32; 
     packets::send(connection, &[&word.to_ne_bytes(), rest], descriptors).is_ok()
 }
 
-/// Waits for a message; `None` when the other side is gone.
+/// Waits for a message. Returns `None` when the peer has ended.
 pub fn receive(connection: i32) -> Option<Message> {
     let mut message = Message { words: [0; WORDS], count: 0, descriptors: [-1; 2] };
     // SAFETY: plain numbers, any bytes are valid.
@@ -73,8 +72,8 @@ pub fn receive(connection: i32) -> Option<Message> {
                 message.descriptors = descriptors;
                 break len;
             }
-            // The other side closed its end before it read everything: said once, before what it
-            // sent itself.
+            // The peer closed its end with unread messages. The kernel reports this once, before
+            // the messages that the peer sent.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNRESET | libc::EINTR)) => {}
             Err(_) => return None,
         }
@@ -83,12 +82,13 @@ pub fn receive(connection: i32) -> Option<Message> {
     (message.count > 0).then_some(message)
 }
 
-/// In a forked child: waits for a message of its parent's; `None` when that has ended.
+/// In a forked child: waits for a message from the parent. Returns `None` when the parent has
+/// ended.
 pub fn receive_from_parent(connection: i32) -> Option<Message> {
     // SAFETY: takes nothing.
     let parent = || unsafe { libc::getppid() };
     let before = parent();
-    // Another child may have the parent's end, by a bare fork in the moment when there were two.
+    // A child of a bare fork may hold the parent's end too, if forked while both ends were open.
     while !wait([connection, -1, -1, -1], 1000)[0] {
         if parent() != before {
             return None;
@@ -97,8 +97,7 @@ pub fn receive_from_parent(connection: i32) -> Option<Message> {
     receive(connection)
 }
 
-/// Waits until one of `descriptors` has something to say, at most `timeout_ms`. Those that are -1
-/// are ignored.
+/// Waits until one of `descriptors` is readable, at most `timeout_ms`. Ignores descriptors of -1.
 pub fn wait(descriptors: [i32; 4], timeout_ms: i32) -> [bool; 4] {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: four valid entries.
@@ -111,8 +110,7 @@ mod tests {
     use super::*;
     use doorway::channel::BACK;
 
-    /// A connection: the end that is here, and the one that a thread with a file table of its own
-    /// took.
+    /// A connection: this end, and the other, taken from a thread with its own file table.
     fn connection() -> [i32; 2] {
         let mut ends = [-1; 2];
         // SAFETY: two numbers are written.
@@ -126,12 +124,12 @@ mod tests {
     fn cookie(end: i32) -> u64 {
         let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
         let at = std::ptr::from_mut(&mut cookie).cast();
-        // SAFETY: the number is as long as said.
+        // SAFETY: `len` bytes are writable.
         unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
         cookie
     }
 
-    /// Strangers could connect to the name that it had, and then no thread could.
+    /// With a name, strangers could connect to the end, and then no thread of the process could.
     #[test]
     fn an_end_is_taken_out_of_another_file_table_and_has_no_name() {
         let mut ends = [-1; 2];
@@ -147,7 +145,7 @@ mod tests {
                 assert!(send(own, TAKE, &[], None));
                 let mut address = [0u8; size_of::<libc::sockaddr_un>()];
                 let mut len = address.len() as libc::socklen_t;
-                // SAFETY: as many bytes as there are.
+                // SAFETY: `len` bytes are writable.
                 unsafe { libc::getsockname(own, address.as_mut_ptr().cast(), &mut len) };
                 assert_eq!(len as usize, size_of::<libc::sa_family_t>());
             });
@@ -167,7 +165,7 @@ mod tests {
         assert!(message.descriptors.iter().all(|number| *number > 2), "duplicates in this table");
         message.descriptors.into_iter().for_each(close);
         assert_eq!(wait([-1, server, client, -1], 0), [false; 4]);
-        // An end that is closed before everything was read does not take along what it sent.
+        // Closing an end with unread messages keeps the messages that it sent.
         let [hasty, other] = connection();
         assert!(send(hasty, BACK, &[], None) && send(other, COMPLETE, &[], None));
         close(other);

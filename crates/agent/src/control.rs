@@ -1,6 +1,6 @@
 //! The control thread: the first thread of uzswap in a program. It joins the ledger, watches the
-//! budget, sets up the pager at half of it, and has the program's memory registered when it gets
-//! tight.
+//! budget, sets up the pager at half of the budget, and registers the program's memory when the
+//! budget is nearly used.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +29,12 @@ pub fn socket() -> &'static [u8] {
     SOCKET.get().map_or(&[], Vec::as_slice)
 }
 
-/// Whether there is a control thread to answer requests.
+/// Whether a control thread serves requests.
 pub fn is_alive() -> bool {
     is_set(&control_page().is_alive)
 }
 
-/// Notes that the caller is the control thread, or that there is none.
+/// Notes whether there is a control thread.
 pub fn set_alive(alive: bool) {
     if alive {
         control_page().forks.thread.store(sys::threads::own() as u32, Ordering::Release);
@@ -42,13 +42,13 @@ pub fn set_alive(alive: bool) {
     control_page().is_alive.store(alive.into(), Ordering::Release);
 }
 
-/// Lets the program's threads know how many threads are not theirs.
+/// Publishes the number of the agent's threads to the program's threads.
 fn count_threads() {
     control_page().threads.store(paging::pager().map_or(1, Pager::own_threads), Ordering::Release);
 }
 
-/// Sleeps between looks, and does what was asked of the control thread. False when the program has
-/// given up rights that the caller is to give up, too.
+/// Sleeps between looks, and serves requests. Returns false when the program has given up rights
+/// that the caller must also give up.
 #[must_use]
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
@@ -65,12 +65,12 @@ fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     !credentials::are_wanted()
 }
 
-/// Between looks whether the program's first thread has ended.
+/// Interval between checks whether the program's first thread has ended.
 const ENDED_LOOK_NS: u64 = 50_000_000;
 
-/// Ends the process when the program has no thread any more: each of its threads may end by itself,
-/// or the kernel ends them one by one (SECCOMP_RET_KILL_THREAD), and the pager's would keep the
-/// process for ever. The status is that of the first thread, as it would be without them.
+/// Ends the process when the program has no thread left: its threads may end one by one, or the
+/// kernel ends them so (SECCOMP_RET_KILL_THREAD), and the pager's threads would keep the process
+/// for ever. The status is the first thread's, as without uzswap.
 pub fn end_if_program_ended() {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let now = sys::now_ns();
@@ -87,7 +87,7 @@ pub fn end_if_program_ended() {
     }
 }
 
-/// Says why paging ends, if it does. Before the halt: no system call can be relied on behind it.
+/// Reports why paging ends, if it does. Before the halt: no system call is reliable after it.
 fn say_end(accounts: &Ledgered) {
     let why = match control_page().end.swap(end::NONE, Ordering::AcqRel) {
         end::NONE => return,
@@ -125,7 +125,7 @@ fn answer_requests(accounts: &Ledgered) {
     }
 }
 
-/// The agent's first thread in a process, on a stack of its own.
+/// The agent's first thread in a process, on its own stack.
 pub fn begin() {
     inherit::keep_spare();
     set_alive(true);
@@ -133,13 +133,13 @@ pub fn begin() {
 }
 
 pub(crate) extern "C" fn run(_argument: usize) {
-    // Once for each time that the program gives up rights.
+    // One round for each time that the program gives up rights.
     while live() && credentials::take() && !fork::has_stopped() {}
-    // No thread serves requests any more, so none may wait for a reply.
+    // No thread serves requests after this, so none may wait for a reply.
     set_alive(false);
 }
 
-/// False when there is to be no agent in this process; true when the program has given up rights.
+/// Returns false if this process must have no agent, and true when the program has given up rights.
 fn live() -> bool {
     thread::close_all_files();
     thread::name(c"uzswap");
@@ -147,10 +147,10 @@ fn live() -> bool {
     credentials::say_own();
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
-        // The loader found this object a moment ago, by way of the supervisor. Gone since means
-        // killed, and then nothing of its tree is to be left.
+        // The supervisor existed when the loader found this object. If it is gone, it was killed,
+        // and its tree must end.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
-        // The supervisor knows, or finds out, and says so.
+        // The supervisor knows this or finds out, and reports it.
         Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => return false,
     };
     if accounts.ledger().settings().lends {
@@ -160,17 +160,16 @@ fn live() -> bool {
     share_figures(accounts);
     let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
     let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
-        // Setting up takes some milliseconds, and registers nothing yet.
+        // Setting up takes some milliseconds and registers nothing yet.
         if !wait_for(accounts, &statm, |look| look.budget / 2, || false) {
             return Ok(None);
         }
         let pager = paging::set_up(accounts)?;
         pager.note_found();
-        // Relatives have something registered, or will have it as soon as they are to inherit this
-        // pager.
+        // Relatives have memory registered, or will when they inherit this pager.
         let registers_at = |look: &Look| {
             let mark = look.registers_at(control_page::is_shared());
-            // New mappings are announced from there on.
+            // The program announces new mappings from this mark on.
             control_page().tight_bytes.store(mark, Ordering::Relaxed);
             mark
         };
@@ -187,7 +186,7 @@ fn live() -> bool {
         Ok(None) => {}
         Err(error) => {
             accounts.unmanaged(&error.to_string());
-            // With the threads that were started already.
+            // Including the threads that were already started.
             retire::retire();
             return false;
         }
@@ -197,14 +196,14 @@ fn live() -> bool {
 
 static RIGHTS: &dyn sys::privileged::PrivilegedHelper = &accounts::Rights;
 
-/// Lets the program's threads tell the agent's memory from the program's.
+/// Publishes the arena's range, which tells the agent's memory from the program's.
 pub fn share_arena() {
     let own = arena::range();
     control_page().arena[0].store(own.start, Ordering::Relaxed);
     control_page().arena[1].store(own.end, Ordering::Release);
 }
 
-/// Lets the program's threads see how near the tree is to its budget.
+/// Publishes the tree's use and budget to the program's threads.
 pub(crate) fn share_figures(accounts: &'static Ledgered) {
     use pager::Accounts;
     control_page().tight_bytes.store(tight_at(accounts.budget()), Ordering::Relaxed);
@@ -213,8 +212,8 @@ pub(crate) fn share_figures(accounts: &'static Ledgered) {
     control_page().total.store(own, Ordering::Release);
 }
 
-/// Publishes this process's use until the tree's is up to `mark` and, if it has no pager yet, its
-/// own is worth one. Ends early when `is_over`. False when the program has given up rights.
+/// Publishes this process's use until the tree's use reaches `mark` and, without a pager yet, its
+/// own is worth one. Returns early when `is_over`, and false when the program has given up rights.
 fn wait_for(
     accounts: &'static Ledgered,
     statm: &ProcFile,
@@ -226,7 +225,7 @@ fn wait_for(
         let mut buffer = [0; 128];
         let text = statm.read_at(&mut buffer, 0);
         let own = procfs::anonymous_bytes(text).unwrap_or(0);
-        // The arena counts as a stack, all of it.
+        // The kernel counts the whole arena as a stack.
         let not_program = own.saturating_add(arena::range().len() as u64);
         let untouched = procfs::sizes(text)
             .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(not_program));
@@ -234,7 +233,7 @@ fn wait_for(
         let (budget, total) = (accounts.budget(), accounts.total());
         let look = Look { budget, total, own, untouched };
         let mark = mark(&look);
-        // Nothing is paged yet, so a pause is nothing but not to begin.
+        // Nothing is paged yet, so pausing only means not to begin.
         let pauses = is_pause_wanted(accounts);
         accounts.slot().into_iter().for_each(|slot| slot.set_paused(pauses));
         if (total >= mark && look.is_worth_a_pager() || is_over()) && !pauses {
@@ -251,15 +250,15 @@ fn is_pause_wanted(accounts: &Ledgered) -> bool {
     accounts.slot().is_some_and(ledger::Slot::is_pause_wanted)
 }
 
-/// Between looks whether a pause is over.
+/// Interval between checks whether a pause is over.
 const PAUSE_LOOK_NS: u64 = 10_000_000;
 
-/// Brings everything in and pages nothing while a pause is wanted. False when the program has given
+/// Brings everything in and pages nothing during a pause. Returns false when the program has given
 /// up rights.
 fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
     let Some(slot) = accounts.slot() else { return true };
     while slot.is_pause_wanted() {
-        // A fork in between lets everybody go on.
+        // A fork during the pause releases all threads.
         if !pager.is_halted() {
             pager.halt();
         }
@@ -274,7 +273,7 @@ fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
     true
 }
 
-/// Watches over everything until the program gives up rights.
+/// Runs until the program gives up rights.
 pub(crate) fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
     let mut relatives = accounts.relatives();

@@ -1,25 +1,24 @@
-//! Rights that the program gives up, which the agent gives up, too.
+//! Gives up the agent's rights when the program gives up its own.
 //!
 //! A process is no safer than its most powerful thread: code that takes over a program that was
-//! root can write to the stack of any thread in its memory. The C library changes the rights of the
-//! threads that it knows, and these it does not know. So when the program has less than the agent,
-//! and cannot have it back ([`Rights::exceed`]), all of the agent ends but for the control thread,
-//! with everything brought in ([`crate::retire`]); that thread takes the rights of a thread of the
-//! program's; and it begins again as in a young process, with a place in the ledger, a swap file
-//! and a key of the new user's.
+//! root can write to the stack of any of its threads. The C library changes the rights of the
+//! threads it knows, and it does not know the agent's. So when the program has less than the agent
+//! and cannot regain it ([`Rights::exceed`]), the agent brings everything in and ends all its
+//! threads but the control thread ([`crate::retire`]). The control thread takes the rights of a
+//! thread of the program and begins again as in a young process, with a place in the ledger, a swap
+//! file and a key of the new user.
 //!
 //! ```text
 //!   program's thread    setresuid() by the C library, compares, asks ........ returns
 //!   control thread                               looks at all, retire(), takes, replies, joins
 //! ```
 //!
-//! Where no thread asks (system calls past the C library, programs without `preload`) the control
-//! thread sees it when it looks, every [`LOOK_NS`] at most. Another effective user, to and fro, is
-//! nothing that is given up: the saved one is still there.
+//! Where no thread asks (system calls past the C library, programs without `preload`), the control
+//! thread looks every [`LOOK_NS`]. A temporary change of the effective user gives up nothing: the
+//! saved user remains.
 //!
-//! While any thread of the program's has what the agent has, so has the agent. What stays: the root
-//! and working directories that the agent began with, and that a filter (seccomp) of a thread of
-//! the program's does not bind it.
+//! The agent keeps a right while any thread of the program has it. It also keeps its root and
+//! working directories, and seccomp filters of the program's threads do not bind it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +30,7 @@ use sys::futex;
 use crate::control_page::control_page;
 use crate::{accounts, retire, threads};
 
-/// Between looks without a question.
+/// Interval between looks without a request.
 const LOOK_NS: u64 = 100_000_000;
 
 fn rights(of: &Credentials) -> Rights {
@@ -39,14 +38,14 @@ fn rights(of: &Credentials) -> Rights {
     Rights { users: three(of.users), groups: three(of.groups), permitted: of.permitted }
 }
 
-/// Says what the calling thread, the control thread, may do.
+/// Publishes the rights of the calling thread, the control thread.
 pub fn say_own() {
     let own = Credentials::of(sys::threads::own());
     control_page().credentials.say(own.map(|(own, _)| rights(&own)));
 }
 
-/// Whether the program has given up for good what the agent has. Looks when a thread asks, and
-/// every [`LOOK_NS`].
+/// Whether the program has given up for good a right that the agent has. Looks when a thread asks,
+/// and every [`LOOK_NS`].
 pub fn are_wanted() -> bool {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let asked = control_page().credentials.asked.load(Ordering::Acquire);
@@ -63,7 +62,7 @@ pub fn are_wanted() -> bool {
     exceeds
 }
 
-/// Wakes the threads that asked, up to a number.
+/// Wakes the threads whose requests are up to number `asked`.
 fn answer(asked: u32) {
     let answered = &control_page().credentials.answered;
     if answered.swap(asked, Ordering::AcqRel) != asked {
@@ -71,22 +70,22 @@ fn answer(asked: u32) {
     }
 }
 
-/// Whether the agent has what no thread of the program's has or can have back.
+/// Whether the agent has a right that no thread of the program has or can regain.
 fn exceeds_program() -> bool {
-    // Ordinary users' programs are not looked at.
+    // Programs of ordinary users have nothing to give up.
     let Some(agents) = control_page().credentials.agents().filter(Rights::can_shrink) else { return false };
     let exceeds = |of: &Credentials| agents.exceed(&rights(of));
-    // Mostly that is all.
+    // Usually the first thread decides it.
     if Credentials::of_first().is_some_and(|(first, is_alive)| is_alive && !exceeds(&first)) {
         return false;
     }
     matches!(find(|of| !exceeds(of)), Ok(None)) && matches!(find(|_| true), Ok(Some(_)))
 }
 
-/// The rights of the first thread of the program's that is alive and has such as `is_wanted`.
+/// Returns the rights of the program's first living thread whose rights satisfy `is_wanted`.
 ///
 /// # Errors
-/// When none was found among those that could be listed, and not all could.
+/// If none was found and some threads could not be listed.
 fn find(is_wanted: impl Fn(&Credentials) -> bool) -> std::io::Result<Option<Credentials>> {
     threads::settle();
     let (own, mut found) = (sys::threads::own(), None);
@@ -102,15 +101,15 @@ fn find(is_wanted: impl Fn(&Credentials) -> bool) -> std::io::Result<Option<Cred
     }
 }
 
-/// Has the agent end but for the calling thread, and gives that the program's rights. False when
-/// that could not be: there must be no agent then.
+/// Ends the agent except for the calling thread, which takes the program's rights. Returns false on
+/// failure: there must be no agent then.
 pub fn take() -> bool {
     let asked = control_page().credentials.asked.load(Ordering::Acquire);
     control_page().credentials.say(None);
     retire::retire();
     let taken = match find(|_| true) {
         Ok(Some(programs)) => programs.take(),
-        // It is about to end.
+        // The process is about to end.
         Ok(None) => return false,
         Err(error) => Err(error),
     };

@@ -1,9 +1,9 @@
-//! Words for the system's errors, without the C library's.
+//! System error messages, without the C library's.
 //!
-//! `strerror_r` translates, under a lock and with memory of the program's heap. A pager's thread
-//! may take neither: the C library tells a lock's holder by a thread number that such threads do
-//! not have, so that the program's next `setlocale` or `bindtextdomain` would wait for ever. The
-//! standard library calls it for every error that is shown.
+//! The standard library calls `strerror_r` for every error it shows. `strerror_r` translates under
+//! a lock and allocates on the program's heap, and a pager's thread may do neither: the C library
+//! identifies a lock's holder by a thread number that such threads lack, so that the program's next
+//! `setlocale` or `bindtextdomain` would wait for ever.
 
 use std::ffi::{c_char, c_int};
 
@@ -29,7 +29,7 @@ fn words(number: c_int) -> &'static str {
     }
 }
 
-/// As strerror_r(3) of POSIX.
+/// POSIX's strerror_r(3).
 ///
 /// # Safety
 /// `len` bytes are writable at `buffer`.
@@ -37,7 +37,7 @@ unsafe extern "C" fn describe(number: c_int, buffer: *mut c_char, len: usize) ->
     let words = words(number);
     let Some(room) = len.checked_sub(1) else { return libc::ERANGE };
     let count = words.len().min(room);
-    // SAFETY: the caller's promise, with room for the zero at the end.
+    // SAFETY: the caller's promise, with room for the terminating zero.
     unsafe {
         buffer.cast::<u8>().copy_from_nonoverlapping(words.as_ptr(), count);
         buffer.add(count).write(0);
@@ -45,7 +45,7 @@ unsafe extern "C" fn describe(number: c_int, buffer: *mut c_char, len: usize) ->
     0
 }
 
-// Hidden, hence for this object alone.
+// Hidden, so that only this object uses it.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".globl __xpg_strerror_r",
@@ -78,10 +78,10 @@ mod tests {
     #[test]
     fn long_words_are_cut() {
         let mut buffer = [1 as c_char; 8];
-        // SAFETY: one byte less than there is.
+        // SAFETY: shorter than the buffer.
         assert_eq!(unsafe { describe(libc::ENOMEM, buffer.as_mut_ptr(), 7) }, 0);
         assert_eq!(buffer.map(|byte| byte as u8), *b"out of\0\x01");
-        // SAFETY: nothing is written.
+        // SAFETY: writes nothing.
         assert_eq!(unsafe { describe(libc::ENOMEM, buffer.as_mut_ptr(), 0) }, libc::ERANGE);
     }
 }

@@ -1,4 +1,4 @@
-//! fork(): the pager stands still around it, and parent and child both have one afterwards.
+//! fork(): the pager halts around it, and parent and child both have a pager afterwards.
 //!
 //! ```text
 //!             forking thread            control thread                       child's forking thread     child's control thread
@@ -9,34 +9,32 @@
 //!                                       all continue                 continues <--------------- serves
 //! ```
 //!
-//! Everything that is out stays out; see `pager`'s module `fork_session` for why the child never
-//! misses a page. The child's handler is the first to run: `__register_atfork` is interposed so
-//! that no other library is before this object, and ours is the last to run before the fork. The
-//! parent serves code that runs in the child before it, too.
+//! Evicted pages stay out; `pager`'s module `fork_session` says why the child never misses a page.
+//! The child's handler runs first and the parent's runs last before the fork: `__register_atfork`
+//! is interposed so that no other library registers before this object. The parent also serves code
+//! that runs in the child before that handler.
 //!
-//! A fork brings everything in before and starts a new pager in the child, as if nothing had been
-//! there, where that cannot work:
+//! In these cases a fork first brings everything in and starts a new pager in the child:
 //!
-//! * where neither the process nor its supervisor has CAP_SYS_PTRACE: the kernel does not report
-//!   forks then;
-//! * when the forking thread may not open what the child's pager needs, and the supervisor cannot
-//!   do it instead (it is in another network namespace, has changed its user, has few descriptors):
-//!   found out by opening it. A root directory without /proc is no reason as long as the child may
-//!   leave it: its agent is given that of the parent's;
-//! * after MADV_WIPEONFORK or MADV_DONTFORK: which pages a child has is the kernel's secret then;
-//! * with accelerators, whose portals a child does not have;
-//! * before the pager is set up, where nothing is out.
+//! * neither the process nor its supervisor has CAP_SYS_PTRACE: the kernel then does not report
+//!   forks;
+//! * the forking thread may not open what the child's pager needs, which it finds out by opening
+//!   it, and the supervisor cannot open it instead (it is in another network namespace, has changed
+//!   its user, or has few descriptors). A root directory without /proc does not matter as long as
+//!   the child may leave it: the child's agent gets the root of the parent's;
+//! * after MADV_WIPEONFORK or MADV_DONTFORK: the kernel does not tell which pages a child has;
+//! * with accelerators: a child does not have their portals;
+//! * before the pager is set up: nothing is out.
 //!
-//! A child that dies, or becomes another program, before it has taken over closes its connection,
-//! and the parent continues. A child that is stopped at its birth (by a debugger) is waited for
-//! [`BIRTH_NS`], then it gets all its memory. fork() returns in the parent when the child has taken
-//! over, so it may end in any way then; a thread that ends the process in order in the midst waits,
-//! too (`attending`; `preload`'s module `ending`). A parent that is killed before fork() has
-//! returned takes the child along, which has run nothing of the program's: as if it had been killed
-//! before the fork.
+//! If the child dies or executes a program before it has taken over, its connection closes and the
+//! parent continues. If a debugger stops the child at its birth, the parent waits [`BIRTH_NS`],
+//! then brings all its memory in. fork() returns in the parent when the child has taken over, so
+//! the parent may then end in any way; a thread that calls exit during the fork also waits
+//! (`attending`; `preload`'s module `ending`). If the parent is killed before fork() has returned,
+//! the child ends too: it has run nothing of the program, so the result is a kill before the fork.
 //!
-//! The forking thread's side is `preload`'s module of this name. Without that module no request
-//! comes, and the pager itself notices forks, see `Pages::populate_child`.
+//! The forking thread's side is `preload`'s module of the same name. Without it no request arrives,
+//! and the pager itself notices forks: see `Pages::populate_child`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -49,11 +47,11 @@ use sys::futex;
 use crate::control_page::{control_page, is_set, is_shared as is_shared_with_program};
 use crate::{accounts, channel, control, credentials, paging, swap};
 
-/// Descriptors that a child's control thread has at a time beside those that stay.
+/// Descriptors that a child's control thread holds at a time, beside the permanent ones.
 const PASSING: i32 = 8;
 /// How long the parent waits for its child to take over. `preload`'s `parent` relies on the bound.
 const BIRTH_NS: u64 = 2_000_000_000;
-/// Who stands still looks so often, whether it was woken or not.
+/// A halted control thread looks this often, even if not woken.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Whether this process has forked or was forked: some of its pages may be shared.
@@ -61,43 +59,41 @@ pub fn has_forked() -> bool {
     is_set(&control_page().forks.forked)
 }
 
-/// No fork leaves anything out any more: there is no pager.
+/// Ends forks that leave pages out: there is no pager.
 pub fn let_go() {
     control_page().forks.can_keep.store(0, Ordering::Release);
     control_page().forks.unreported.store(0, Ordering::Release);
 }
 
-/// Whether paging has ended in this process.
 pub fn has_stopped() -> bool {
     is_set(&control_page().forks.stopped)
 }
 
-/// Paging has ended in this process, with everything brought in by the caller.
+/// Notes that paging has ended in this process. The caller has brought everything in.
 pub fn note_stopped() {
     control_page().forks.stopped.store(1, Ordering::Release);
 }
 
-/// Whether a filter may bind threads of the program.
+/// Whether a seccomp filter may bind threads of the program.
 pub fn expects_filter() -> bool {
     is_set(&control_page().forks.filtered)
 }
 
-/// Lets forks of this process leave everything where it is. Called by its control thread when the
-/// pager is set up.
+/// Lets forks of this process leave pages out. The control thread calls this when the pager is set
+/// up.
 pub fn keep() {
     control_page().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
     control_page().forks.can_keep.store(1, Ordering::Release);
 }
 
-/// The first number behind those of descriptors that a child's pager has under the parent's
-/// numbers.
+/// The lowest number above the descriptors that a child's pager has under the parent's numbers.
 pub fn numbers_end() -> i32 {
     paging::pager().map_or(0, Pager::numbers_end).max(swap::numbers_end())
 }
 
-/// Says why forks of this process bring everything in, once for each reason.
+/// Reports why forks of this process bring everything in, once for each reason.
 fn say_why(pager: &Pager) {
-    /// Reasons that were given; children have been given them, too.
+    /// Reported reasons, inherited by children.
     static SAID: AtomicU32 = AtomicU32::new(0);
     let forks = &control_page().forks;
     let limit = forks.descriptors.load(Ordering::Relaxed);
@@ -124,8 +120,8 @@ fn say_why(pager: &Pager) {
     pager.say_once(text.as_str());
 }
 
-/// The agent's root directory, if the forking thread has another one; an error where it cannot be
-/// had.
+/// The agent's root directory if the forking thread has another one, or an error if it cannot be
+/// opened.
 fn root_for_child() -> Result<Option<i32>, ()> {
     if !is_set(&control_page().forks.outside) {
         return Ok(None);
@@ -139,15 +135,15 @@ fn root_for_child() -> Result<Option<i32>, ()> {
     }
 }
 
-/// In a forked child: has the agent's threads work in the root directory that the parent's work in.
-/// The program's keep theirs.
+/// In a forked child: moves the agent's threads to the root directory of the parent's agent. The
+/// program's threads keep theirs.
 pub fn enter_root(root: i32) -> bool {
-    // SAFETY: changes what this thread and those that it makes take paths from.
+    // SAFETY: changes only where this thread and its children resolve paths.
     unsafe { libc::fchdir(root) == 0 && libc::chroot(c".".as_ptr()) == 0 }
 }
 
-/// Called by the control thread between its looks: carries out a requested halt, and returns when
-/// it is over.
+/// Carries out a requested halt and returns when it is over. The control thread calls this between
+/// its looks.
 pub fn answer_halt() {
     let forks = &control_page().forks;
     if forks.state.load(Ordering::Acquire) != ASKED {
@@ -161,7 +157,7 @@ pub fn answer_halt() {
         return;
     }
     if is_set(&forks.leaving) {
-        // With a pager there are more threads, and memory that is out.
+        // With a pager there are more threads, and pages are out.
         if pager.is_none() {
             leave();
         }
@@ -188,8 +184,8 @@ pub fn answer_halt() {
     }
 }
 
-/// Brings everything in for good if another process has this memory, which may outlive this
-/// process; whether that is so.
+/// Brings everything in for good if another process, which may outlive this one, has this memory.
+/// Returns whether one has.
 pub fn bring_in_for_others(pager: &Pager) -> bool {
     let is_shared = || match control_page().sharing.is_shared() {
         IsShared::Yes => true,
@@ -206,15 +202,14 @@ pub fn bring_in_for_others(pager: &Pager) -> bool {
     true
 }
 
-/// Says that the pager has halted, and stands still until the program's thread says otherwise.
-/// `is_last`: perhaps for ever.
+/// Reports the halt, and waits until the program's thread ends it. `is_last`: perhaps for ever.
 fn stand(is_last: bool) {
     let forks = &control_page().forks;
     forks.state.store(HALTED, Ordering::Release);
     futex::wake(&forks.state, i32::MAX);
     while forks.state.load(Ordering::Acquire) == HALTED {
-        // The filter that comes next may kill for any call but the one that this thread is in by
-        // then: it is the last. Who asked looks for that.
+        // The filter that follows may kill for any call except the one that this thread is in, so
+        // the wait is its last call. The requesting thread checks that it has begun.
         let is_quiet = is_last && is_set(&forks.quiet);
         if is_quiet {
             forks.quiet.store(QUIET, Ordering::Release);
@@ -228,15 +223,16 @@ fn stand(is_last: bool) {
     }
 }
 
-/// Ends the calling thread, the agent's only one: the kernel does what is asked of it for processes
-/// of one thread alone. Another is started afterwards, as in a forked child.
+/// Ends the calling thread, the agent's only one: the kernel carries out the pending call only for
+/// single-threaded processes. Another is started afterwards, as in a forked child.
 fn leave() -> ! {
     control_page().forks.state.store(HALTED, Ordering::Release);
-    // Its descriptors are closed with it: no other thread has its file table.
+    // The exit closes its descriptors: no other thread has its file table.
     sys::thread::exit()
 }
 
-/// Stands by a fork until the child has taken over; false when it cannot be done this way.
+/// Serves a fork until the child has taken over. Returns false if the fork must bring everything
+/// in.
 fn attend(pager: &Pager) -> bool {
     let forks = &control_page().forks;
     let (forker, other_end) = (forks.forker.load(Ordering::Relaxed), forks.other_end.load(Ordering::Relaxed));
@@ -259,7 +255,8 @@ fn attend(pager: &Pager) -> bool {
         let ready = channel::wait([connection, main, gate, child], pause_ms);
         pager.attend(&mut session);
         let is_ready = match ready[0].then(|| channel::receive(connection)) {
-            // What the kernel reported before the word was sent has been read only now.
+            // The pager reads only here events that the kernel reported before the child sent the
+            // word.
             Some(Some(message)) if message.word() == channel::TAKE => {
                 pager.attend(&mut session);
                 true
@@ -269,12 +266,12 @@ fn attend(pager: &Pager) -> bool {
                 birth_ns = sys::now_ns() + BIRTH_NS;
                 continue;
             }
-            // No child, or it has ended or become another program.
+            // The child does not exist, has ended or has executed a program.
             Some(None) => break,
             None if sys::now_ns() > birth_ns => false,
             None => continue,
         };
-        // Now: what this process has in the swap file is what it had at the fork.
+        // Now: this process's pages in the swap file are those it had at the fork.
         let root = root_for_child();
         let inheritance = (is_ready && root.is_ok()).then(swap::Inheritance::new).flatten();
         match pager.settle(&mut session, inheritance.is_some()) {
@@ -309,7 +306,7 @@ fn attend(pager: &Pager) -> bool {
     true
 }
 
-/// The child's control thread has taken over: the program may run.
+/// The child's control thread has taken over: the program may continue.
 pub fn taken() {
     control_page().forks.state.store(RUNNING, Ordering::Release);
     futex::wake(&control_page().forks.state, i32::MAX);

@@ -1,8 +1,8 @@
-//! The heap of the agent's C library, over the arena: what codecs written in C allocate, and what
-//! the C library itself does, its thread-local storage first of all.
+//! The heap of the agent's C library, over the arena: for codecs written in C and the C library
+//! itself, beginning with its thread-local storage.
 //!
-//! A program's break belongs to the program. The C library's start would move it, and its malloc
-//! would later on; both are replaced here, by names that a static link takes from here first.
+//! The break belongs to the program. The C library's start and its malloc would move it. The
+//! definitions here replace both: a static link takes them first.
 
 use std::alloc::{alloc, dealloc, Layout};
 use std::ffi::{c_int, c_void};
@@ -24,8 +24,7 @@ fn allocate(align: usize, size: usize) -> *mut c_void {
     else {
         return null_mut();
     };
-    // SAFETY: not empty. The block begins `align` bytes into the room, and the header is just
-    // before it.
+    // SAFETY: not empty. The block begins `align` bytes into the allocation, just after the header.
     unsafe {
         let room = alloc(layout);
         if room.is_null() {
@@ -40,23 +39,21 @@ fn allocate(align: usize, size: usize) -> *mut c_void {
 /// The header of a block.
 ///
 /// # Safety
-/// The block is from [`allocate`] and was not freed.
+/// [`allocate`] returned the block, and it was not freed.
 unsafe fn header(block: *mut c_void) -> Header {
     // SAFETY: the caller's promise.
     unsafe { block.cast::<u8>().sub(ALIGN_MIN).cast::<Header>().read() }
 }
 
-/// malloc(3).
 #[no_mangle]
 extern "C" fn malloc(size: usize) -> *mut c_void {
     allocate(ALIGN_MIN, size)
 }
 
-/// free(3).
 #[no_mangle]
 unsafe extern "C" fn free(block: *mut c_void) {
     if !block.is_null() {
-        // SAFETY: the caller's block, with the layout it was made with.
+        // SAFETY: the caller's block, with its layout.
         unsafe {
             let Header { size, align } = header(block);
             let room = block.cast::<u8>().sub(align);
@@ -65,7 +62,6 @@ unsafe extern "C" fn free(block: *mut c_void) {
     }
 }
 
-/// calloc(3).
 #[no_mangle]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return null_mut() };
@@ -77,12 +73,11 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     block
 }
 
-/// realloc(3).
 #[no_mangle]
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     let moved = allocate(ALIGN_MIN, size);
     if !block.is_null() && !moved.is_null() {
-        // SAFETY: the caller's block, of which as many bytes are copied as both have.
+        // SAFETY: the caller's block; copies at most the smaller of the two sizes.
         unsafe {
             let Header { size: room, align } = header(block);
             moved.cast::<u8>().copy_from_nonoverlapping(block.cast(), size.min(room - align));
@@ -92,19 +87,16 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     moved
 }
 
-/// aligned_alloc(3).
 #[no_mangle]
 extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     allocate(align, size)
 }
 
-/// memalign(3).
 #[no_mangle]
 extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     allocate(align, size)
 }
 
-/// posix_memalign(3).
 #[no_mangle]
 unsafe extern "C" fn posix_memalign(target: *mut *mut c_void, align: usize, size: usize) -> c_int {
     let block = allocate(align, size);
@@ -116,7 +108,6 @@ unsafe extern "C" fn posix_memalign(target: *mut *mut c_void, align: usize, size
     0
 }
 
-/// malloc_usable_size(3).
 #[no_mangle]
 unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if block.is_null() {
@@ -127,8 +118,7 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     size - align
 }
 
-/// Where glibc's start takes its first thread's storage from (2.35 and later). Nothing was
-/// allocated before.
+/// glibc 2.35 and later allocate the first thread's storage with this. It is the first allocation.
 #[no_mangle]
 extern "C" fn _dl_early_allocate(size: usize) -> *mut c_void {
     if agent::start::open_arena() {
@@ -138,7 +128,7 @@ extern "C" fn _dl_early_allocate(size: usize) -> *mut c_void {
     }
 }
 
-/// What it was before 2.35, and what else would move the program's break.
+/// Its name before 2.35, and the other way to move the program's break.
 #[no_mangle]
 extern "C" fn __sbrk(size: isize) -> *mut c_void {
     match usize::try_from(size) {
@@ -147,7 +137,6 @@ extern "C" fn __sbrk(size: isize) -> *mut c_void {
     }
 }
 
-/// sbrk(2): always fails.
 #[no_mangle]
 extern "C" fn sbrk(_size: isize) -> *mut c_void {
     usize::MAX as *mut c_void

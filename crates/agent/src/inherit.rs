@@ -1,4 +1,4 @@
-//! The control thread of a forked child, which takes over what its parent left where it was.
+//! The control thread of a forked child, which takes over the pages that its parent left out.
 
 use std::sync::atomic::Ordering;
 
@@ -10,8 +10,9 @@ use crate::control_page::{control_page, is_set};
 use crate::{broken, channel, credentials, fork, paging, retire, swap, threads};
 use sys::thread;
 
-/// The control thread of a forked child, made by the program's thread from what [`keep_spare`] left
-/// ready. `channel` is the connection to the parent's, or [`RESTART`].
+/// The control thread of a forked child. The program's thread makes it from the spare that
+/// [`keep_spare`] prepared. `channel` is the connection to the parent's control thread, or
+/// [`RESTART`].
 extern "C" fn begin_child(channel: usize) {
     threads::forget();
     keep_spare();
@@ -24,7 +25,7 @@ extern "C" fn begin_child(channel: usize) {
     }
 }
 
-/// Leaves a thread ready for a forked child: its stack and its thread-local storage.
+/// Prepares the stack and thread-local storage of a forked child's control thread.
 pub fn keep_spare() {
     let Ok((stack, pointer)) = threads::prepare(begin_child) else { return };
     let spare = &control_page().forks.spare;
@@ -32,10 +33,10 @@ pub fn keep_spare() {
     spare[0].store(stack, Ordering::Release);
 }
 
-/// Continues with what the parent left where it was.
+/// Takes over the parent's pages.
 fn inherit(channel: i32) {
     thread::close_all_files_but(channel);
-    // Out of the way of descriptors that get the numbers that they have in the parent.
+    // Frees the numbers that descriptors have in the parent.
     let channel = match thread::renumber_above(channel, fork::numbers_end()) {
         Ok(above) => above,
         Err(error) => end_child(format_args!("no descriptor is left: {error}")),
@@ -47,7 +48,7 @@ fn inherit(channel: i32) {
     let kept = match &answer {
         Some(message) if message.word() == channel::INHERITS && message.descriptors[1] >= 0 => message,
         Some(message) if message.word() == channel::COMPLETE => {
-            // Everything is in place, and the parent's tables are dead weight.
+            // Everything is in place, and the parent's tables are no longer used.
             paging::forget_pager();
             set_alive(!fork::expects_filter());
             fork::taken();
@@ -56,7 +57,7 @@ fn inherit(channel: i32) {
             }
             return;
         }
-        // With the parent went what this process's pages are in.
+        // The parent held this process's pages.
         _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
     };
     let pager = paging::pager().expect("the parent had one");

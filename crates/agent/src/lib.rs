@@ -1,11 +1,11 @@
-//! What runs inside a managed program: the pager's threads, and what they and the program's say to
-//! each other.
+//! The agent: the pager's threads inside a managed program, and their communication with the
+//! program.
 //!
 //! It has no mechanism of its own: it opens the arena, starts the control thread, joins the tree's
-//! ledger, and sets up a pager when half of the budget is in use. `main.rs` makes of it a program
-//! with its own C library that is mapped into others: by `preload`, a shared object that also has
-//! the calls of the program's that are of interest here, or by the supervisor, into processes that
-//! no loader would bring that to.
+//! ledger, and sets up a pager when half of the budget is in use. `main.rs` makes it a program with
+//! its own C library. `preload`, a shared object that also interposes calls of the program, maps it
+//! into dynamic programs; the supervisor maps it into processes whose loader would not load
+//! `preload`.
 
 mod accounts;
 mod announce;

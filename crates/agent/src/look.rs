@@ -1,48 +1,45 @@
-//! What the control thread sees of memory before it is paged, and when paging begins.
+//! The control thread's view of memory before paging begins, and when it begins.
 
-/// Room under the budget that registering is started with, up to half of a small budget.
+/// Room below the budget at which registering starts, at most half of a small budget.
 const HEAD_START_BYTES: u64 = 128 << 20;
-/// The same where one process uses nearly all and says what it maps: what it can touch between two
-/// looks that come in time.
+/// The same where one process uses nearly all memory and its mappings are known: as much as it can
+/// touch between two timely looks.
 const HEAD_START_ALONE_BYTES: u64 = 24 << 20;
-/// Some processes together can touch new memory about so fast; the watch looks often enough not to
-/// be overrun.
+/// Rate at which several processes together touch new memory. The look interval follows from it.
 const TOUCH_BYTES_PER_NS: u64 = 8;
-/// The same where mappings have more untouched memory than there is room: two threads were seen to
-/// touch huge pages at 20.
+/// The same where the untouched mappings exceed the room: two threads touched huge pages at 20.
 const BURST_BYTES_PER_NS: u64 = 64;
-/// Between looks at processes too small to be worth a pager.
+/// Interval between looks at processes too small for a pager.
 const SMALL_NS: u64 = 5_000_000;
-/// New mappings from this size on have the watch look at once.
+/// New mappings from this size on trigger a look at once.
 const BURST_BYTES: usize = 16 << 20;
-/// Below this a process is not worth a pager: its threads and tables would take more than can be
-/// saved.
+/// A smaller process is not worth a pager, whose threads and tables would take more than it saves.
 const MANAGED_BYTES_MIN: u64 = 4 << 20;
 
-/// The use at which memory is tight, with room for what several processes touch between two looks.
+/// The use at which memory is tight: leaves room for new memory between two looks.
 pub fn tight_at(budget: u64) -> u64 {
     (budget / 6 * 5).min(budget.saturating_sub(HEAD_START_BYTES)).max(budget / 2)
 }
 
-/// What a look shows, in bytes.
+/// The figures of a look, in bytes.
 pub struct Look {
     pub budget: u64,
-    /// Of the tree.
+    /// Use of the tree.
     pub total: u64,
-    /// Of this process.
+    /// Use of this process.
     pub own: u64,
-    /// Mapped by this process and never touched, or given back.
+    /// Mapped by this process and never touched, or discarded.
     pub untouched: u64,
 }
 
 impl Look {
     /// The use of the tree at which the program's memory is registered: early enough that a fast
-    /// program does not overrun the budget before the next look, and no earlier. From then on each
-    /// first touch that is not one of a run is a fault that a handler serves, which takes far
-    /// longer than the kernel, so a program that just fits is not to get there.
+    /// program does not overrun the budget before the next look, and no earlier. After that, each
+    /// first touch outside a run is a fault that a handler serves, far slower than the kernel, so a
+    /// program that just fits must not reach this point.
     ///
-    /// Most of what is mapped and untouched stays so (stacks, an allocator's reserves), and looks
-    /// come often where there is more of it than room.
+    /// Most untouched mapped memory stays untouched (stacks, an allocator's reserves), and looks
+    /// are frequent where it exceeds the room.
     pub fn registers_at(&self, says_what_it_maps: bool) -> u64 {
         let tight = tight_at(self.budget);
         if !says_what_it_maps || self.own < self.total / 8 * 7 {
@@ -51,17 +48,15 @@ impl Look {
         self.budget.saturating_sub(HEAD_START_ALONE_BYTES + self.untouched / 4).max(tight)
     }
 
-    /// Whether the process has enough memory for a pager.
     pub fn is_worth_a_pager(&self) -> bool {
         self.own >= MANAGED_BYTES_MIN
     }
 
-    /// When to look again on the way to a mark.
+    /// The interval to the next look on the way to a mark.
     pub fn next_ns(&self, mark: u64) -> u64 {
         let room = mark.saturating_sub(self.total);
         let rate = if self.untouched < room { TOUCH_BYTES_PER_NS } else { BURST_BYTES_PER_NS };
-        // The many small processes of a large tree need no close watch, and none has room to grow
-        // fast.
+        // The many small processes of a large tree need no close watch, and cannot grow fast.
         let is_small = !self.is_worth_a_pager() && self.untouched < BURST_BYTES as u64;
         let least = if is_small { SMALL_NS } else { 500_000 };
         (room / rate).clamp(least, 100_000_000)

@@ -1,17 +1,15 @@
 //! The agent as a program that runs as a thread of another.
 //!
-//! It is linked statically, with a C library of its own, and can be mapped anywhere. The process
-//! that injects it maps its segments, makes a thread with all signals blocked and a file table of
-//! its own, gives it a stack with arguments, environment and auxiliary vector, and has it run from
-//! the entry point, as a kernel does with a program. From there on it needs nothing of its host and
-//! leaves nothing there: the C library relocates itself, gives this one thread its thread-local
-//! storage, and calls [`main`] below. What its start would do to the process is replaced: all
-//! memory comes from the arena (`heap`), and Rust's own start, which sets signal handlers, is left
-//! out.
+//! It is linked statically, with its own C library, and can be mapped anywhere. The injecting
+//! process maps its segments, makes a thread with all signals blocked and its own file table, gives
+//! the thread a stack with arguments, environment and auxiliary vector, and runs it from the entry
+//! point, as a kernel runs a program. From there it needs nothing of its host and leaves nothing
+//! there: the C library relocates itself, sets up this thread's thread-local storage, and calls
+//! [`main`] below. Effects of its start on the process are replaced: all memory comes from
+//! the arena (`heap`), and Rust's own start, which sets signal handlers, is omitted.
 //!
-//! Arguments: a name; the supervisor's socket; where the stack lies, as START-END in hex; where a
-//! shared object has brought it, the address of the control page in hex, and where that object
-//! lies.
+//! Arguments: a name; the supervisor's socket; the stack's range, as START-END in hex; and, when a
+//! shared object injects it, the address of the control page and that object's range, in hex.
 
 #![no_main]
 
@@ -24,21 +22,20 @@ use std::ops::Range;
 use agent::{broken, control, control_page, paging, start};
 
 extern "C" {
-    /// The first byte of the image and the first behind it, by the linker.
+    /// The first byte of the image, defined by the linker.
     static __ehdr_start: u8;
     static _end: u8;
 }
 
-/// Called by the C library.
+/// The C library calls this.
 ///
 /// # Safety
 /// As C's `main`.
 #[no_mangle]
 unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: as many terminated strings as said.
+    // SAFETY: `count` terminated strings.
     let argument = |index| unsafe { CStr::from_ptr(*arguments.add(index)) };
-    // In processes that had no agent before, this one has opened an arena when it first needed
-    // memory.
+    // Without an earlier agent in the process, this agent's first allocation has opened an arena.
     if count < 3 || sys::arena::range().is_empty() {
         return 1;
     }
@@ -67,7 +64,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     broken::install();
     broken::choose_point();
     control::begin();
-    // Not exit(), which is the whole process's.
+    // exit() would end the whole process.
     sys::thread::exit()
 }
 

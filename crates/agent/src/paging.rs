@@ -1,5 +1,4 @@
-//! The pager of this process: it is set up, found, and taken away here, and has its threads from
-//! here.
+//! Sets up, publishes and removes the pager of this process, and starts its threads.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -15,15 +14,14 @@ use crate::{fork, start, swap, threads};
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 static ACCOUNTS: AtomicPtr<Ledgered> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Why a process is not managed whose forks are neither announced nor reported.
+/// Why a process is not managed if its forks are neither announced nor reported.
 const BARE_FORKS: &str =
     "its forks cannot be seen, as it does not load uzswap's object: run as root, or `sudo setcap \
     cap_sys_ptrace+ep` the uzswap program";
 
-/// What the environment says about emulated accelerators, if anything.
 static EMULATE: OnceLock<String> = OnceLock::new();
 
-/// Keeps what the environment said at the start about emulated accelerators.
+/// Keeps the environment's specification of emulated accelerators.
 pub fn remember_emulation(spec: &str) {
     let _ = EMULATE.set(spec.to_owned());
 }
@@ -34,15 +32,15 @@ pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Ordering::Acquire).as_ref() }
 }
 
-/// Where use is accounted, once there is a pager.
+/// The process's accounts, once there is a pager.
 pub fn accounts() -> Option<&'static Ledgered> {
     // SAFETY: null, or a leaked box.
     unsafe { ACCOUNTS.load(Ordering::Acquire).as_ref() }
 }
 
-/// In a forked child: there is no pager any more. The parent's tables stay as dead weight; its key
-/// does not. Whether there is a control thread stays as it is: the program's threads that wait for
-/// this one's reply would take "none" for leave to go on.
+/// In a forked child: forgets the pager. The parent's tables stay as unused memory; its key is
+/// wiped. The record that a control thread exists stays: the program's threads that wait for this
+/// one's reply would otherwise continue.
 pub fn forget_pager() {
     control_page().has_pager.store(0, Ordering::Release);
     swap::forget();
@@ -50,25 +48,25 @@ pub fn forget_pager() {
     forget_handlers();
 }
 
-/// Takes away what the program's threads ask a pager by.
+/// Closes the desk at which the program's threads ask the pager.
 pub fn close_desk() {
     control_page().has_pager.store(0, Ordering::SeqCst);
     control_page().total.store(0, Ordering::Release);
     control_page().others.store(0, Ordering::Release);
 }
 
-/// Takes the pager from those who look for it. No other thread has a reference to it.
+/// Unpublishes and returns the pager. No other thread has a reference to it.
 pub fn take_pager() -> Option<Box<Pager>> {
     forget_handlers();
     let pager = PAGER.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: null or a leaked box without users: all threads but the calling one have ended.
+    // SAFETY: null or a leaked box without users: all other threads have ended.
     (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
 }
 
-/// Makes the pager, and its threads.
+/// Makes the pager and its threads.
 ///
 /// # Errors
-/// When this process cannot be managed.
+/// If this process cannot be managed.
 pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
     use pager::Accounts;
     if let Some(why) = accounts::too_few_descriptors() {
@@ -97,7 +95,7 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     };
     let mut registry = acomp::Registry::new();
     codecs::register_all(&mut registry);
-    // No threads may be started here: engines of emulated devices work in the submitting thread.
+    // Starts no threads: engines of emulated devices work in the submitting thread.
     #[cfg(feature = "iaa")]
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
@@ -122,7 +120,7 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, accounts)?));
     swap::count_threads(pager);
-    // Its children would find zeroes where its pages are out, without a report.
+    // Without a report, its children would find zeroes in place of evicted pages.
     if !pager.reports_forks() {
         if !control_page::is_shared() {
             return Err(BARE_FORKS.into());
@@ -132,12 +130,11 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
-    // In one order with the references below, which a thread notes before it looks whether there is
-    // a pager.
+    // SeqCst here and in the fence below: this thread publishes the pager before it checks for
+    // references, and a thread notes its reference before it checks for a pager.
     control_page().has_pager.store(1, Ordering::SeqCst);
     ACCOUNTS.store(std::ptr::from_ref(accounts).cast_mut(), Ordering::Release);
     let can_fork = pager.can_fork() && swap::can_be_inherited() && pager.store().survives_fork();
-    // Looked at once the pager can be told, as it is told once it can be looked at.
     std::sync::atomic::fence(Ordering::SeqCst);
     if is_set(&control_page().references) {
         pager.stop_recycling();
@@ -149,7 +146,6 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     Ok(pager)
 }
 
-/// Counts the forms of pages that were just stored, in this process's slot.
 fn tally(forms: &Forms) {
     if let Some(slot) = accounts().and_then(Ledgered::slot) {
         for (number, pages) in forms.pages.iter().enumerate().filter(|(_, pages)| **pages > 0) {
@@ -161,10 +157,10 @@ fn tally(forms: &Forms) {
 }
 const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
 
-/// Starts the threads that page, after a fork again.
+/// Starts the threads that page, also after a fork.
 ///
 /// # Errors
-/// When there are too many threads.
+/// If there are too many threads.
 pub fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus).min(pager.handlers_max()).max(1);
@@ -183,12 +179,12 @@ pub fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Has the handlers that come be counted from none.
+/// Restarts the numbering of handlers.
 pub fn forget_handlers() {
     HANDLERS.store(0, Ordering::Release);
 }
 
-/// Whether that is the address of what handlers run.
+/// Whether `entry` is the handlers' entry point.
 pub fn is_handler(entry: usize) -> bool {
     entry == handler as *const () as usize
 }
@@ -200,7 +196,7 @@ extern "C" fn handler(cpu: usize) {
     thread::hurry();
     thread::pin(cpu);
     let index = HANDLERS.fetch_add(1, Ordering::Relaxed);
-    // None when setting up failed after all.
+    // None if setting up failed later.
     if let Some(pager) = pager() {
         pager.handle_faults(index);
     }

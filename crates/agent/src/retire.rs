@@ -1,8 +1,8 @@
-//! The end of all that the agent has but its control thread: the pager, its threads, their
-//! descriptors and what they share with others.
+//! Ends everything of the agent but its control thread: the pager, its threads, their descriptors
+//! and their shared memory.
 //!
-//! Everything is brought in before. What is left in the process's memory is address space, and what
-//! belongs to the agent's image: no page of the program's, no key, no mapping of the tree's files.
+//! Everything is brought in first. Only address space and the agent's image remain: no page of the
+//! program, no key, no mapping of the tree's files.
 
 use std::ffi::CStr;
 
@@ -11,14 +11,13 @@ use sys::thread;
 
 use crate::{fork, paging, swap, threads};
 
-/// Between looks whether threads have ended.
+/// Interval between checks whether threads have ended.
 const LOOK_NS: u64 = 20_000;
-/// Bytes of the text of mappings that are read at a time.
 const MAPS_BYTES: usize = 16 << 10;
 
-/// Ends everything. To be called by the control thread.
+/// Ends everything. The control thread calls this.
 pub fn retire() {
-    // No thread of the program's begins to ask the pager.
+    // No thread of the program starts a new request to the pager.
     paging::close_desk();
     if let Some(pager) = paging::pager() {
         if !pager.is_halted() {
@@ -53,13 +52,13 @@ pub fn retire() {
     }
 }
 
-/// Puts empty memory where a memory file is mapped. A thread of the program's may be reading there
-/// this moment, in the ledger.
+/// Replaces the mappings of a memory file by empty memory. A thread of the program may be reading
+/// the ledger at this moment.
 fn unmap_all(name: &CStr, buffer: &mut [u8]) {
     let Ok(maps) = ProcFile::open(c"/proc/self/maps") else { return };
     let name = name.to_str().expect("a name of ours");
     sys::maps::for_each_of_memory_file(&maps, buffer, name, |mapping| {
-        // SAFETY: the agent's mappings; a thread that reads there reads zeroes.
+        // SAFETY: the agent's mappings; concurrent readers read zeroes.
         let _ = unsafe { sys::memory::map_again(mapping.start, mapping.len()) };
     });
     maps.close();

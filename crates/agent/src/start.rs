@@ -1,4 +1,4 @@
-//! How the agent's first thread starts, and what of the process's memory is its own.
+//! The start of the agent's first thread, and the agent's own memory ranges.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use doorway::limits;
 use sys::{arena, PAGE_SIZE};
 
-/// Most ranges that are kept out of paging, as far as they matter here.
+/// Most ranges excluded from paging.
 const RANGES_MAX: usize = 256;
 
 static RANGES: [[AtomicUsize; 2]; RANGES_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
 static RANGE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps a range out of paging for ever. To be called before other threads, for 256 ranges at most:
-/// the rest is not kept.
+/// Excludes a range from paging for ever. Call before there are other threads. Ranges beyond 256
+/// are not excluded.
 pub fn add_own_range(range: Range<usize>) {
     let index = RANGE_COUNT.load(Ordering::Relaxed);
     if range.start < range.end && index < RANGES_MAX {
@@ -30,7 +30,7 @@ fn added_ranges() -> impl Iterator<Item = Range<usize>> {
     added.iter().map(|range| range[0].load(Ordering::Relaxed)..range[1].load(Ordering::Relaxed))
 }
 
-/// Ranges that must never be paged, in address order: the arena and what was added.
+/// Ranges that must never be paged, in address order: the arena and the added ranges.
 pub fn own_ranges() -> Vec<Range<usize>> {
     let mut ranges: Vec<_> = added_ranges().collect();
     ranges.push(arena::range());
@@ -38,22 +38,22 @@ pub fn own_ranges() -> Vec<Range<usize>> {
     ranges
 }
 
-/// Gives back what deeper calls have used of the stack that the calling thread runs on, if it is
-/// one of the ranges added: setting up takes 200 KiB.
+/// Discards stack memory that deeper calls of the calling thread used, if the stack is an added
+/// range: setting up takes 200 KiB.
 pub fn give_back_stack() {
-    /// What calls from here on use all the time, and more than the red zone.
+    /// More than the calls below and the red zone use.
     const LEFT_BYTES: usize = 16 << 10;
     let here = 0u8;
     let at = std::hint::black_box(&raw const here).addr();
     let Some(stack) = added_ranges().find(|range| range.contains(&at)) else { return };
     let end = at.saturating_sub(LEFT_BYTES) & !(PAGE_SIZE - 1);
     if let (Some(memory), true) = (NonNull::new(stack.start as *mut u8), end > stack.start) {
-        // SAFETY: the thread's own stack, below all that its calls have left there.
+        // SAFETY: the thread's own stack, below the frames of all its calls.
         unsafe { sys::memory::discard(memory, end - stack.start) };
     }
 }
 
-/// Reserves the arena: generous where address space costs nothing, what a limit has room for under
+/// Reserves the arena: generously where address space is unlimited, by the limit's room under
 /// RLIMIT_AS.
 pub fn open_arena() -> bool {
     let mut limit = libc::rlimit { rlim_cur: limits::NONE, rlim_max: limits::NONE };

@@ -1,8 +1,8 @@
 //! This process's part in the swap file of its user.
 //!
-//! The supervisor has the file and the table of its segments, and gives descriptors of both out.
-//! The file's number is valid in the file table of the pager's threads; a forked child is given the
-//! file again, by its parent, under the same number.
+//! The supervisor has the file and its segment table, and gives out descriptors of both. The file's
+//! descriptor is valid only in the file table of the pager's threads. A forked child gets the file
+//! from its parent, under the same number.
 
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -15,34 +15,32 @@ use sys::thread;
 
 use crate::{paging, threads};
 
-/// Threads of the engine: with the writer itself as many packs are being written at a time as a
-/// disk needs to be busy.
+/// Threads of the engine: with the writer itself, enough concurrent writes to keep a disk busy.
 const ENGINE_THREADS: usize = 2;
-/// What a child is called in the table until it has a place in the ledger.
+/// A child's name in the table until it has a place in the ledger.
 const UNBORN: u32 = 1 << 31;
-/// The file's number in the pager's file table is below this: a child has it under the same one.
+/// The file's number in the pager's file table is below this, so that a child can use the same one.
 const NUMBER_MAX: i32 = 64;
 
-/// The file as this process has it, under a number of its own file table: a leaked box, or null. A
-/// child that begins again leaves its parent's where it is, whose number means something else
-/// there.
+/// The process's file, under a number of its own file table: a leaked box, or null. A child that
+/// begins again leaks its parent's, whose number is invalid there.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
-/// Engine threads that were started and are not counted as the pager's yet.
+/// Engine threads that were started and are not yet counted as the pager's.
 static UNCOUNTED: AtomicU32 = AtomicU32::new(0);
 
-/// Asks the supervisor for a part of the swap file.
+/// Requests a part of the swap file from the supervisor.
 fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
     let descriptor = wire::ask(socket, Kind::Swap, number, Kind::Swapped)?;
-    // SAFETY: received just now, with no other owner.
+    // SAFETY: just received, without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// The user's swap file, for the process that is called `owner` there and is connected to its
-/// supervisor by `socket`; encrypted unless it is to be `plain`. `None` when the supervisor has
-/// none for it, and says so itself.
+/// Opens the user's swap file, for the process named `owner` there, whose connection to the
+/// supervisor is `socket`; encrypted unless `plain`. Returns `None` if the supervisor has none for
+/// it, which the supervisor reports.
 ///
 /// # Errors
-/// When the supervisor does not reply, or there are more processes than the table has rows.
+/// If the supervisor does not reply, or there are more processes than rows in the table.
 pub fn open(
     socket: i32,
     owner: u32,
@@ -77,14 +75,14 @@ fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
             Ok(())
         }
         Err(error) => {
-            // SAFETY: made above; no thread has it.
+            // SAFETY: made above; no thread took it.
             drop(unsafe { Box::from_raw(work) });
             Err(error)
         }
     }
 }
 
-/// What the engine's threads run.
+/// The entry point of the engine's threads.
 pub extern "C" fn engine_thread(work: usize) {
     thread::name(c"uzswap-disk");
     // SAFETY: leaked by `spawn` for this thread.
@@ -92,27 +90,26 @@ pub extern "C" fn engine_thread(work: usize) {
     work();
 }
 
-/// Has the engine's threads be counted as the pager's, once there is one.
+/// Counts the engine's threads as the pager's, once there is one.
 pub fn count_threads(pager: &pager::Pager) {
     (0..UNCOUNTED.swap(0, Ordering::AcqRel)).for_each(|_| pager.add_own_thread());
 }
 
-/// The file of this process's pager, if it has one.
 fn own() -> Option<&'static Arc<SwapFile>> {
     paging::pager().and_then(|pager| pager.store().swap_file())
 }
 
-/// In a forked child that begins without what its parent had: wipes the parent's keys.
+/// In a forked child that begins again: wipes the parent's keys.
 pub fn forget() {
     own().into_iter().for_each(|file| file.forget_keys());
     if let Some(shared) = shared() {
-        // Its number means something else here.
+        // Its number is invalid here.
         std::mem::forget(shared.disk().clone());
     }
     let_go();
 }
 
-/// Lets go of the file, which no pager has any more.
+/// Closes the file, which no pager uses any more.
 pub fn let_go() {
     let shared = SHARED.swap(std::ptr::null_mut(), Ordering::AcqRel);
     UNCOUNTED.store(0, Ordering::Release);
@@ -122,24 +119,24 @@ pub fn let_go() {
     }
 }
 
-/// The first number behind the file's.
+/// The lowest number above the file's.
 pub fn numbers_end() -> i32 {
     shared().map_or(0, |shared| shared.disk().descriptor() + 1)
 }
 
-/// Whether forked children can go on with what is in the swap file.
+/// Whether forked children can take over their parent's share of the swap file.
 pub fn can_be_inherited() -> bool {
     shared().is_none_or(|shared| shared.disk().descriptor() < NUMBER_MAX)
 }
 
-/// What a child is given of the swap file.
+/// A child's share of the swap file.
 pub struct Inheritance {
     row: Option<ForkedRow>,
 }
 
 impl Inheritance {
-    /// Makes a row for a child that was forked and changed nothing yet; `None` when there is none
-    /// left.
+    /// Makes a row for a child that was forked and has changed nothing. Returns `None` if none is
+    /// free.
     pub fn new() -> Option<Inheritance> {
         match own() {
             None => Some(Inheritance { row: None }),
@@ -147,13 +144,13 @@ impl Inheritance {
         }
     }
 
-    /// The row as it is told to the child, and the file; `None` without a swap file.
+    /// The row's number for the child, and the file; `None` without a swap file.
     pub fn told(&self) -> Option<(u64, i32)> {
         let row = self.row.as_ref()?;
         Some((row.number() as u64, shared()?.disk().descriptor()))
     }
 
-    /// The child has been told.
+    /// Completes the transfer: the child has received the row.
     pub fn hand_over(self) {
         if let Some(row) = self.row {
             row.leave_to_child();
@@ -161,11 +158,12 @@ impl Inheritance {
     }
 }
 
-/// In a forked child: continues with the row that its parent made and the file that it sent. Before
-/// any other use of the pager. `others` are descriptors that came before and keep out of the way of
+/// In a forked child: continues with the row that its parent made and the file that it sent, before
+/// any other use of the pager. `others` are descriptors received earlier, renumbered if they have
 /// the file's number.
 ///
 /// # Errors
+/// If the file cannot have its number, or no thread can be started.
 /// When the file cannot have its number, or no thread can be started.
 pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn std::error::Error>> {
     let (Some(shared), Some(own)) = (shared(), own()) else {
@@ -183,8 +181,8 @@ pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// In a forked child that has its place in the ledger. The name is its own in the whole tree: if it
-/// has become another user's, it continues with its parent's file.
+/// In a forked child that has its place in the ledger: takes a name unique in the tree. A child
+/// that has changed its user continues with its parent's file.
 pub fn note_place(owner: u32) {
     if let Some(file) = own() {
         file.set_owner(owner);

@@ -1,7 +1,7 @@
-//! The agent's threads but the control thread: where each has its stack, and whether it has ended.
+//! The agent's threads except the control thread: the stack of each, and whether it has ended.
 //!
-//! A thread is over when the kernel clears the word that it named to set_tid_address(2), which it
-//! does when the thread can touch no memory any more. From then on its stack may be another's.
+//! A thread has ended when the kernel clears the word set by set_tid_address(2), which it does once
+//! the thread can touch no memory. Another thread may then use its stack.
 
 use std::io;
 use std::ptr::NonNull;
@@ -10,31 +10,28 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use sys::thread::{self, Files};
 use sys::{arena, PAGE_SIZE};
 
-/// Between looks at what takes a moment.
+/// Interval between checks in short waits.
 const LOOK_NS: u64 = 20_000;
 
-/// What a thread runs.
 pub type Entry = extern "C" fn(usize);
 
-/// Most stacks that are known; further threads are refused.
+/// Most stacks; further threads are refused.
 const PLACES: usize = 512;
 
-/// A stack.
 struct Place {
-    /// Its lowest address, 0 for none yet.
+    /// Its lowest address, 0 if not allocated.
     memory: AtomicUsize,
-    /// Of [`state`].
     state: AtomicU32,
-    /// The thread's number as /proc has it, 0 until it is known.
+    /// The thread's number in /proc, 0 until known.
     number: AtomicI32,
     entry: AtomicUsize,
     argument: AtomicUsize,
 }
 
 mod state {
-    /// Nothing of it is used. What the kernel writes when a thread ends.
+    /// Unused. The kernel writes this when a thread ends.
     pub const FREE: u32 = 0;
-    /// A thread has it, or is being made.
+    /// In use by a thread, or by one being made.
     pub const USED: u32 = 1;
 }
 
@@ -52,7 +49,7 @@ fn stack_bytes() -> usize {
     thread::thread_bytes().next_multiple_of(PAGE_SIZE)
 }
 
-/// A place that is the caller's, with memory of zeroes.
+/// Reserves a place for the caller, with zeroed memory.
 fn reserve() -> io::Result<(usize, NonNull<u8>)> {
     for (index, place) in ALL.iter().enumerate() {
         if place
@@ -78,16 +75,16 @@ fn reserve() -> io::Result<(usize, NonNull<u8>)> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-/// Gives the frames of a stack back: it reads as zeroes.
+/// Gives back the frames of a stack, which then reads as zeroes.
 fn discard(memory: NonNull<u8>) {
-    // SAFETY: a stack of `stack_bytes`, which no thread has.
+    // SAFETY: a stack of `stack_bytes` without a thread.
     unsafe { sys::memory::discard(memory, stack_bytes()) };
 }
 
 /// Starts a thread that shares the caller's file table.
 ///
 /// # Errors
-/// When the kernel makes no thread, or the arena is full.
+/// If the kernel makes no thread, or the arena is full.
 pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
     let (index, memory) = reserve()?;
     let place = &ALL[index];
@@ -100,48 +97,48 @@ pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
 
 extern "C" fn begin(index: usize) {
     let place = &ALL[index];
-    // SAFETY: the word is the kernel's to clear for as long as the process lives.
+    // SAFETY: the word lives as long as the process; the kernel may clear it at any time.
     unsafe { libc::syscall(libc::SYS_set_tid_address, place.state.as_ptr()) };
     place.number.store(sys::threads::own(), Ordering::Release);
-    // SAFETY: what `spawn` was given, a function of this type.
+    // SAFETY: `spawn` stored a function of this type.
     let entry = unsafe { std::mem::transmute::<usize, Entry>(place.entry.load(Ordering::Acquire)) };
     entry(place.argument.load(Ordering::Acquire));
 }
 
-/// Leaves a thread ready that another makes: its stack and its thread pointer.
+/// Prepares a thread that another makes: its stack and its thread pointer.
 ///
 /// # Errors
-/// When the arena is full.
+/// If the arena is full.
 pub fn prepare(entry: Entry) -> io::Result<(usize, usize)> {
     let (_, memory) = reserve()?;
-    // SAFETY: the memory is that thread's; `forget` leaves it alone while it runs.
+    // SAFETY: the memory is that thread's; `forget` skips it while it runs.
     Ok(unsafe { thread::prepare(memory, entry, 0) })
 }
 
-/// Threads that have not ended, of those that run what `is_wanted` says of a function's address.
+/// Counts the threads that have not ended and whose function's address satisfies `is_wanted`.
 pub fn count(is_wanted: impl Fn(usize) -> bool) -> usize {
     ALL.iter().filter(|place| is_used(place) && is_wanted(place.entry.load(Ordering::Acquire))).count()
 }
 
-/// Whether a thread has begun on a stack, or is about to. What waits for another to make it
-/// ([`prepare`]) has no entry.
+/// Whether a thread has begun on a stack or is about to. A prepared stack ([`prepare`]) has no
+/// entry.
 fn is_used(place: &Place) -> bool {
     place.state.load(Ordering::Acquire) == state::USED && place.entry.load(Ordering::Acquire) != 0
 }
 
-/// Waits until all threads that were started know their numbers.
+/// Waits until all started threads know their numbers.
 pub fn settle() {
     while ALL.iter().any(|place| is_used(place) && place.number.load(Ordering::Acquire) == 0) {
         thread::sleep_ns(LOOK_NS);
     }
 }
 
-/// Whether a number of /proc's is that of a thread here.
+/// Whether `number` in /proc is a thread of the agent.
 pub fn is_own(number: i32) -> bool {
     ALL.iter().any(|place| place.number.load(Ordering::Acquire) == number)
 }
 
-/// Waits until /proc shows none of those that have ended.
+/// Waits until /proc shows no ended thread.
 pub fn wait_until_gone() {
     for place in &ALL {
         let number = place.number.swap(0, Ordering::AcqRel);
@@ -151,8 +148,7 @@ pub fn wait_until_gone() {
     }
 }
 
-/// In a forked child, whose threads are not here: their stacks are free, but for the calling
-/// thread's.
+/// In a forked child, where these threads do not exist: frees all stacks but the calling thread's.
 pub fn forget() {
     let local = 0u8;
     let here = (&raw const local).addr();
@@ -166,7 +162,7 @@ pub fn forget() {
     }
 }
 
-/// Gives the frames of stacks back that no thread has.
+/// Gives back the frames of stacks without a thread.
 pub fn discard_free() {
     for place in &ALL {
         let Some(memory) = NonNull::new(place.memory.load(Ordering::Acquire) as *mut u8) else { continue };
