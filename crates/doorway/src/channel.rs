@@ -1,11 +1,11 @@
-//! The words on the connection between a forking process and its child: how the child gets its
-//! userfaultfds.
+//! The words on the connection between a forking process and its child, over which the child gets
+//! its userfaultfds.
 //!
-//! It is a pair of sockets without a name, which no other process can reach. The forking thread
+//! The connection is an unnamed socket pair, which no other process can reach. The forking thread
 //! makes it before the fork, the control thread takes its end out of that thread's file table
-//! (pidfd_getfd), and the forking thread closes it there, so that the child has the other end alone.
-//! Descriptors on their way are held by the connection; when the last end of it is closed, so are
-//! they, and a waiting peer sees the end.
+//! (pidfd_getfd), and the forking thread closes it there, so that only the child has the other end.
+//! The connection holds descriptors in transit. When its last end is closed, they are closed too,
+//! and a waiting peer sees the end.
 //!
 //! | word | from | meaning | descriptors |
 //! |---|---|---|---|
@@ -24,7 +24,7 @@ pub const TAKE: u64 = 2;
 pub const INHERITS: u64 = 3;
 /// The child starts again.
 pub const COMPLETE: u64 = 4;
-/// What of the swap file is the child's.
+/// The child's row in the swap file, and the file.
 pub const SWAP: u64 = 5;
 /// The root directory of the agent.
 pub const ROOT: u64 = 6;

@@ -1,8 +1,8 @@
-//! What the program's threads and the agent's say to each other, where `preload` is in the program.
+//! Communication between the program's threads and the agent's, where `preload` is in the program.
 //!
-//! Neither runs code of the other: their C libraries differ, and with them what a thread's
-//! registers point at. All of it is plain numbers that any thread may read and write at any time.
-//! It lies in the shared object's memory, which fork() copies with the rest.
+//! Neither runs the other's code: their C libraries differ, and so does the meaning of a thread's
+//! registers. The page holds plain numbers that any thread may read and write at any time. It lies
+//! in the shared object's memory, which fork() copies.
 
 use core::ops::Range;
 use core::sync::atomic::{fence, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -10,25 +10,25 @@ use core::sync::atomic::{fence, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Or
 /// No request is pending.
 pub const IDLE: u32 = 0;
 
-/// What is asked about a range.
+/// The request for a range.
 pub mod kind {
     /// Register it: it is a new private anonymous mapping.
     pub const ORDINARY: u32 = 0;
-    /// Look at all mappings: only /proc/self/maps tells what this one is.
+    /// Look at all mappings: only /proc/self/maps shows what this one is.
     pub const UNKNOWN: u32 = 1;
-    /// Let go of the range for good: the program has a userfaultfd of its own for it.
+    /// Release the range for good: the program has its own userfaultfd for it.
     pub const RELEASE: u32 = 2;
-    /// Fill no frame again from now on: the program hands out references to its pages.
+    /// Fill no freed frame from now on: the program hands out references to its pages.
     pub const REFERENCES: u32 = 3;
 }
 
-/// How far a fork, or the end of paging, is.
+/// The state of a fork, or of the end of paging.
 pub mod halt {
-    /// Everybody works.
+    /// All threads work.
     pub const RUNNING: u32 = 0;
-    /// The control thread is to stand still.
+    /// A thread asks the control thread to halt.
     pub const ASKED: u32 = 1;
-    /// It does.
+    /// The control thread has halted.
     pub const HALTED: u32 = 2;
     /// In a child whose control thread is taking over.
     pub const TAKING: u32 = 3;
@@ -36,7 +36,7 @@ pub mod halt {
 
 /// Why paging ends for good.
 pub mod end {
-    /// It does not.
+    /// Paging continues.
     pub const NONE: u32 = 0;
     /// mlockall().
     pub const LOCKED: u32 = 1;
@@ -44,17 +44,17 @@ pub mod end {
     pub const FILTERED: u32 = 2;
     /// The program has opened its own memory as a file.
     pub const OPENED: u32 = 3;
-    /// A fork by a system call with a stack of its own, which the kernel does not report.
+    /// A fork by a system call with its own stack, which the kernel does not report.
     pub const BARE_FORK: u32 = 4;
 }
 
-/// Why a fork brings everything in, where that is to be said.
+/// Why a fork brings everything in, if the user must be told.
 pub mod brings_in {
-    /// Nothing is to be said.
+    /// No reason to report.
     pub const NONE: u32 = 0;
     /// The limit on descriptors is too low for a child's pager.
     pub const DESCRIPTORS: u32 = 1;
-    /// The forking thread may not have a userfaultfd.
+    /// The forking thread may not open a userfaultfd.
     pub const USERFAULTFD: u32 = 2;
     /// The forking thread cannot open its own files in /proc.
     pub const PROC: u32 = 3;
@@ -62,43 +62,43 @@ pub mod brings_in {
     pub const CHANNEL: u32 = 4;
 }
 
-/// What is asked when the process is about to end, and what came of it.
+/// The request before the process ends, and its result.
 pub mod ending {
-    /// It is not.
+    /// The process is not ending.
     pub const NO: u32 = 0;
-    /// Everything is to come in if another process has this memory.
+    /// Bring everything in if another process has this memory.
     pub const ASKED: u32 = 1;
-    /// It is in, and paging has ended.
+    /// Everything is in, and paging has ended.
     pub const SHARED: u32 = 2;
 }
 
-/// What a forked child's control thread does first: the number of its connection to the parent's,
-/// or this.
+/// A forked child's control thread gets the number of its connection to the parent's, or this:
+/// start again.
 pub const RESTART: usize = usize::MAX;
 
-/// Mappings that are waited for.
+/// Requests about mappings.
 #[repr(C)]
 pub struct Announcement {
-    /// Held by the thread that asks.
+    /// Lock, held by the requesting thread.
     pub one: AtomicU32,
-    /// [`IDLE`], or the number of the question that is waited for; woken when it is answered.
+    /// [`IDLE`], or the number of the pending request; woken when it is completed.
     pub state: AtomicU32,
-    /// The last question's number.
+    /// Number of the last request.
     asked: AtomicU32,
-    /// Of [`kind`].
+    /// A value of [`kind`].
     kind: AtomicU32,
-    /// First byte, and the first behind.
+    /// First byte, and one past the last.
     range: [AtomicUsize; 2],
 }
 
 /// The pending request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Which one it is. Who asks may give up and another ask something else, at any moment.
+    /// Its number. The requesting thread may give up and another request may follow, at any moment.
     pub number: u32,
-    /// Of [`kind`].
+    /// A value of [`kind`].
     pub kind: u32,
-    /// What it is about.
+    /// Its range.
     pub range: Range<usize>,
 }
 
@@ -108,11 +108,12 @@ impl Announcement {
         Announcement { one, state, asked, kind, range: [const { AtomicUsize::new(0) }; 2] }
     }
 
-    /// Asks; returns the question's number. The caller has `one`, and wakes who is to answer.
+    /// Makes a request and returns its number. The caller holds `one`, and wakes the control
+    /// thread.
     pub fn ask(&self, range: Range<usize>, kind: u32) -> u32 {
         let number = self.asked.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.asked.store(number, Ordering::Relaxed);
-        // A thread that sees any of it sees that the request before is over.
+        // A thread that sees any of it sees that the previous request is over.
         self.range[0].store(range.start, Ordering::Release);
         self.range[1].store(range.end, Ordering::Release);
         self.kind.store(kind, Ordering::Release);
@@ -120,23 +121,23 @@ impl Announcement {
         number
     }
 
-    /// Whether a question is still waited for.
+    /// Whether the request is still pending.
     pub fn is_open(&self, number: u32) -> bool {
         self.state.load(Ordering::Acquire) == number
     }
 
-    /// Gives up waiting, or forgets who did. The caller has `one`, or is alone.
+    /// Gives up the pending request. The caller holds `one`, or is alone.
     pub fn give_up(&self) {
         self.state.store(IDLE, Ordering::Release);
     }
 
-    /// What is waited for, if anything is.
+    /// The pending request, if any.
     pub fn question(&self) -> Option<Question> {
         let number = self.state.load(Ordering::Acquire);
         let [start, end] = self.range.each_ref().map(|bound| bound.load(Ordering::Relaxed));
         let kind = self.kind.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        // Another one was asked while this one was read.
+        // False if another request replaced it during the reads.
         let is_whole = number != IDLE && self.state.load(Ordering::Relaxed) == number;
         is_whole.then_some(Question { number, kind, range: start..end })
     }
@@ -147,14 +148,14 @@ impl Announcement {
     }
 }
 
-/// Words that are noted.
+/// Most noted words.
 const CLEARED_MAX: usize = 256;
 
-/// Addresses whose pages stay: the first one noted, and the last `CLEARED_MAX` less one.
+/// Addresses whose pages stay: the first one noted, and the last `CLEARED_MAX` − 1.
 #[repr(C)]
 pub struct Cleared {
     noted: AtomicUsize,
-    /// Notes that can be read.
+    /// Number of readable notes.
     readable: AtomicUsize,
     each: [AtomicUsize; CLEARED_MAX],
 }
@@ -165,13 +166,13 @@ impl Cleared {
         Cleared { noted: AtomicUsize::new(0), readable: AtomicUsize::new(0), each }
     }
 
-    /// Notes a word. It can be read when this returns.
+    /// Notes a word. It is readable when this returns.
     pub fn note(&self, address: usize) {
         if address == 0 || self.each.iter().any(|noted| noted.load(Ordering::Relaxed) == address) {
             return;
         }
         let index = match self.noted.fetch_add(1, Ordering::Relaxed) {
-            // That of the program's first thread is musl's for all of them.
+            // musl uses its first thread's word for all threads.
             0 => 0,
             later => 1 + (later - 1) % (CLEARED_MAX - 1),
         };
@@ -179,12 +180,12 @@ impl Cleared {
         self.readable.fetch_add(1, Ordering::Release);
     }
 
-    /// Changes with each note, after that can be read.
+    /// Increases with each note, once the note is readable.
     pub fn count(&self) -> usize {
         self.readable.load(Ordering::Acquire)
     }
 
-    /// Calls `each` with the words.
+    /// Calls `each` with every noted word.
     pub fn for_each(&self, each: &mut dyn FnMut(usize)) {
         let noted = self.each.iter().map(|noted| noted.load(Ordering::Acquire));
         noted.filter(|address| *address != 0).for_each(each);
@@ -195,25 +196,25 @@ impl Cleared {
 /// executed a program yet.
 #[repr(C)]
 pub struct Sharing {
-    /// Calls under way that make one, and return when it shares no more.
+    /// Running calls that create such a process and return when it no longer shares the memory.
     pub calls: AtomicU32,
-    /// Others may have been made, and nothing tells when they end.
+    /// Set if processes may exist whose end is not observed.
     pub uncounted: AtomicU32,
-    /// One a word: the kernel clears it when that process shares this memory no more.
+    /// One word per process: the kernel clears it when the process no longer shares this memory.
     pub counted: [AtomicU32; COUNTED_MAX],
 }
 
-/// Processes with a word of their own.
+/// Most processes with their own word.
 const COUNTED_MAX: usize = 16;
 
 /// Whether another process shares this memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IsShared {
-    /// None does.
+    /// No other process shares it.
     No,
-    /// One may.
+    /// Another process may share it.
     Perhaps,
-    /// One does.
+    /// Another process shares it.
     Yes,
 }
 
@@ -223,7 +224,7 @@ impl Sharing {
         Sharing { calls, uncounted, counted: [const { AtomicU32::new(0) }; COUNTED_MAX] }
     }
 
-    /// What is known.
+    /// Whether another process shares this memory, as far as is known.
     pub fn is_shared(&self) -> IsShared {
         let is_set = |word: &AtomicU32| word.load(Ordering::Acquire) != 0;
         match () {
@@ -233,44 +234,43 @@ impl Sharing {
         }
     }
 
-    /// A word for one more process; `None` when there is none left.
+    /// A word for one more process, or `None` if all are taken.
     pub fn count(&self) -> Option<&AtomicU32> {
         self.counted
             .iter()
             .find(|word| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
 
-    /// In a forked child: its memory is its own.
+    /// In a forked child, which has its own memory: forgets the parent's processes.
     pub fn forget(&self) {
         let all = self.counted.iter().chain([&self.calls, &self.uncounted]);
         all.for_each(|word| word.store(0, Ordering::Release));
     }
 }
 
-/// What [`Forks::quiet`] says when the control thread makes no call any more.
+/// Value of [`Forks::quiet`] once the control thread makes no more calls.
 pub const QUIET: u32 = 2;
 
-/// Forks, and what they depend on.
+/// The state of forks and their preconditions.
 #[repr(C)]
 pub struct Forks {
-    /// Of [`halt`]; woken at each change.
+    /// A value of [`halt`]; woken at each change.
     pub state: AtomicU32,
-    /// Held by the thread that forks.
+    /// Lock, held by the forking thread.
     pub one: AtomicU32,
     /// Paging has ended for good.
     pub stopped: AtomicU32,
-    /// The control thread, stopped, is to make no call but the one that it waits in (1), and does
-    /// ([`QUIET`]).
+    /// 1 asks the halted control thread to make no call except its wait; [`QUIET`] when it does so.
     pub quiet: AtomicU32,
-    /// The control thread's number, as /proc has it; 0 while unknown.
+    /// The control thread's number in /proc, 0 while unknown.
     pub thread: AtomicU32,
-    /// The control thread is to end, with what else the agent has, as long as there is no pager;
-    /// reset where it cannot.
+    /// Asks the control thread to end, with the rest of the agent, if there is no pager; reset if
+    /// it cannot.
     pub leaving: AtomicU32,
-    /// The process is about to end ([`ending`]).
+    /// Whether the process is about to end, a value of [`ending`].
     pub ending: AtomicU32,
-    /// The control thread attends to a fork: the child cannot do without this process yet. Woken
-    /// when that is over.
+    /// The control thread serves a fork whose child still needs this process. Woken when it is
+    /// over.
     pub attending: AtomicU32,
     /// A seccomp filter may be in force in forked children.
     pub filtered: AtomicU32,
@@ -280,91 +280,91 @@ pub struct Forks {
     pub forked: AtomicU32,
     /// The kernel does not report forks to the pager.
     pub unreported: AtomicU32,
-    /// What a child's pager may not open, the supervisor opens for it.
+    /// The supervisor opens files that a child's pager may not open.
     pub lends: AtomicU32,
-    /// Descriptors that a child's pager needs.
+    /// Number of descriptors that a child's pager needs.
     pub descriptors: AtomicU32,
-    /// The forking thread's root directory is none that a child's pager can work in: it is given
-    /// the agent's.
+    /// A child's pager cannot work in the forking thread's root directory: it gets the agent's.
     pub outside: AtomicU32,
-    /// Why this process's forks bring everything in, of [`brings_in`]; 0 when that was said.
+    /// Why this process's forks bring everything in, a value of [`brings_in`]; 0 once reported.
     pub why: AtomicU32,
-    /// The control thread stands by this fork with everything left out.
+    /// The control thread serves this fork with all evicted pages left out.
     pub keeps: AtomicU32,
     /// The forking thread.
     pub forker: AtomicU32,
-    /// Its connection to the control thread, -1 when everything is to come in.
+    /// Its connection to the control thread, -1 if the fork brings everything in.
     pub connection: AtomicI32,
     /// The control thread's end of it in the forking thread's file table, -1 for none.
     pub other_end: AtomicI32,
-    /// What the kernel calls that end (SO_COOKIE): the number may be another's in another table.
+    /// The socket cookie (SO_COOKIE) of that end: in another table its number may be another
+    /// file's.
     pub cookie: AtomicU64,
-    /// Forks may leave everything out.
+    /// Forks may leave pages out.
     pub can_keep: AtomicU32,
-    /// The stack and the thread pointer of a control thread that is ready to be made in a child, 0
-    /// for none. On the stack lie a place for its argument, and what it runs.
+    /// The stack and the thread pointer of a prepared control thread for a child, 0 for none. The
+    /// stack holds its argument and its function.
     pub spare: [AtomicUsize; 2],
 }
 
-/// The agent's rights, and who asks whether it has more than the program.
+/// The agent's rights, and requests to compare them with the program's.
 #[repr(C)]
 pub struct Credentials {
-    /// The last question's number; the control thread looks, and takes the program's rights if they
-    /// are less for good.
+    /// Number of the last request. The control thread compares, and takes the program's rights if
+    /// they have shrunk for good.
     pub asked: AtomicU32,
-    /// The number of the last question that it has looked into; woken when that changes.
+    /// Number of the last completed request; woken when it changes.
     pub answered: AtomicU32,
     /// The agent's users and groups: real, effective, saved.
     pub users: [AtomicU32; 3],
-    /// See above.
+    /// The agent's groups: real, effective, saved.
     pub groups: [AtomicU32; 3],
-    /// Capabilities that are permitted to it.
+    /// The agent's permitted capabilities.
     pub permitted: AtomicU64,
-    /// All of these are known.
+    /// Whether these fields are set.
     pub is_known: AtomicU32,
 }
 
-/// All of it.
+/// The shared memory.
 #[repr(C)]
 pub struct ControlPage {
-    /// Whether there is a control thread to answer.
+    /// Whether a control thread serves requests.
     pub is_alive: AtomicU32,
     /// Whether there is a pager.
     pub has_pager: AtomicU32,
-    /// Counted up and woken to have the control thread look.
+    /// Incremented and woken to make the control thread look.
     pub nudge: AtomicU32,
-    /// The program hands out references to its pages, or may; more than once it is known that the
-    /// pager heard of it.
+    /// Set if the program may hand out references to its pages; above 1 once the pager is known to
+    /// have been told.
     pub references: AtomicU32,
-    /// Of [`end`], until it is said.
+    /// Why paging ends, a value of [`end`], until reported.
     pub end: AtomicU32,
-    /// Threads of the agent.
+    /// Number of the agent's threads.
     pub threads: AtomicU32,
-    /// What the kernel clears when threads end, beside words in their control blocks.
+    /// Words that the kernel clears when threads end, except those in control blocks.
     pub cleared: Cleared,
     /// Robust mutexes, which the kernel marks when their owners end.
     pub robust: Cleared,
-    /// Address of the bytes that this user's processes of the tree use, a 64-bit number; 0 while
+    /// Address of the number of bytes that this user's processes of the tree use, 64 bits; 0 while
     /// unknown.
     pub total: AtomicUsize,
-    /// Address of what the other users' processes use; set before the former.
+    /// Address of the number for the other users' processes; set before `total`.
     pub others: AtomicUsize,
     /// The use at which memory is registered, in bytes.
     pub tight_bytes: AtomicU64,
-    /// The agent's memory: first byte, and the first behind.
+    /// The agent's memory: first byte, and one past the last.
     pub arena: [AtomicUsize; 2],
-    /// See there.
+    /// Requests about mappings.
     pub announcement: Announcement,
-    /// See there.
+    /// Forks.
     pub forks: Forks,
-    /// See there.
+    /// The agent's rights.
     pub credentials: Credentials,
-    /// See there.
+    /// Processes that share this memory.
     pub sharing: Sharing,
 }
 
 impl ControlPage {
-    /// Nothing said.
+    /// An empty control page.
     pub const fn new() -> Self {
         const fn word() -> AtomicU32 {
             AtomicU32::new(0)
@@ -434,10 +434,9 @@ impl Default for ControlPage {
 mod tests {
     use super::*;
 
-    /// The first thread gave up, the second asked something else, and took the first one's answer
-    /// for its own.
+    /// The first thread gave up; the second then took the reply to the first's request for its own.
     #[test]
-    fn an_answer_that_is_late_answers_nobody_else() {
+    fn a_late_reply_completes_no_other_request() {
         let announcement = Announcement::new();
         assert_eq!(announcement.question(), None);
         let first = announcement.ask(1..2, kind::ORDINARY);

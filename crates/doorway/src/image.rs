@@ -10,13 +10,13 @@ pub const HEADER_BYTES: usize = 56;
 /// A part of the file that is mapped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Whole pages: where it lies from the image's start, in bytes.
+    /// Offset from the image's start, in bytes; whole pages.
     pub start: usize,
-    /// Its length.
+    /// Length in bytes; whole pages.
     pub len: usize,
-    /// Bytes of it that come from the file, from the start; the rest is zero.
+    /// Bytes from the file, at the start; the rest is zero.
     pub filled: usize,
-    /// Where they are in the file, at a page's border.
+    /// Their offset in the file, page-aligned.
     pub offset: usize,
     /// Readable.
     pub read: bool,
@@ -26,22 +26,22 @@ pub struct Segment {
     pub execute: bool,
 }
 
-/// What is mapped of a program, and where it begins.
+/// The mapped segments of a program, and its entry point.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Layout {
     segments: [Segment; SEGMENTS_MAX],
     count: usize,
-    /// The entry point, from the image's start.
+    /// The entry point, relative to the image's start.
     pub entry: usize,
-    /// Where the program headers are in memory, from the image's start.
+    /// The program headers in memory, relative to the image's start.
     pub headers: usize,
-    /// How many there are.
+    /// Number of program headers.
     pub header_count: usize,
 }
 
 impl Layout {
-    /// Reads the head of an ELF file of `file_bytes`, as much of it as has all its headers; `None`
-    /// when the file is none, or not of the kind.
+    /// Reads the head of an ELF file of `file_bytes`, which contains all its headers. Returns
+    /// `None` if it is not an ELF file of this kind.
     pub fn of(head: &[u8], file_bytes: usize) -> Option<Self> {
         let half = |at: usize| Some(usize::from(u16::from_le_bytes(*head.get(at..)?.first_chunk()?)));
         let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
@@ -76,14 +76,14 @@ impl Layout {
             };
             layout.count += 1;
         }
-        // In order, and the first one has the headers and is where the image starts.
+        // The first segment holds the headers and begins the image.
         let is_ordered =
             layout.segments().windows(2).all(|pair| pair[0].start + pair[0].len <= pair[1].start);
         let first = layout.segments().first().filter(|first| first.start == 0 && first.offset == 0)?;
         (is_ordered && table + header_count * HEADER_BYTES <= first.filled).then_some(layout)
     }
 
-    /// What is mapped, in order.
+    /// The mapped segments, in order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments[..self.count]
     }
@@ -109,7 +109,7 @@ mod tests {
         for cut in (0..4096).step_by(7) {
             Layout::of(&bytes[..cut], cut);
         }
-        // The least file that has all that is mapped of it, and one that lacks its last byte.
+        // The smallest file that holds all mapped bytes, and one that lacks the last byte.
         let needed = layout.segments().iter().map(|segment| segment.offset + segment.filled).max().unwrap();
         assert_eq!((Layout::of(&bytes, needed), Layout::of(&bytes, needed - 1)), (Some(layout), None));
         assert_eq!((Layout::of(b"\x7fELF", 4), Layout::of(b"", 0)), (None, None));

@@ -1,23 +1,23 @@
 //! Limits on a process's memory (RLIMIT_AS, RLIMIT_DATA) that leave room for the agent.
 //!
-//! The kernel counts the agent's memory with the program's. So the limit that it is given is the
-//! program's plus a *room*: for address space what the arena reserves, for data a little, as the
-//! arena is not counted there. The sum says so itself and how large the room is, in its ten lowest
-//! bits. The kernel counts pages and does not see them; programs that a process starts inherit them
-//! with the limit.
+//! The kernel counts the agent's memory with the program's. So its limit is the program's plus a
+//! *room*: for address space the arena's reservation, for data a little, as the arena does not
+//! count there. The ten lowest bits of the sum mark it and encode the room's size. The kernel
+//! counts pages and ignores these bits. Programs that the process starts inherit them with the
+//! limit.
 
 /// No limit.
 pub const NONE: u64 = u64::MAX;
 
-/// The smallest room, which is a data limit's. Of a larger one the arena has all but this: what
-/// else the agent maps is in it.
+/// The smallest room, used for data limits. In a larger one the arena has all but this, which holds
+/// the agent's other mappings.
 pub const UNIT: u64 = 16 << 20;
 
-/// The room in address space where nothing limits it.
+/// The room in address space if it is unlimited.
 const LARGEST: u64 = UNIT << 14;
-/// The least of it that an agent gets along with.
+/// The least room in address space for an agent.
 const LEAST: u64 = UNIT << 2;
-/// Larger limits are no limits.
+/// Larger limits count as unlimited.
 const LIMIT_MAX: u64 = 1 << 60;
 
 const TAG_BITS: u64 = 0x3ff;
@@ -25,8 +25,8 @@ const SIZE_BITS: u64 = 0xf;
 /// The upper six of the ten bits.
 const TAG: u64 = 0b10_1101 << 4;
 
-/// What the kernel is given where a program wants `limit`, with a room of [`UNIT`] times a power of
-/// two up to 2^15.
+/// The kernel's limit for a program's `limit`, with a room of [`UNIT`] times a power of two up to
+/// 2^15.
 pub fn with_room(limit: u64, room: u64) -> u64 {
     if limit >= LIMIT_MAX {
         return limit;
@@ -34,19 +34,19 @@ pub fn with_room(limit: u64, room: u64) -> u64 {
     ((limit & !TAG_BITS) + room) | TAG | (u64::from((room / UNIT).trailing_zeros()) & SIZE_BITS)
 }
 
-/// The room in a limit of the kernel's; `None` in one that has none.
+/// The room in a kernel limit, `None` if it has none.
 pub fn room_in(limit: u64) -> Option<u64> {
     let room = UNIT << (limit & SIZE_BITS);
     (limit & TAG_BITS & !SIZE_BITS == TAG && (room..LIMIT_MAX * 2).contains(&limit)).then_some(room)
 }
 
-/// What a program is shown of a limit of the kernel's, without the bytes beyond whole KiB.
+/// The limit shown to the program for a kernel limit, rounded down to whole KiB.
 pub fn shown(limit: u64) -> u64 {
     room_in(limit).map_or(limit, |room| (limit & !TAG_BITS) - room)
 }
 
-/// The room in address space of a process that begins with this limit of the kernel's: a quarter of
-/// one without room at most.
+/// The room in address space for a process with this kernel limit: at most a quarter of a limit
+/// without room.
 pub fn room_under(limit: u64) -> u64 {
     if limit >= LIMIT_MAX * 2 {
         return LARGEST;

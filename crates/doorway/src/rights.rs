@@ -1,10 +1,10 @@
-//! What a thread may do, as far as it can be had back.
+//! The rights of a thread, as far as it can regain them.
 
 use core::sync::atomic::Ordering;
 
 use crate::control_page::Credentials;
 
-/// Bits of capabilities(7) that allow to become any user, and any group.
+/// Bits of capabilities(7) that permit any group, and any user.
 const SETGID: u64 = 1 << 6;
 const SETUID: u64 = 1 << 7;
 
@@ -13,9 +13,9 @@ const SETUID: u64 = 1 << 7;
 pub struct Rights {
     /// Real, effective, saved.
     pub users: [u32; 3],
-    /// The same of groups.
+    /// Real, effective, saved.
     pub groups: [u32; 3],
-    /// Capabilities that may be in effect.
+    /// Permitted capabilities.
     pub permitted: u64,
 }
 
@@ -26,10 +26,10 @@ impl Rights {
         self.permitted != 0 || differ(self.users) || differ(self.groups)
     }
 
-    /// Whether a thread with `other`'s rights lacks some of these, and cannot have them back.
+    /// Whether a thread with `other`'s rights lacks some of these and cannot regain them.
     ///
-    /// Supplementary groups need no look: only CAP_SETGID changes them, and a thread that has given
-    /// groups up for good has lost it since.
+    /// Supplementary groups are not compared: only CAP_SETGID changes them, and a thread that has
+    /// given up groups for good has lost it.
     pub fn exceed(&self, other: &Rights) -> bool {
         let beyond = |own: [u32; 3], theirs: [u32; 3]| own.iter().any(|id| !theirs.contains(id));
         self.permitted & !other.permitted != 0
@@ -39,7 +39,7 @@ impl Rights {
 }
 
 impl Credentials {
-    /// The agent's rights; `None` while it has not said them.
+    /// The agent's rights, `None` until published.
     pub fn agents(&self) -> Option<Rights> {
         let is_known = self.is_known.load(Ordering::Acquire) != 0;
         let three =
@@ -48,7 +48,7 @@ impl Credentials {
         is_known.then(|| Rights { users: three(&self.users), groups: three(&self.groups), permitted })
     }
 
-    /// Says the agent's rights, or that it is about to have others.
+    /// Publishes the agent's rights; `None` while they change.
     pub fn say(&self, rights: Option<Rights>) {
         self.is_known.store(0, Ordering::Release);
         let Some(Rights { users, groups, permitted }) = rights else { return };

@@ -1,19 +1,19 @@
-//! Runtimes of sanitizers, which must come first among a program's libraries.
+//! Sanitizer runtimes, which must come first among a program's libraries.
 //!
-//! AddressSanitizer's refuses to start behind another one, and the others miss what is interposed
-//! before them. So where a program needs such a library, LD_PRELOAD names that before uzswap's
+//! AddressSanitizer refuses to start behind another library, and the others miss calls interposed
+//! before them. So where a program needs such a runtime, LD_PRELOAD names it before uzswap's
 //! object.
 
-/// The longest name of a library that is compared.
+/// The longest compared library name.
 pub const NAME_BYTES: usize = 48;
-/// Most program headers, and most dynamic entries, that are looked at.
+/// Most program headers, and most dynamic entries, that are read.
 const ENTRIES_MAX: u64 = 512;
 
-/// GCC's by their names, Clang's in one family.
+/// GCC's names, and the prefix of Clang's.
 const PREFIXES: [&[u8]; 6] =
     [b"libasan.so", b"libhwasan.so", b"liblsan.so", b"libtsan.so", b"libubsan.so", b"libclang_rt."];
 
-/// Whether a library, by its name or path, is such a runtime.
+/// Whether a library, given by name or path, is such a runtime.
 pub fn is_runtime(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -27,14 +27,14 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// As the program has it.
+    /// The name as written in the program.
     pub fn name(&self) -> &[u8] {
         &self.name[..self.len]
     }
 
-    /// That of the program that `read` reads: from an offset, as much as there is room for,
-    /// answering how much. `None` for programs that need none, and for what is no program of 64
-    /// bits.
+    /// Finds the runtime of the program that `read` reads: `read` fills its buffer from an offset
+    /// and returns the number of bytes. Returns `None` for programs that need no runtime, and for
+    /// files that are not 64-bit programs.
     pub fn of(read: &mut dyn FnMut(u64, &mut [u8]) -> usize) -> Option<Self> {
         let mut file = File { read };
         let head = file.bytes::<64>(0)?;
@@ -79,11 +79,10 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// What a program header says.
 struct Header {
     offset: u64,
     address: u64,
-    /// Bytes of the file.
+    /// Bytes in the file.
     len: u64,
 }
 
@@ -97,7 +96,7 @@ impl File<'_> {
         ((self.read)(at, &mut bytes) == LEN).then_some(bytes)
     }
 
-    /// The first program header that is meant.
+    /// The first program header that satisfies `is`.
     fn header(&mut self, table: u64, count: u64, is: &dyn Fn(u32, &Header) -> bool) -> Option<Header> {
         for index in 0..count {
             let entry = self.bytes::<56>(table.checked_add(index * 56)?)?;
@@ -109,7 +108,7 @@ impl File<'_> {
         None
     }
 
-    /// What `look` finds first in the dynamic section.
+    /// The first result of `look` in the dynamic section.
     fn dynamic(
         &mut self,
         at: u64,
@@ -142,7 +141,7 @@ mod tests {
         })
     }
 
-    /// A program with two segments, whose second has the names.
+    /// A program with two segments; the second holds the names.
     fn program(names: &[&str]) -> Vec<u8> {
         let mut bytes = vec![0; 0x1000];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -1,9 +1,9 @@
-//! The stack that a program starts with, as a kernel lays it out: count, arguments, environment,
-//! auxiliary vector, strings.
+//! A program's initial stack, as the kernel lays it out: count, arguments, environment, auxiliary
+//! vector, strings.
 
 use crate::image::HEADER_BYTES;
 
-/// Words of the auxiliary vector, by their numbers in the kernel.
+/// Types of auxiliary vector entries, with the kernel's numbers.
 pub mod auxiliary {
     #![allow(missing_docs)] // the kernel's names
     pub const PHDR: u64 = 3;
@@ -28,7 +28,7 @@ pub mod auxiliary {
     pub const MINSIGSTKSZ: u64 = 51;
 }
 
-/// Those that are as in any other program of the machine.
+/// Entries with the same values in all programs of the machine.
 pub const SHARED: [u64; 11] = [
     auxiliary::PAGESZ,
     auxiliary::HWCAP,
@@ -45,22 +45,22 @@ pub const SHARED: [u64; 11] = [
 
 /// Most arguments and environment entries together.
 pub const STRINGS_MAX: usize = 24;
-/// Bytes that are enough for a stack of short strings.
+/// Enough bytes for a stack of short strings.
 pub const BYTES: usize = 8192;
 
-/// What a program starts with.
+/// The contents of an initial stack.
 pub struct Start<'a> {
-    /// Arguments, the name first.
+    /// Arguments, beginning with the name.
     pub arguments: &'a [&'a [u8]],
     /// Entries of the environment.
     pub environment: &'a [&'a [u8]],
-    /// Values of [`SHARED`]; 0 is left out.
+    /// Values of [`SHARED`]; an entry of 0 is omitted.
     pub shared: [u64; SHARED.len()],
-    /// Address of the kernel's own object, 0 for none.
+    /// Address of the vDSO, 0 for none.
     pub vdso: usize,
     /// Address of the program headers.
     pub headers: usize,
-    /// Their number.
+    /// Number of program headers.
     pub header_count: usize,
     /// Address of the entry point.
     pub entry: usize,
@@ -69,8 +69,8 @@ pub struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Writes the stack that ends at `top` to the end of `bytes`; returns the stack pointer, which
-    /// is that of the first of the bytes written. `None` when there is too much.
+    /// Writes a stack that ends at address `top` to the end of `bytes`. Returns the stack pointer,
+    /// which is the address of the first byte written, or `None` if `bytes` is too small.
     pub fn write(&self, top: usize, bytes: &mut [u8]) -> Option<usize> {
         let mut room = Room { top, at: bytes.len(), bytes };
         let mut addresses = [0; STRINGS_MAX];
@@ -95,7 +95,7 @@ impl Start<'_> {
         let shared = SHARED.into_iter().zip(self.shared).filter(|(_, value)| *value != 0);
         let vdso = (self.vdso != 0).then_some((auxiliary::SYSINFO_EHDR, self.vdso as u64));
         let vector = || shared.clone().chain(vdso).chain(own.map(|(kind, value)| (kind, value as u64)));
-        // The pointer is a multiple of 16 at the start.
+        // The stack pointer is a multiple of 16 at the start.
         let words = 1 + counts.0 + 1 + counts.1 + 1 + 2 * (vector().count() + 1);
         if !words.is_multiple_of(2) {
             room.word(0)?;

@@ -1,8 +1,9 @@
-//! What the supervisor alone writes and the processes of one user read: settings, who they are,
-//! what others use.
+//! The board: the supervisor alone writes it, the processes of one user read it. It holds settings,
+//! process numbers, and the use of other users' processes.
 //!
-//! The file is sealed against every new way to write it (`F_SEAL_FUTURE_WRITE`, Linux 5.1) before
-//! another process has it: the supervisor's own mapping, made before, stays the only one.
+//! The supervisor maps the file, then seals it against new ways to write it (`F_SEAL_FUTURE_WRITE`,
+//! Linux 5.1) before another process has it. So the supervisor's mapping stays the only writable
+//! one.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,13 +16,13 @@ use crate::slot::FORMS_MAX;
 use crate::text::Text;
 use crate::{Slot, SLOTS};
 
-/// The memory file's name, by which onlookers find it among a supervisor's descriptors.
+/// The memory file's name, by which observers find it among a supervisor's descriptors.
 pub const BOARD_NAME: &CStr = c"uzswap-board";
 const MAGIC: u64 = u64::from_le_bytes(*b"uzboard\x01");
 
-/// What goes to the swap file gets checksums and no encryption.
+/// Swapped-out data gets checksums and no encryption.
 pub const WITHOUT_ENCRYPTION: u32 = 1;
-/// Do without access tracking (userfaultfd's RWP).
+/// Pagers do not use access tracking (userfaultfd's RWP).
 pub const WITHOUT_TRACKING: u32 = 2;
 
 /// A path, with room for a compressor's name and its other parameters.
@@ -30,30 +31,29 @@ type FormsText = Text<64>;
 /// Most bytes of a compressor's name, parameters included.
 pub const COMPRESSOR_LEN_MAX: usize = CompressorText::LEN_MAX;
 
-/// What the supervisor decides for the whole tree.
+/// The supervisor's settings for the whole tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// Bytes that all processes together may use.
     pub budget_bytes: u64,
-    /// Units that one request to the compressor holds; 0: as the compressor wishes.
+    /// Units in one request to the compressor; 0 leaves the choice to the compressor.
     pub batch: u32,
-    /// Compressor by name, at most [`COMPRESSOR_LEN_MAX`] bytes.
+    /// The compressor's name, at most [`COMPRESSOR_LEN_MAX`] bytes.
     pub compressor: String,
-    /// Names of the forms in which it stores pages, at most [`FORMS_MAX`], without commas. A name
-    /// may come twice.
+    /// Names of the formats in which it stores pages, at most [`FORMS_MAX`], without commas. A name
+    /// may appear twice.
     pub forms: Vec<String>,
-    /// Check a checksum on every load.
+    /// Verify a checksum on every load.
     pub verify: bool,
-    /// Bytes that the swap file of each user may take; 0 without one.
+    /// Maximum size of each user's swap file in bytes; 0 without swap files.
     pub swap_bytes: u64,
-    /// What pagers do without: [`WITHOUT_ENCRYPTION`], [`WITHOUT_TRACKING`].
+    /// Features that pagers do not use: [`WITHOUT_ENCRYPTION`], [`WITHOUT_TRACKING`].
     pub without: u32,
-    /// Whether the supervisor opens for its processes, and agrees for them on, what they may not
-    /// themselves.
+    /// Whether the supervisor opens files and agrees on features for processes that may not do so.
     pub lends: bool,
     /// The process by which users know the tree: the supervisor's front while the program runs.
     pub supervisor: u32,
-    /// Whether references are recorded: the supervisor gives a process the pipe that they go to.
+    /// Whether references are recorded, through a pipe that the supervisor gives to each process.
     pub records: bool,
 }
 
@@ -72,10 +72,10 @@ pub(crate) struct Board {
     supervisor: AtomicU32,
     compressor: CompressorText,
     forms: FormsText,
-    /// What changes: bytes and pagers of the tree's other ledgers.
+    /// Bytes and pagers of the tree's other ledgers. This and the fields below change.
     pub(crate) others: AtomicU64,
     pub(crate) other_pagers: AtomicU64,
-    /// Counts processes of the tree that came or went.
+    /// Counts arrivals and exits of the tree's processes.
     pub(crate) changes: AtomicU64,
     /// The tree's highest total so far.
     pub(crate) total_peak: AtomicU64,
@@ -88,8 +88,8 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// Makes a board for the ledger whose file has that inode; returns it mapped and as a
-    /// descriptor for others.
+    /// Makes a board for the ledger whose file has this inode. Returns the mapped board, and a
+    /// descriptor for other processes.
     pub(crate) fn create(
         settings: &Settings,
         tree: u64,
@@ -129,7 +129,7 @@ impl Board {
         self.supervisor.store(pid, Ordering::Relaxed);
     }
 
-    /// Whether it is a board of this version, and complete.
+    /// Whether this is a complete board of this version.
     pub(crate) fn has_magic(&self) -> bool {
         self.magic.load(Ordering::Acquire) == MAGIC
     }
@@ -153,7 +153,7 @@ impl Board {
         self.budget_bytes.load(Ordering::Relaxed)
     }
 
-    /// The tree's number, which no other tree has.
+    /// The tree's unique number.
     pub(crate) fn tree(&self) -> u64 {
         self.tree.load(Ordering::Relaxed)
     }
@@ -168,7 +168,7 @@ impl Board {
         self.supervisor.load(Ordering::Relaxed)
     }
 
-    /// Slots that may be in use, of a board that may not be a supervisor's.
+    /// Slots that may be in use, clamped: the board may not be a supervisor's.
     pub(crate) fn slots_used(&self) -> usize {
         usize::try_from(self.slots_used.load(Ordering::Relaxed)).map_or(SLOTS, |used| used.min(SLOTS))
     }

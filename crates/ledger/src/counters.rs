@@ -1,8 +1,8 @@
-//! The table of counters. A counter is added here, in one line, and counted with
-//! `accounts.add(Counter::…, by)` where it happens: its field in the ledger, its key in the report,
-//! its line for Prometheus and its row in `docs/user/report.md` follow from the line.
+//! The table of counters. To add a counter, add one line here and call
+//! `accounts.add(Counter::…, by)` where the event happens. The ledger's field, the report's key, the
+//! Prometheus line and the row in `docs/user/report.md` follow from the line.
 
-/// What a counter counts.
+/// The unit of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Pages of 4096 bytes.
@@ -32,25 +32,25 @@ impl Unit {
 pub struct Described {
     /// The counter.
     pub counter: Counter,
-    /// What it counts.
+    /// Its unit.
     pub unit: Unit,
-    /// Its key in the report. What stands before a dot is the object that has it.
+    /// Its key in the report. A part before a dot names the object that contains it.
     pub report: &'static str,
     /// Its name for Prometheus.
     pub prometheus: &'static str,
-    /// Whether the key is the kernel's name of a counter that means the same.
+    /// Whether the key is the kernel's name of a counter with the same meaning.
     pub is_kernels: bool,
     sentence: &'static str,
 }
 
 impl Described {
-    /// What it counts, in one sentence of Markdown.
+    /// Its meaning, as one sentence of Markdown.
     pub fn sentence(&self) -> &'static str {
         self.sentence.trim()
     }
 
-    /// Its key in the object of the report that is named `group`; "" for the report itself. `None`
-    /// when it is elsewhere.
+    /// Its key in the report's object named `group` ("" for the report itself), or `None` if it is
+    /// in another object.
     pub fn key_in(&self, group: &str) -> Option<&'static str> {
         let (own, key) = self.report.rsplit_once('.').unwrap_or(("", self.report));
         (own == group).then_some(key)
@@ -62,8 +62,7 @@ macro_rules! counters {
         $(#[doc = $sentence:literal])+
         $name:ident: $unit:ident, report $report:literal, prometheus $prometheus:literal $(, $kernel:ident)?;
     )*) => {
-        /// What is counted for each process. The names in reports are the kernel's where the
-        /// meaning matches.
+        /// The counters of a process. Reports use the kernel's names where the meaning matches.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Counter {

@@ -1,4 +1,4 @@
-//! Memory files: made, sealed, mapped.
+//! Creates, seals and maps memory files.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,10 +8,9 @@ use std::ptr::NonNull;
 
 use crate::snapshot::status_of;
 
-/// A process that cut a file short would end all others that have it mapped.
+/// Truncating the file would kill all other processes that map it.
 pub(crate) const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// How a file is mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -34,7 +33,6 @@ pub(crate) fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// Seals a file.
 pub(crate) fn seal(file: &OwnedFd, seals: i32) -> io::Result<()> {
     // SAFETY: takes numbers.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
@@ -58,7 +56,7 @@ pub(crate) fn map<T>(file: &impl AsFd, access: Access) -> io::Result<NonNull<T>>
     Ok(NonNull::new(at.cast()).expect("not page zero"))
 }
 
-/// Maps another process's file of `T`, if it is as long and cannot be truncated.
+/// Maps another process's file of `T`, if it has the right size and cannot be truncated.
 pub(crate) fn map_sealed<T>(file: &impl AsFd, access: Access, seals: i32) -> io::Result<NonNull<T>> {
     // SAFETY: takes numbers.
     let found = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_GET_SEALS) };

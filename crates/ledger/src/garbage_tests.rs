@@ -1,4 +1,4 @@
-//! Readers survive everything that a process of the tree writes into the ledger or sends to the
+//! Readers survive all data that a process of the tree writes into the ledger or sends to the
 //! supervisor.
 
 use std::mem::size_of;
@@ -21,7 +21,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Words that sums and products are sensitive to, and any others.
+/// Words to which sums and products are sensitive, and arbitrary words.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
         2 => any::<u64>(),
@@ -58,7 +58,7 @@ proptest! {
         prop_assert_eq!(snapshot.live().count(), 1);
         prop_assert_eq!(snapshot.settings(), settings());
         prop_assert_eq!(snapshot.forms(), tree.forms());
-        // As reports add figures up.
+        // As reports sum up figures.
         let _: u64 = tree.forms().values().sum();
         let counts = tree.fault_counts();
         for fraction in [0.0, 0.5, 0.999, 1.0] {
@@ -71,15 +71,15 @@ proptest! {
             prop_assert!(live.slot.wanted_bytes() >= live.slot.stored_pages());
         }
         prop_assert!(ledger.pagers() <= SLOTS);
-        // Sums of it fit a word.
+        // Sums of the total fit a word.
         prop_assert!(ledger.total_bytes() < u64::MAX / 4);
-        // The supervisor puts the sum right, and with it what relatives see.
+        // The supervisor corrects the sum, and thereby the relatives' view.
         for _ in 0..5 {
             let sum = keeper.audit();
             prop_assert!(sum < u64::MAX / 4);
         }
         prop_assert_eq!(ledger.total_bytes(), keeper.audit());
-        // What the supervisor does with the slot of a process that has come and gone.
+        // As the supervisor treats the slot of a process that has ended.
         ledger.publish(index, 5, 6, 7, 8);
         ledger.slot(index).add(Counter::Faults, u64::MAX);
         ledger.slot(index).faults().record(u64::MAX);
@@ -89,7 +89,7 @@ proptest! {
         prop_assert_eq!(ledger.live().next().map(|(index, pid, _)| (index, pid)), Some((index, 8)));
     }
 
-    /// A board that an onlooker finds may be anyone's.
+    /// A board that an observer finds may come from any process.
     #[test]
     fn a_board_of_any_words_can_be_read(
         changes in prop::collection::vec((1..size_of::<Board>() / 8, word()), 0..200),
@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn a_packet_of_any_bytes_has_a_kind_or_none(bytes in prop::collection::vec(any::<u8>(), size_of::<Packet>())) {
-        // SAFETY: a packet is plain numbers, of which any are valid, and there are as many bytes.
+        // SAFETY: a packet is plain numbers without invalid values, and `bytes` has its size.
         let packet = unsafe { bytes.as_ptr().cast::<Packet>().read_unaligned() };
         prop_assert!(packet.text().len() <= wire::TEXT_MAX);
         let kind = u32::from_ne_bytes(bytes[..4].try_into().unwrap());
@@ -136,7 +136,7 @@ proptest! {
 
     #[test]
     fn any_name_is_elsewhere_or_not(name in prop::collection::vec(any::<u8>(), 0..200)) {
-        // Without a last word in hex the name is unknown.
+        // Without a final hex word the namespace is unknown.
         let known = name.rsplit(|byte| *byte == b'-').next().unwrap();
         let known = known.strip_prefix(b"+").unwrap_or(known).iter().all(u8::is_ascii_hexdigit);
         prop_assert!(known || !wire::is_elsewhere(&name));

@@ -1,5 +1,5 @@
-//! Latencies in shared memory: eight buckets for each power of two, so a percentile is off by at
-//! most an eighth.
+//! Latencies in shared memory: eight buckets per power of two, so a percentile is off by at most an
+//! eighth.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ pub fn bucket_of(ns: u64) -> usize {
     (exponent as usize) << SUB_BITS | sub
 }
 
-/// The latencies of a bucket: from the first, up to but without the second.
+/// The latencies of a bucket: the lowest, and one past the highest.
 pub fn bucket_range_ns(bucket: usize) -> (u64, u64) {
     let (exponent, sub) = ((bucket >> SUB_BITS) as u32, (bucket & ((1 << SUB_BITS) - 1)) as u64);
     let step = 1u64 << exponent.saturating_sub(SUB_BITS);
@@ -31,7 +31,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// A histogram in memory of one's own, without counts.
+    /// An empty histogram, in the caller's memory.
     pub const fn new() -> Self {
         Histogram { buckets: [const { AtomicU64::new(0) }; BUCKETS] }
     }
@@ -53,7 +53,7 @@ impl Histogram {
         self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
     }
 
-    /// The counts as they are.
+    /// The current counts.
     pub fn counts(&self) -> [u64; BUCKETS] {
         std::array::from_fn(|bucket| self.buckets[bucket].load(Ordering::Relaxed))
     }

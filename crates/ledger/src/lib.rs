@@ -1,8 +1,8 @@
-//! What the processes of one tree share: the budget, their use of it, their figures; and how they
-//! talk to the supervisor.
+//! Shared state of one tree's processes: the budget, its use, and counters; and the protocol with
+//! the supervisor.
 //!
-//! Each user of a tree has two memory files, made by the supervisor and mapped by that user's
-//! managed processes alone:
+//! Each user of a tree has two memory files. The supervisor makes them, and only that user's
+//! managed processes map them:
 //!
 //! | file | written by | holds |
 //! |---|---|---|
@@ -10,9 +10,9 @@
 //! | ledger | that user's processes | the sum of what they use; a slot of figures for each |
 //!
 //! Everything in both is atomic and may be used from any thread at any time, without allocation. A
-//! process may have written anything to its ledger: figures are then wrong until the supervisor
-//! corrects them, and readers clamp what they read. No path, descriptor or process number is taken
-//! from a ledger. The socket carries what memory cannot: descriptors and text.
+//! process may write anything to its ledger: figures are then wrong until the supervisor corrects
+//! them, and readers clamp them. No path, descriptor or process number is read from a ledger. The
+//! socket carries descriptors and text.
 
 mod board;
 mod counters;

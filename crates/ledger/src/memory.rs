@@ -1,4 +1,4 @@
-//! One user's ledger: what its processes use and count, in memory that they all may write.
+//! One user's ledger: its processes' use and counters, in memory that they all may write.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,15 +10,15 @@ use crate::board::{Board, Settings};
 use crate::file::{self, Access};
 use crate::Slot;
 
-/// Processes of one user of a tree that can be managed at a time. Further ones run unmanaged.
+/// Most managed processes of one user of a tree. Further ones run unmanaged.
 pub const SLOTS: usize = 1024;
-/// The memory file's name, by which onlookers find it among a supervisor's descriptors.
+/// The memory file's name, by which observers find it among a supervisor's descriptors.
 pub const LEDGER_NAME: &CStr = c"uzswap-ledger";
 
-/// More than any machine has; figures above are taken for this.
+/// More than any machine has; larger figures are clamped to this.
 const BYTES_MAX: u64 = 1 << 52;
-/// Looks in a row at which the shared sum was wrong, until it is corrected: a process may be
-/// stopped while it changes it.
+/// Consecutive looks with a wrong shared sum before it is corrected: a process may be stopped while
+/// it changes the sum.
 const LOOKS: u32 = 4;
 /// A wrong sum above this is corrected at once.
 const ABSURD_BYTES: u64 = 1 << 46;
@@ -30,11 +30,11 @@ pub(crate) struct Memory {
     pub(crate) slots: [Slot; SLOTS],
 }
 
-/// A ledger and its board, mapped. Unmapped never: detached threads may use it until the process
+/// A ledger and its board. They are never unmapped: detached threads may use them until the process
 /// ends.
 ///
 /// The ledger may hold anything, since each of its processes may write all of it. The board tells
-/// which slots are in use.
+/// which slots are in use. which slots are in use.
 #[derive(Clone, Copy)]
 pub struct Ledger {
     board: NonNull<Board>,
@@ -47,11 +47,11 @@ unsafe impl Send for Ledger {}
 unsafe impl Sync for Ledger {}
 
 impl Ledger {
-    /// Maps a board, for reading alone, and its ledger.
+    /// Maps a board read-only, and its ledger.
     ///
     /// # Errors
-    /// EPROTO when the files are not sealed, or the board is none of this version, whose word
-    /// counts for both; what mapping them returns.
+    /// EPROTO if the files are not sealed, or the board, whose version counts for both, has another
+    /// version; errors of mmap(2).
     pub fn map(board: BorrowedFd<'_>, ledger: BorrowedFd<'_>) -> io::Result<Self> {
         let board = file::map_sealed(&board, Access::Read, file::SEALS | libc::F_SEAL_FUTURE_WRITE)?;
         let memory = file::map_sealed(&ledger, Access::Write, file::SEALS)?;
@@ -59,12 +59,10 @@ impl Ledger {
         ledger.board().has_magic().then_some(ledger).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))
     }
 
-    /// A ledger on memory that the caller keeps as long as it is used.
     pub(crate) fn at(board: NonNull<Board>, memory: NonNull<Memory>) -> Self {
         Ledger { board, memory }
     }
 
-    /// Where they are.
     pub(crate) fn addresses(&self) -> (NonNull<Board>, NonNull<Memory>) {
         (self.board, self.memory)
     }
@@ -79,24 +77,24 @@ impl Ledger {
         unsafe { &*self.board.as_ptr() }
     }
 
-    /// What the supervisor decided.
+    /// The supervisor's settings.
     pub fn settings(&self) -> Settings {
         self.board().settings()
     }
 
-    /// The budget.
+    /// The budget in bytes.
     pub fn budget_bytes(&self) -> u64 {
         self.board().budget_bytes()
     }
 
-    /// What all processes of the tree use together: this ledger's sum, and the other ledgers' as
-    /// the supervisor last saw it.
+    /// Use of all processes of the tree: this ledger's sum, plus the supervisor's last sum of the
+    /// other ledgers.
     pub fn total_bytes(&self) -> u64 {
         let own = self.memory().total.load(Ordering::Relaxed).min(BYTES_MAX);
         own.saturating_add(self.board().others.load(Ordering::Relaxed).min(BYTES_MAX))
     }
 
-    /// Where both parts of that are, for readers in this process that have no ledger.
+    /// Addresses of both parts of the total, for readers in this process that have no ledger.
     pub fn total_addresses(&self) -> [usize; 2] {
         [&self.memory().total, &self.board().others].map(|word| word.as_ptr().addr())
     }
@@ -119,7 +117,7 @@ impl Ledger {
     /// A slot by number.
     ///
     /// # Panics
-    /// When there is no such slot.
+    /// If there is no such slot.
     pub fn slot(&self, index: usize) -> &'static Slot {
         &self.memory().slots[index]
     }
@@ -127,19 +125,19 @@ impl Ledger {
     /// The process in a slot, 0 for none.
     ///
     /// # Panics
-    /// When there is no such slot.
+    /// If there is no such slot.
     pub fn pid(&self, index: usize) -> u32 {
         self.board().pids[index].load(Ordering::Acquire)
     }
 
-    /// Publishes what a process uses.
+    /// Publishes a process's use.
     pub fn publish(&self, index: usize, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
         let before = self.slot(index).publish(resident, pool, staged, stored_pages);
         // Wraps by design: the difference may be negative.
         self.memory().total.fetch_add(resident.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Publishes what a process has in the swap file: pages, and the bytes of their objects.
+    /// Publishes a process's pages in the swap file, and the bytes of their objects.
     pub fn publish_disk(&self, index: usize, pages: u64, bytes: u64) {
         self.slot(index).publish_disk(pages, bytes);
     }
@@ -152,26 +150,26 @@ impl Ledger {
     }
 }
 
-/// A ledger as its supervisor has it: with the board to write on.
+/// The supervisor's ledger, with a writable board.
 pub struct Keeper {
     ledger: Ledger,
     board_file: OwnedFd,
     ledger_file: OwnedFd,
-    /// What slots are taken for whose own figure is known to be wrong.
+    /// The use that slots count with if their own figure is known to be wrong.
     known: Vec<Option<u64>>,
-    /// Looks in a row at which the shared sum was wrong.
+    /// Consecutive looks with a wrong shared sum.
     looks: u32,
     corrections: u64,
-    /// What this machine has: no process uses more.
+    /// Memory of this machine, the most that a process can use.
     machine_bytes: u64,
 }
 
 impl Keeper {
-    /// Makes the memory files of one user of the tree with that number.
+    /// Makes the memory files of one user of tree number `tree`.
     ///
     /// # Errors
-    /// When the kernel refuses memory files of a few MiB (sparse) or their seals; EINVAL when the
-    /// settings are longer than there is room for.
+    /// If the kernel refuses memory files of a few MiB (sparse) or their seals; EINVAL if the
+    /// settings are too long.
     pub fn create(settings: &Settings, tree: u64) -> io::Result<Self> {
         let ledger_file = file::create(LEDGER_NAME, size_of::<Memory>())?;
         file::seal(&ledger_file, file::SEALS)?;
@@ -195,7 +193,7 @@ impl Keeper {
         self.ledger
     }
 
-    /// The memory files of board and ledger, for its processes.
+    /// Descriptors of board and ledger, for the user's processes.
     pub fn files(&self) -> [i32; 2] {
         [self.board_file.as_raw_fd(), self.ledger_file.as_raw_fd()]
     }
@@ -215,7 +213,7 @@ impl Keeper {
         self.ledger.board().set_supervisor(pid);
     }
 
-    /// Gives a free slot to `pid`; `None` when all are taken.
+    /// Gives a free slot to `pid`. Returns `None` if all are taken.
     pub fn claim(&mut self, pid: u32) -> Option<usize> {
         assert_ne!(pid, 0);
         let board = self.ledger.board();
@@ -225,7 +223,7 @@ impl Keeper {
         Some(index)
     }
 
-    /// Frees a slot whose process has ended and keeps its figures among the departed.
+    /// Frees the slot of a process that has ended, and adds its figures to the departed.
     pub fn release(&mut self, index: usize) {
         let (board, slot) = (self.ledger.board(), self.ledger.slot(index));
         board.pids[index].store(0, Ordering::Release);
@@ -235,7 +233,7 @@ impl Keeper {
         self.know(index, None);
     }
 
-    /// Overrides the use that the process in a slot reports; `None`: its own figure.
+    /// Overrides the use that the process in a slot reports; `None` restores its own figure.
     pub fn know(&mut self, index: usize, bytes: Option<u64>) {
         if self.known.len() <= index {
             self.known.resize(index + 1, None);
@@ -243,7 +241,7 @@ impl Keeper {
         self.known[index] = bytes;
     }
 
-    /// Adds the slots up.
+    /// The sum of all slots.
     pub fn sum(&self) -> u64 {
         let known = |index: usize| self.known.get(index).copied().flatten();
         total(self.ledger.live().map(|(index, _, slot)| {
@@ -251,14 +249,14 @@ impl Keeper {
         }))
     }
 
-    /// Processes that live.
+    /// Number of live processes.
     pub fn processes(&self) -> usize {
         self.ledger.live().count()
     }
 
-    /// Adds the slots up. The sum that processes share is corrected if it differs from that look
-    /// after look, or at once if it is more than any machine has: a process may have been killed
-    /// while it changed the sum, or have overwritten it.
+    /// Sums up the slots. Corrects the shared sum if it differs in several consecutive looks, or at
+    /// once if it exceeds every machine's memory: a process may have been killed while it changed
+    /// the sum, or have overwritten it.
     pub fn audit(&mut self) -> u64 {
         let sum = self.sum();
         let shared = &self.ledger.memory().total;
@@ -273,17 +271,17 @@ impl Keeper {
         sum
     }
 
-    /// Times that the sum was corrected.
+    /// Number of corrections of the sum.
     pub fn corrections(&self) -> u64 {
         self.corrections
     }
 
-    /// Processes that have a pager.
+    /// Number of processes with a pager.
     pub fn pagers(&self) -> u64 {
         self.ledger.own_pagers() as u64
     }
 
-    /// Tells the processes what the tree's others are.
+    /// Publishes the figures of the tree's other ledgers to the processes.
     pub fn set_others(&self, bytes: u64, pagers: u64, changes: u64, total_peak: u64) {
         let board = self.ledger.board();
         board.others.store(bytes, Ordering::Relaxed);
@@ -293,9 +291,9 @@ impl Keeper {
     }
 }
 
-/// Memory of this machine.
+/// Memory of this machine in bytes.
 fn machine_bytes() -> u64 {
-    // SAFETY: ask for numbers.
+    // SAFETY: take and return numbers.
     let [pages, bytes] =
         [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
     let all = u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(bytes).unwrap_or(0));
@@ -306,7 +304,7 @@ fn machine_bytes() -> u64 {
     }
 }
 
-/// No sum is above this: readers may add up to 255 of them without an overflow.
+/// Bound of all sums: readers can add 255 of them without an overflow.
 const SUM_MAX: u64 = 1 << 56;
 
 /// A sum of figures that other processes may have falsified.

@@ -1,24 +1,24 @@
-//! What is counted for one process.
+//! The figures of one process.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::{Counter, Histogram, COUNTERS};
 
-/// Forms of stored pages that are counted apart.
+/// Most formats of stored pages that are counted separately.
 pub const FORMS_MAX: usize = 16;
 
 /// The figures of one process, which it may set to anything.
 #[repr(C, align(64))]
 pub struct Slot {
     managed: AtomicU32,
-    /// A debugger waits for access: paging is to pause.
+    /// A debugger waits for access, so paging must pause.
     pause_wanted: AtomicU32,
     paused: AtomicU32,
     pub(crate) resident: AtomicU64,
     pool: AtomicU64,
     staged: AtomicU64,
     stored_pages: AtomicU64,
-    /// Pages in the swap file, and the bytes of their objects there.
+    /// Pages in the swap file, and the bytes of their objects.
     disk_pages: AtomicU64,
     disk_bytes: AtomicU64,
     counters: [AtomicU64; COUNTERS.len()],
@@ -28,7 +28,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Whether the process has a pager by now.
+    /// Whether the process has a pager.
     pub fn is_managed(&self) -> bool {
         self.managed.load(Ordering::Relaxed) != 0
     }
@@ -38,22 +38,22 @@ impl Slot {
         self.managed.store(1, Ordering::Relaxed);
     }
 
-    /// Asks for a pause of paging, or its end.
+    /// Requests a pause of paging, or its end.
     pub fn want_pause(&self, wanted: bool) {
         self.pause_wanted.store(wanted.into(), Ordering::Release);
     }
 
-    /// Whether a pause is asked for.
+    /// Whether a pause is requested.
     pub fn is_pause_wanted(&self) -> bool {
         self.pause_wanted.load(Ordering::Acquire) != 0
     }
 
-    /// Notes that all pages are in and nothing is paged, or that paging resumes.
+    /// Notes that all pages are in and paging is paused, or that it resumes.
     pub fn set_paused(&self, paused: bool) {
         self.paused.store(paused.into(), Ordering::Release);
     }
 
-    /// Whether paging pauses.
+    /// Whether paging is paused.
     pub fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire) != 0
     }
@@ -83,12 +83,12 @@ impl Slot {
         self.disk_pages.load(Ordering::Relaxed)
     }
 
-    /// Bytes of their objects there.
+    /// Bytes of the objects in the swap file.
     pub fn disk_bytes(&self) -> u64 {
         self.disk_bytes.load(Ordering::Relaxed)
     }
 
-    /// What the process would use without uzswap.
+    /// Use of the process as it would be without uzswap, in bytes.
     pub fn wanted_bytes(&self) -> u64 {
         let held = self.resident_bytes().saturating_sub(self.pool_bytes());
         let pages = self.stored_pages().saturating_add(self.disk_pages());
@@ -105,27 +105,26 @@ impl Slot {
         self.counters[counter as usize].load(Ordering::Relaxed)
     }
 
-    /// Adds pages stored in a form, by its number in [`crate::Settings::forms`].
+    /// Adds pages stored in a format, given by its number in [`crate::Settings::forms`].
     pub fn add_form(&self, number: usize, pages: u64) {
         self.forms[number].fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Pages stored in a form.
     pub(crate) fn form(&self, number: usize) -> u64 {
         self.forms[number].load(Ordering::Relaxed)
     }
 
-    /// The latencies of its faults.
+    /// Latencies of its faults.
     pub fn faults(&self) -> &Histogram {
         &self.faults
     }
 
-    /// The latencies of those among them that had to read from the swap file.
+    /// Latencies of its faults that read from the swap file.
     pub fn disk_faults(&self) -> &Histogram {
         &self.disk_faults
     }
 
-    /// Sets what a process uses; returns what it used before.
+    /// Sets the process's use and returns the previous one.
     pub(crate) fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) -> u64 {
         let before = self.resident.swap(resident, Ordering::Relaxed);
         self.pool.store(pool, Ordering::Relaxed);
@@ -134,13 +133,13 @@ impl Slot {
         before
     }
 
-    /// Sets what a process has in the swap file.
+    /// Sets the process's use of the swap file.
     pub(crate) fn publish_disk(&self, pages: u64, bytes: u64) {
         self.disk_pages.store(pages, Ordering::Relaxed);
         self.disk_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Moves what is counted to `sum` and clears the rest, `resident` aside.
+    /// Adds the counters to `sum` and clears all figures but `resident`.
     pub(crate) fn settle(&self, sum: &Slot) {
         for (sum, counter) in sum.counters.iter().zip(&self.counters) {
             sum.fetch_add(counter.swap(0, Ordering::Relaxed), Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! A tree's ledgers as they were at one moment, for onlookers.
+//! A snapshot of a tree's ledgers, for observers.
 //!
-//! The files are read, not mapped: an onlooker cannot change them, and is not killed when their
-//! owner cuts them short.
+//! The files are read, not mapped: an observer cannot change them, and is not killed if their owner
+//! truncates them.
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::collections::BTreeMap;
@@ -16,15 +16,15 @@ use crate::memory::{Ledger, Memory};
 use crate::tree::Live;
 use crate::{Counter, Settings, Slot, Tree, BUCKETS};
 
-/// A board that was copied, whose ledger is still to be found.
+/// A copied board whose ledger has not been found yet.
 pub struct Sight {
     board: NonNull<Board>,
 }
 
-/// A copy of a tree's ledgers. Figures that changed while it was made may be of different moments.
+/// A copy of a tree's ledgers. Figures that changed during the copy may be of different moments.
 #[derive(Default)]
 pub struct Snapshot {
-    /// On memory of the snapshot's own: nothing that is borrowed from it leaves this type.
+    /// On the snapshot's own memory: no reference to it leaves this type.
     copies: Tree,
 }
 
@@ -32,7 +32,7 @@ fn no_ledger() -> io::Error {
     io::Error::from_raw_os_error(libc::EPROTO)
 }
 
-/// Zeroed memory, to be freed by `release`.
+/// Zeroed memory. Free it with `release`.
 fn allocate<T>() -> NonNull<T> {
     let layout = Layout::new::<T>();
     // SAFETY: boards and ledgers have a size.
@@ -40,12 +40,12 @@ fn allocate<T>() -> NonNull<T> {
     NonNull::new(memory.cast::<T>()).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
-/// Frees what `allocate` returned.
+/// Frees memory of `allocate`.
 ///
 /// # Safety
-/// Nothing refers to it any more.
+/// No reference to it exists.
 unsafe fn release<T>(at: NonNull<T>) {
-    // SAFETY: allocated with this layout, and the caller's word.
+    // SAFETY: allocated with this layout, and the caller's promise.
     unsafe { dealloc(at.as_ptr().cast(), Layout::new::<T>()) };
 }
 
@@ -54,8 +54,7 @@ fn fill<T>(file: BorrowedFd<'_>, to: NonNull<T>, start: usize, len: usize) -> io
     assert!(start + len <= size_of::<T>());
     let mut done = 0;
     while done < len {
-        // SAFETY: within the copy, which is plain atomics of which any bytes are valid, and shared
-        // with nothing.
+        // SAFETY: within the copy, which is plain atomics without invalid values, and not shared.
         let got = unsafe {
             let to = to.as_ptr().cast::<u8>().add(start + done);
             libc::pread(file.as_raw_fd(), to.cast(), len - done, (start + done) as libc::off_t)
@@ -73,7 +72,7 @@ impl Sight {
     /// Copies the board in `file`, which need only be readable.
     ///
     /// # Errors
-    /// EPROTO when the file is no board of this version; what reading it returns.
+    /// EPROTO if the file is not a board of this version; errors of read(2).
     pub fn read(file: BorrowedFd<'_>) -> io::Result<Self> {
         if len_of(file)? != size_of::<Board>() {
             return Err(no_ledger());
@@ -88,7 +87,7 @@ impl Sight {
         unsafe { self.board.as_ref() }
     }
 
-    /// The tree's number, which no other tree has.
+    /// The tree's unique number.
     pub fn tree(&self) -> u64 {
         self.board().tree()
     }
@@ -110,34 +109,34 @@ impl Snapshot {
     /// Adds a board's ledger, from a file that need only be readable.
     ///
     /// # Errors
-    /// EPROTO when the file is no ledger; what reading it returns.
+    /// EPROTO if the file is not a ledger; errors of read(2).
     pub fn add(&mut self, sight: Sight, file: BorrowedFd<'_>) -> io::Result<()> {
         if len_of(file)? != size_of::<Memory>() {
             return Err(no_ledger());
         }
-        // The board, with those who have ended, came first: a process that ends in between is
-        // missed for once, not counted twice.
+        // The board, with the departed, was copied first: a process that ends in between is missed
+        // once, not counted twice.
         let memory: NonNull<Memory> = allocate();
         let head = offset_of!(Memory, slots);
         let used = sight.board().slots_used();
         let copy = Ledger::at(sight.board, memory);
         if let Err(error) = fill(file, memory, 0, head + used * size_of::<Slot>()) {
-            // SAFETY: allocated above, used no more.
+            // SAFETY: allocated above, no longer used.
             unsafe { release(memory) };
             return Err(error);
         }
-        // Freed with this.
+        // `self` frees it.
         std::mem::forget(sight);
         self.copies.add(copy);
         Ok(())
     }
 
-    /// Whether there is no ledger in it.
+    /// Whether it contains no ledger.
     pub fn is_empty(&self) -> bool {
         self.copies.ledgers().is_empty()
     }
 
-    /// What the supervisor decided.
+    /// The supervisor's settings.
     pub fn settings(&self) -> Settings {
         self.copies.settings()
     }
@@ -173,8 +172,7 @@ impl Snapshot {
         self.copies.fault_counts()
     }
 
-    /// Latencies of faults that had to read from the swap file, of all processes, ended ones
-    /// included.
+    /// Latencies of faults that read from the swap file, of all processes, ended ones included.
     pub fn disk_fault_counts(&self) -> [u64; BUCKETS] {
         self.copies.disk_fault_counts()
     }
@@ -207,7 +205,7 @@ impl Drop for Snapshot {
     }
 }
 
-/// What fstat(2) tells of a file.
+/// The status of a file by fstat(2).
 pub(crate) fn status_of(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: all zeroes is a valid structure, and the kernel fills it.
     let (answer, status) = unsafe {
@@ -220,7 +218,6 @@ pub(crate) fn status_of(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     }
 }
 
-/// Bytes of a file.
 fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(status_of(file)?.st_size).unwrap_or(0))
 }

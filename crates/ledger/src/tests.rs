@@ -25,7 +25,7 @@ fn keeper() -> Keeper {
     Keeper::create(&settings(), 5).unwrap()
 }
 
-/// As a process of the tree has it.
+/// A ledger as a process of the tree maps it.
 fn joined(keeper: &Keeper) -> Ledger {
     Ledger::map(keeper.board_file(), keeper.ledger_file()).unwrap()
 }
@@ -111,8 +111,8 @@ fn slots_run_out() {
     assert_eq!(keeper.claim(9999), None);
 }
 
-/// The sum is corrected if it stays wrong, at once if it is absurd, and not for a process that is
-/// publishing.
+/// The sum is corrected if it stays wrong, at once if it is absurd, and not while a process
+/// publishes.
 #[test]
 fn a_wrong_sum_is_corrected() {
     let mut keeper = keeper();
@@ -137,7 +137,7 @@ fn a_wrong_sum_is_corrected() {
         keeper.audit();
         assert_eq!(other.total_bytes(), right, "{absurd:x}");
     }
-    // A sum that is right in between is one that changes.
+    // A sum that is right in between is being changed.
     for _ in 0..10 {
         total.fetch_add(4096, relaxed);
         keeper.audit();
@@ -145,7 +145,7 @@ fn a_wrong_sum_is_corrected() {
         keeper.audit();
     }
     assert_eq!(keeper.corrections(), 4);
-    // The kernel's figure of a process counts, not its own.
+    // The kernel's figure of a process overrides its own.
     keeper.know(one, Some(1 << 31));
     for _ in 0..4 {
         assert_eq!(keeper.audit(), (1 << 31) + (1 << 20));
@@ -161,7 +161,7 @@ fn other_files_are_refused() {
     assert!(Ledger::map(ledger, board).is_err(), "the other way round");
     let null = File::open("/dev/null").unwrap();
     assert!(Ledger::map(board, null.as_fd()).is_err() && Ledger::map(null.as_fd(), ledger).is_err());
-    // As long as a ledger, and not sealed: it could be cut short.
+    // Of the ledger's size but not sealed: it could be truncated.
     let len = File::from(ledger.try_clone_to_owned().unwrap()).metadata().unwrap().len();
     let other = file::create(LEDGER_NAME, len as usize).unwrap();
     assert!(Ledger::map(board, other.as_fd()).is_err(), "not sealed");
@@ -179,8 +179,8 @@ fn neither_file_can_be_cut_short() {
     assert_eq!(joined(&keeper).settings(), settings());
 }
 
-/// A holder of the board's descriptor can neither map it for writing nor write to it, by a new
-/// opening of it either.
+/// A holder of the board's descriptor can neither map it writable nor write to it, nor through a
+/// new open file.
 #[test]
 fn only_the_supervisor_writes_the_board() {
     let keeper = keeper();

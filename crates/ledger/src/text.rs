@@ -2,16 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Text of up to `8 * WORDS - 1` bytes, written once, before any other thread reads it; ends at the
-/// first zero byte.
+/// Text of up to `8 * WORDS - 1` bytes, written once, before any other thread reads it. It ends at
+/// the first zero byte.
 #[repr(C)]
 pub(crate) struct Text<const WORDS: usize>([AtomicU64; WORDS]);
 
 impl<const WORDS: usize> Text<WORDS> {
-    /// Most bytes.
     pub(crate) const LEN_MAX: usize = 8 * WORDS - 1;
 
-    /// Writes it; false, and nothing is written, when it is too long.
+    /// Writes the text. Returns false, and writes nothing, if it is too long.
     pub(crate) fn set(&self, text: &str) -> bool {
         if text.len() > Self::LEN_MAX {
             return false;
@@ -26,7 +25,6 @@ impl<const WORDS: usize> Text<WORDS> {
         true
     }
 
-    /// Reads it.
     pub(crate) fn get(&self) -> String {
         let bytes = self.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
         let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();

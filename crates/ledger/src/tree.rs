@@ -7,8 +7,7 @@ use crate::memory::{total, Ledger, SLOTS};
 use crate::slot::FORMS_MAX;
 use crate::{Counter, Histogram, Slot, BUCKETS};
 
-/// The ledgers of one tree, one for each of its users. A *place* is a slot's number among all of
-/// them.
+/// The ledgers of one tree, one per user. A *place* is a slot's number among all of them.
 #[derive(Clone, Default)]
 pub struct Tree(Vec<Ledger>);
 
@@ -24,7 +23,7 @@ pub struct Live {
 }
 
 impl Tree {
-    /// Adds a ledger; returns its number.
+    /// Adds a ledger and returns its number.
     pub fn add(&mut self, ledger: Ledger) -> usize {
         self.0.push(ledger);
         self.0.len() - 1
@@ -43,7 +42,7 @@ impl Tree {
     /// The figures of a place.
     ///
     /// # Panics
-    /// When there is no such place.
+    /// If there is no such place.
     pub fn slot(&self, place: usize) -> &'static Slot {
         let (ledger, index) = Self::at(place);
         self.0[ledger].slot(index)
@@ -53,7 +52,7 @@ impl Tree {
         &self.0
     }
 
-    /// What the supervisor decided.
+    /// The supervisor's settings.
     pub fn settings(&self) -> Settings {
         self.0.first().map(Ledger::settings).unwrap_or_default()
     }
@@ -93,8 +92,7 @@ impl Tree {
         self.counts_of(Slot::faults)
     }
 
-    /// Latencies of faults that had to read from the swap file, of all processes, ended ones
-    /// included.
+    /// Latencies of faults that read from the swap file, of all processes, ended ones included.
     pub fn disk_fault_counts(&self) -> [u64; BUCKETS] {
         self.counts_of(Slot::disk_faults)
     }

@@ -19,12 +19,11 @@
 //! | record | process | the pipe that references are recorded in, please | - |
 //! | recorded | supervisor | here it is, or there is none | the pipe |
 //!
-//! The address is known to every process of the network namespace, so a process proves who it is by
-//! what the kernel tells of it: the supervisor hears those of its tree alone, and looks again at
-//! each packet that it gives something for. A process talks to a supervisor of root or of its own
-//! user alone.
+//! Every process of the network namespace knows the address, so the kernel's credentials prove a
+//! process's identity. The supervisor accepts only its tree, and checks again at each packet that
+//! requests something. A process accepts only a supervisor of root or of its own user.
 //!
-//! All calls are plain blocking system calls without allocation: they are made by pager threads
+//! All calls are plain blocking system calls without allocation, because pager threads make them
 //! too. The end of a connection means the end of the process.
 
 use std::io;
@@ -35,7 +34,7 @@ use sys::packets;
 /// Most bytes of text in a packet.
 pub const TEXT_MAX: usize = 480;
 
-/// What a packet means.
+/// The meaning of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)] // the table above
@@ -71,9 +70,9 @@ pub const KINDS: [Kind; 15] = {
 #[derive(Debug, Clone, Copy)]
 pub struct Packet {
     kind: u32,
-    /// As the kind has it.
+    /// The meaning depends on the kind, as that of `token`.
     pub number: u32,
-    /// As the kind has it.
+    /// See `number`.
     pub token: u64,
     text_len: u32,
     padding: u32,
@@ -96,7 +95,7 @@ impl Packet {
         packet
     }
 
-    /// What it means; `None` for a packet of another version.
+    /// Its kind, or `None` for a packet of another version.
     pub fn kind(&self) -> Option<Kind> {
         KINDS.into_iter().find(|kind| *kind as u32 == self.kind)
     }
@@ -109,32 +108,31 @@ impl Packet {
 
 /// A name for this process to listen at, `uzswap-RUN-LISTENER-RANDOM-NAMESPACE`: the run's process
 /// number, this process's, a random number in hex, and the number of this network namespace in hex.
-/// Abstract addresses are known in one namespace only, see [`is_elsewhere`].
+/// Abstract addresses exist in one namespace only, see [`is_elsewhere`].
 pub fn new_name(run: u32, random: u32) -> String {
     let (listener, namespace) = (std::process::id(), network_namespace().unwrap_or(0));
     format!("uzswap-{run}-{listener}-{random:08x}-{namespace:x}")
 }
 
-/// The process that a name says listens there.
+/// The listening process in a name.
 fn listener(name: &[u8]) -> Option<i32> {
     std::str::from_utf8(name).ok()?.split('-').nth(2)?.parse().ok()
 }
 
 /// Whether the supervisor with this name is known to be in another network namespace than the
-/// calling thread, so that a refused connection does not mean that it is gone.
+/// calling thread. A refused connection then does not mean that it has ended.
 pub fn is_elsewhere(name: &[u8]) -> bool {
     let number = name.rsplit(|byte| *byte == b'-').next().and_then(|text| std::str::from_utf8(text).ok());
     let number = number.and_then(|text| u64::from_str_radix(text, 16).ok()).filter(|number| *number != 0);
     matches!((number, network_namespace()), (Some(theirs), Some(own)) if theirs != own)
 }
 
-/// Numbers that are never used twice while the machine runs (Linux 5.14).
+/// The namespace's number, unique while the machine runs (Linux 5.14).
 fn network_namespace() -> Option<u64> {
     let descriptor = packets::socket().ok()?;
     let (mut number, mut len) = (0u64, 8);
     let target = std::ptr::from_mut(&mut number).cast();
-    // SAFETY: room for the 8 bytes that are asked for; the descriptor was opened just now and is
-    // closed once.
+    // SAFETY: room for the 8 bytes; the descriptor was just opened and is closed once.
     let answer = unsafe {
         let answer = libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, target, &mut len);
         libc::close(descriptor);
@@ -147,7 +145,7 @@ fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The first byte stays zero: an abstract name, which leaves nothing behind in any file system.
+    // The first byte stays zero: an abstract name, which leaves nothing in any file system.
     for (to, from) in address.sun_path[1..].iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
@@ -158,7 +156,7 @@ fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
 /// Connects to the supervisor at the abstract address `name`.
 ///
 /// # Errors
-/// ECONNREFUSED when it is gone, EPERM when another process listens there by now.
+/// ECONNREFUSED if it has ended, EPERM if another process listens there.
 pub fn connect(name: &[u8]) -> io::Result<i32> {
     let descriptor = packets::socket()?;
     let (address, len) = address(name);
@@ -177,32 +175,32 @@ pub fn connect(name: &[u8]) -> io::Result<i32> {
     Ok(descriptor)
 }
 
-/// What a user namespace shows of users that are none of its own.
+/// A user namespace shows foreign users as this one.
 const OVERFLOW_USER: u32 = 65534;
 
-/// Whether a supervisor of this user's may be this process's. When a supervisor has been killed its
-/// name is free, for a moment in which its processes are not ended yet.
+/// Whether a process of this user may be this process's supervisor. When a supervisor has been
+/// killed, its name is free for a moment while its processes still run.
 fn may_supervise(user: u32) -> bool {
     // SAFETY: take nothing.
     let own = unsafe { [libc::getuid(), libc::geteuid()] };
     matches!(user, 0 | OVERFLOW_USER) || own.contains(&user)
 }
 
-/// Whether a process is the one that the name of its address names. After a supervisor was killed,
-/// another process of the same user can take the address. A process of a namespace above this one's
-/// has the number 0 here.
+/// Whether `pid` is the process that the address names. After a supervisor was killed, another
+/// process of the same user can take the address. A process of an outer PID namespace has number 0
+/// here.
 fn is_named(pid: i32, name: &[u8]) -> bool {
     pid == 0 || listener(name) == Some(pid)
 }
 
-/// Connections that wait to be accepted. Others' are among them: they are closed at once, and those
+/// Length of the queue of connections to accept. Foreign connections are closed at once, but those
 /// of the tree wait behind them.
 const BACKLOG: i32 = 1024;
 
 /// Listens at the abstract address `name`.
 ///
 /// # Errors
-/// EADDRINUSE if a process listens there already.
+/// EADDRINUSE if a process already listens there.
 pub fn listen(name: &[u8]) -> io::Result<i32> {
     let descriptor = packets::socket()?;
     let (address, len) = address(name);
@@ -221,7 +219,7 @@ pub fn listen(name: &[u8]) -> io::Result<i32> {
 /// Sends a packet, with a descriptor if one is given. Never raises SIGPIPE.
 ///
 /// # Errors
-/// EPIPE or ECONNRESET when the other side is gone.
+/// EPIPE or ECONNRESET if the peer has ended.
 pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result<()> {
     send_with(socket, packet, descriptor.as_slice())
 }
@@ -231,17 +229,17 @@ pub fn send(socket: i32, packet: &Packet, descriptor: Option<i32>) -> io::Result
 /// # Errors
 /// As [`send`].
 pub fn send_with(socket: i32, packet: &Packet, descriptors: &[i32]) -> io::Result<()> {
-    // SAFETY: a packet is plain numbers without padding between them.
+    // SAFETY: a packet is plain numbers without padding.
     let bytes = unsafe {
         std::slice::from_raw_parts(std::ptr::from_ref(packet).cast::<u8>(), std::mem::size_of::<Packet>())
     };
     packets::send(socket, &[bytes], descriptors)
 }
 
-/// Asks for something by its number; the answer is to be of `kind` and to have a descriptor.
+/// Requests item `number`. The reply must be of `kind` and carry a descriptor.
 ///
 /// # Errors
-/// ENOENT when it has none.
+/// ENOENT if it carries none.
 pub fn ask(socket: i32, question: Kind, number: u32, kind: Kind) -> io::Result<i32> {
     send(socket, &Packet::new(question, number, 0), None)?;
     match receive(socket)? {
@@ -250,25 +248,26 @@ pub fn ask(socket: i32, question: Kind, number: u32, kind: Kind) -> io::Result<i
     }
 }
 
-/// A packet as it was received.
+/// A received packet.
 #[derive(Debug)]
 pub struct Received {
     /// The packet.
     pub packet: Packet,
-    /// Its descriptors; further ones are closed.
+    /// Its descriptors; more than two are closed.
     pub descriptors: [Option<OwnedFd>; 2],
-    /// The process that sent it, on the supervisor's side.
+    /// The sending process, on the supervisor's side.
     pub sender: Option<i32>,
-    /// This process has no room for the descriptors that came.
+    /// This process has no room for the descriptors.
     pub lacks_descriptors: bool,
-    /// It brought descriptors that are not here, for that reason or because there were too many.
+    /// Some of its descriptors were lost, for that reason or because there were too many.
     pub is_cut: bool,
 }
 
-/// Receives a packet with all that the kernel tells of it; `None` at the end of the connection.
+/// Receives a packet with all the kernel's information on it, or `None` at the end of the
+/// connection.
 ///
 /// # Errors
-/// EAGAIN on a non-blocking socket without packets; EPROTO for something that is no packet.
+/// EAGAIN on a non-blocking socket without packets; EPROTO for data that is not a packet.
 pub fn receive_all(socket: i32) -> io::Result<Option<Received>> {
     match receive_by(socket, packets::receive_all)? {
         Some(Received { packet: Packet { kind: 0, .. }, .. }) => {
@@ -278,8 +277,8 @@ pub fn receive_all(socket: i32) -> io::Result<Option<Received>> {
     }
 }
 
-/// Reads the next packet, which stays there: see [`packets::peek`]. Something that is no packet is
-/// one of no kind.
+/// Reads the next packet and leaves it in the queue: see [`packets::peek`]. Invalid data is
+/// returned as a packet without a kind.
 ///
 /// # Errors
 /// EAGAIN on a non-blocking socket without packets.
@@ -300,7 +299,7 @@ fn receive_by(
     receive: fn(i32, &mut [u8]) -> io::Result<packets::Received>,
 ) -> io::Result<Option<Received>> {
     let mut packet = Packet::new(Kind::Hello, 0, 0);
-    // SAFETY: a packet is plain numbers without padding between them, and any of them are valid.
+    // SAFETY: a packet is plain numbers without padding and without invalid values.
     let bytes = unsafe {
         std::slice::from_raw_parts_mut(
             std::ptr::from_mut(&mut packet).cast::<u8>(),
@@ -308,7 +307,7 @@ fn receive_by(
         )
     };
     let received = receive(socket, bytes)?;
-    // SAFETY: received just now, owned by nothing else.
+    // SAFETY: just received, without another owner.
     let descriptors =
         received.descriptors.map(|raw| (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) }));
     let packets::Received { len, sender, lacks_descriptors, is_cut, .. } = received;
@@ -319,7 +318,7 @@ fn receive_by(
     Ok((!is_end).then_some(Received { packet, descriptors, sender, lacks_descriptors, is_cut }))
 }
 
-/// Receives a packet and the descriptor that came with it; `None` at the end of the connection.
+/// Receives a packet and its descriptor, or `None` at the end of the connection.
 ///
 /// # Errors
 /// As [`receive_all`].
