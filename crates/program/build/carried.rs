@@ -1,14 +1,14 @@
 //! The sources of the agent and of the preload object in a package of the program.
 //!
-//! A package has no siblings. So `carried/` has a folder for each crate that the two are made of,
-//! with links to the crate's sources and its manifest, which `cargo package` follows: in a package
-//! they are files. Here they become a workspace again. The manifests have another name there
-//! because cargo leaves out what looks like a package of its own.
+//! A package has no siblings, so `carried/` has a folder for each crate of the two, with links to
+//! its sources and its manifest. `cargo package` follows the links and packs files, and this module
+//! makes them a workspace again. The manifests have another name there because cargo leaves nested
+//! packages out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crates that the two are made of, themselves included: a folder each.
+/// Names of the carried crates, one per folder.
 fn crates(package: &Path) -> Vec<String> {
     let carried = package.join("carried");
     let entries = fs::read_dir(&carried).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));
@@ -21,10 +21,10 @@ fn crates(package: &Path) -> Vec<String> {
     names
 }
 
-/// Makes the workspace in a folder, and says where its crates are.
+/// Makes the workspace in `folder` and returns the directory of its crates.
 pub fn unpack(package: &Path, folder: &Path) -> PathBuf {
     let carried = package.join("carried");
-    // What an older package has left there must not be built.
+    // Remove files of an older package, which must not be built.
     let _ = fs::remove_dir_all(folder);
     for name in crates(package) {
         let (from, to) = (carried.join(&name), folder.join("crates").join(&name));
@@ -35,18 +35,17 @@ pub fn unpack(package: &Path, folder: &Path) -> PathBuf {
         write(&to.join("Cargo.toml"), &needed(&read(&from.join("manifest.toml"))));
     }
     let workspace = "[workspace]\nresolver = \"2\"\nmembers = [\"crates/*\"]\n\n";
-    // All crates are in one folder here.
     let names = needed(&read(&carried.join("workspace.toml"))).replace("path = \"accel/", "path = \"crates/");
     write(&folder.join("Cargo.toml"), &(workspace.to_owned() + &names));
-    // The versions that the program was tested with.
+    // The dependency versions that the program was tested with.
     if package.join("Cargo.lock").exists() {
         copy(&package.join("Cargo.lock"), &folder.join("Cargo.lock"));
     }
     folder.join("crates")
 }
 
-/// A manifest without what only tests need. A package's lock file does not have it, and cargo would
-/// look for it in the registry, even where there is no network.
+/// Removes from a manifest the dependencies that only tests need. A package's lock file lacks them,
+/// so cargo would ask the registry for them, even without a network.
 fn needed(manifest: &str) -> String {
     let mut kept = String::new();
     let mut is_kept = true;
@@ -56,7 +55,7 @@ fn needed(manifest: &str) -> String {
             is_kept = !["workspace", "dev-dependencies", "test", "bench", "example"].contains(&name)
                 && !["profile.dev", "profile.test"].iter().any(|profile| name.starts_with(profile));
         }
-        // Nor what the model checkers need.
+        // Model checkers are for tests, too.
         if is_kept && !line.starts_with("shuttle") {
             kept += line;
             kept.push('\n');

@@ -1,10 +1,8 @@
-//! Builds the preload object and the agent with a cargo of its own, so that the program can carry
-//! them.
+//! Builds the preload object and the agent with an inner cargo, so that the program can carry them.
 //!
-//! A crate cannot depend on another's shared object, and building it into a static library would
-//! not help: it has to be a file for the dynamic loader. The inner cargo has its own target
-//! directory, hence its own lock. The agent has its own C library inside, hence compiler flags of
-//! its own.
+//! A crate cannot depend on another crate's shared object, and the dynamic loader needs a file. The
+//! inner cargo has its own target directory, hence its own lock. The agent contains a C library,
+//! hence its own compiler flags.
 
 mod carried;
 
@@ -16,15 +14,14 @@ fn main() {
     let out = PathBuf::from(variable("OUT_DIR"));
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let siblings = package.parent().expect("a folder").to_owned();
-    // A package from a registry has none.
+    // A package from a registry has no siblings.
     let has_siblings =
         siblings.join("agent/Cargo.toml").exists() && siblings.join("preload/Cargo.toml").exists();
     println!("cargo::rerun-if-changed=build");
-    // All that the two are made of: cargo follows links.
+    // Cargo follows the links in this folder.
     println!("cargo::rerun-if-changed=carried");
     println!("cargo::rerun-if-env-changed=UZSWAP_NO_OBJECT");
-    // Linting the program needs neither, nor does its documentation, which docs.rs builds without a
-    // network.
+    // Clippy needs neither file, nor does docs.rs, which has no network.
     if ["UZSWAP_NO_OBJECT", "DOCS_RS"].iter().any(|name| std::env::var_os(name).is_some()) || is_lint() {
         for name in ["libpreload.so", "uzswap-agent"] {
             std::fs::write(out.join(name), b"").expect("OUT_DIR is writable");
@@ -33,8 +30,7 @@ fn main() {
     }
     let crates = if has_siblings { siblings } else { carried::unpack(&package, &out.join("carried")) };
     let (host, target) = (variable("HOST"), variable("TARGET"));
-    // The program's own target is named only where it is another than the machine's: so the object
-    // is found in one place.
+    // `--target` is passed only when cross-compiling, so the object has one place per case.
     let mut object = inner_cargo(&crates, &out.join("object"), "preload");
     let mut built = out.join("object/release");
     if host != target {
@@ -42,16 +38,15 @@ fn main() {
         built = out.join("object").join(&target).join("release");
     }
     build(object, &built.join("libpreload.so"), &out.join("libpreload.so"));
-    // Always named here: so the flags are not for what the build itself runs.
+    // `--target` is always passed, so the flags do not apply to build scripts.
     let mut agent = inner_cargo(&crates, &out.join("agent"), "agent");
     agent.args(["--bin", "uzswap-agent", "--target", &target]);
-    // It has the compressors that the program has.
     for feature in ["zstd", "deflate", "iaa"] {
         if std::env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some() {
             agent.args(["--features", feature]);
         }
     }
-    // They replace those of the workspace's own configuration, so its alignment is named again.
+    // RUSTFLAGS replace the flags of the workspace's configuration, so the alignment is repeated.
     let own =
         ["-Ctarget-feature=+crt-static", "-Crelocation-model=pie", "-Cllvm-args=-align-all-functions=6"];
     let flags = own.map(str::to_owned).into_iter().chain(remapped_paths());
@@ -59,18 +54,18 @@ fn main() {
     let built = out.join("agent").join(&target).join("release/uzswap-agent");
     build(agent, &built, &out.join("uzswap-agent"));
     let head = std::fs::read(&built).expect("it was built");
-    // The type of ELF files that may lie anywhere (elf.h: ET_DYN).
+    // elf.h: ET_DYN, a position-independent file.
     assert_eq!(head.get(16), Some(&3), "the agent is not position-independent");
 }
 
-/// Builds one file and takes a copy.
+/// Builds one file and copies it.
 fn build(mut cargo: Command, built: &Path, copy: &Path) {
     let status = cargo.status().expect("cargo can be started");
     assert!(status.success(), "building {} failed", copy.display());
     std::fs::copy(built, copy).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
 }
 
-/// A cargo that builds a package for programs that are paged.
+/// An inner cargo for code that runs inside paged programs.
 fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let mut cargo = Command::new(variable("CARGO"));
@@ -81,14 +76,14 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
         &format!("uzswap-{package}"),
     ]);
     cargo.arg("--target-dir").arg(target_directory);
-    // It lies in memory while programs run: functions' names suffice, lines are not needed.
+    // The object stays in memory while programs run: keep function names, drop line tables.
     cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);
-    // Fast code always: a pager without optimisation is not worth having. Assertions follow the
-    // outer build. A panic in it ends the process before anything unwinds.
+    // The pager is always optimised. Assertions follow the outer build. A panic aborts before any
+    // unwinding.
     cargo.args(["--config", "profile.release.panic=\"abort\""]);
     if variable("PROFILE") == "debug" {
         cargo.args(["--config", "profile.release.debug-assertions=true"]);
-        // And it is built often.
+        // Debug builds are frequent, so they build faster.
         cargo.args([
             "--config",
             "profile.release.lto=\"off\"",
@@ -99,8 +94,7 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
     for flag in remapped_paths() {
         cargo.args(["--config", &format!("build.rustflags=['{flag}']")]);
     }
-    // What the outer cargo says about its own build must not steer the inner one; which linker a
-    // target needs is no such thing.
+    // Variables of the outer build must not steer the inner one. A target's linker is kept.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let own = text.starts_with("CARGO_")
@@ -120,14 +114,13 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
     cargo
 }
 
-/// Flags of the outer build that hide where the sources lie. All parts of a package need them.
+/// Flags of the outer build that hide source paths. All parts of a package need them.
 fn remapped_paths() -> Vec<String> {
     let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_remap = |flag: &&str| flag.starts_with("--remap-path-prefix=");
     flags.split('\x1f').filter(is_remap).map(str::to_owned).collect()
 }
 
-/// Whether cargo runs clippy, which needs no object.
 fn is_lint() -> bool {
     std::env::var("RUSTC_WORKSPACE_WRAPPER").is_ok_and(|wrapper| wrapper.contains("clippy"))
 }

@@ -1,4 +1,4 @@
-//! How a program of uzswap's begins and ends: rights, arguments, messages and exit statuses.
+//! Rights, arguments, messages and exit statuses of uzswap's programs.
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
@@ -8,12 +8,12 @@ use crate::{mistyped, rights};
 /// Exit status for uzswap's own failures.
 pub const EXIT_FAILED: i32 = 125;
 
-/// Exit status when the reader of standard output has closed its end, as a shell gives it for
+/// Exit status when the reader of standard output has closed its end: the shell's value for
 /// SIGPIPE.
 const EXIT_UNREAD: i32 = 128 + libc::SIGPIPE;
 
-/// Gives up the rights of the program's file, ends the process when a thread panics, and reads the
-/// arguments. Wrong arguments end the process, and so do `--help` and `--version`.
+/// Gives up the capabilities of the program's file, makes panics of any thread end the process, and
+/// parses the arguments. Exits on wrong arguments, `--help` and `--version`.
 pub fn begin<A: Parser + CommandFactory>() -> A {
     if let Err(error) = rights::give_up() {
         eprintln!("uzswap: cannot give up the capabilities of its file: {error}");
@@ -22,7 +22,7 @@ pub fn begin<A: Parser + CommandFactory>() -> A {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload().downcast_ref::<String>().map_or("", String::as_str);
-        // println! knows no other way.
+        // println! reports a closed pipe only by a panic.
         if text.starts_with("failed printing to stdout") && is_unread() {
             std::process::exit(EXIT_UNREAD);
         }
@@ -32,14 +32,14 @@ pub fn begin<A: Parser + CommandFactory>() -> A {
     let words: Vec<_> = std::env::args_os().collect();
     A::try_parse_from(&words).unwrap_or_else(|error| {
         let error = mistyped::corrected(error, &words, &A::command());
-        // Help and the version were asked for; anything else is a mistake, and not the status of a
+        // `--help` and `--version` exit with 0. Mistakes exit with a status that differs from a
         // program's own.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { EXIT_FAILED } else { 0 });
     })
 }
 
-/// Ends the process with a status, or with what went wrong.
+/// Exits with the status, or prints the error and exits with [`EXIT_FAILED`].
 pub fn end(program: &str, result: Result<i32>) -> ! {
     match result {
         Ok(status) => std::process::exit(status),
@@ -51,7 +51,6 @@ pub fn end(program: &str, result: Result<i32>) -> ! {
     }
 }
 
-/// Whether an error is that of a pipe without a reader.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let of_pipe = |kind: std::io::ErrorKind| kind == std::io::ErrorKind::BrokenPipe;
     error.chain().any(|cause| {
@@ -61,7 +60,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether nothing reads what this program prints any more: `uzswap ... | head` has what it wants.
+/// Returns whether standard output is a pipe without a reader, as after `uzswap ... | head`.
 fn is_unread() -> bool {
     let mut output = libc::pollfd { fd: 1, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one valid entry.

@@ -1,5 +1,5 @@
-//! The uzswap program, but for its `main`: the laboratory (`uzswap-lab`) runs programs by the same
-//! code and reads the same arguments.
+//! The uzswap program without its `main`. `uzswap-lab` runs programs by the same code and parses
+//! the same arguments.
 
 #[macro_use]
 mod messages;
@@ -76,7 +76,7 @@ enum Verb {
     },
 }
 
-/// The program that a command line of `uzswap run` starts; empty for other command lines.
+/// Returns the program that a command line of `uzswap run` starts; empty for other commands.
 fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
     match Arguments::try_parse_from(words) {
         Ok(Arguments { verb: Verb::Run(arguments) }) => arguments.program().to_vec(),
@@ -84,7 +84,7 @@ fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
     }
 }
 
-/// Does what this process's arguments say, and ends it.
+/// Runs the command of this process's arguments and exits.
 pub fn main() -> ! {
     let arguments = command_line::begin::<Arguments>();
     let result = match &arguments.verb {
@@ -113,7 +113,7 @@ pub fn main() -> ! {
 mod tests {
     use super::*;
 
-    /// Lines are wrapped at 100 columns; what is wrapped by hand before comes out ragged.
+    /// clap wraps lines at 100 columns; longer hand-wrapped lines come out ragged.
     #[test]
     fn help_keeps_to_its_width() {
         let mut open = vec![Arguments::command()];

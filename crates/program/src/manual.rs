@@ -1,5 +1,5 @@
-//! Manual pages and completions, made from the command line's own description: for packages, and
-//! for who installed by cargo.
+//! Manual pages and shell completions from the command line's description, for packages and for
+//! users of `cargo install`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -56,7 +56,6 @@ pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Re
 pub fn man(arguments: &ManArguments, command: Command) -> Result<()> {
     let directory = &arguments.directory;
     std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    // A page for `help` would say nothing.
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut open = vec![command];
@@ -67,8 +66,7 @@ pub fn man(arguments: &ManArguments, command: Command) -> Result<()> {
         let page = page.source(concat!("uzswap ", env!("CARGO_PKG_VERSION"))).manual("uzswap");
         let mut text = Vec::new();
         page.render(&mut text)?;
-        // What follows a command's help are examples and explanations: people look for them under
-        // this name.
+        // clap puts examples and explanations into EXTRA; readers expect NOTES.
         let text = String::from_utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH NOTES\n");
         let file = directory.join(format!("{name}.1"));
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;

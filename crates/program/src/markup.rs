@@ -1,6 +1,6 @@
-//! What HTML and SVG have in common.
+//! Escaping and axis ticks for HTML and SVG.
 
-/// A text in markup, in an attribute's quotes too.
+/// Escapes text for markup, including quoted attributes.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -9,7 +9,7 @@ pub fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // No markup may have these, escaped or not.
+            // Markup may not contain control characters, even escaped.
             control if control.is_control() && !matches!(control, '\n' | '\t') => escaped.push('\u{fffd}'),
             other => escaped.push(other),
         }
@@ -17,8 +17,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// The ends of an axis's divisions, from 0 up to the first that is not below `most`: steps of 1, 2
-/// or 5 times a power of ten, about four of them.
+/// Ticks of an axis from 0 to the first that is at least `most`: about four steps of 1, 2 or 5
+/// times a power of ten.
 pub fn ticks(most: f64) -> Vec<f64> {
     let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let power = 10f64.powf((most / 4.0).log10().floor());

@@ -1,8 +1,7 @@
 //! Messages on standard error.
 
-/// Prints a line to standard error, as the standard library's macro does. If the reader of standard
-/// error has closed its end, the line is lost and nothing else happens: the exit status is that of
-/// the program under `run`, not of a panic.
+/// Prints a line to standard error, as the standard macro does. If the reader has closed its end,
+/// the line is lost without a panic, so the exit status stays the program's.
 macro_rules! eprintln {
     ($($message:tt)*) => {{
         use std::io::Write;

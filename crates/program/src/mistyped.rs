@@ -1,16 +1,16 @@
-//! Suggestions for mistyped options and commands. clap's own measure finds no likeness in words of three letters
-//! (`--rma`), and suggests to pass the option to the program instead.
+//! Suggestions for mistyped options and commands. clap's similarity misses words of three letters
+//! (`--rma`) and suggests passing the option to the program.
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::Command;
 
-/// Edits that a mistyped option may be away from a known one: a transposition counts as one.
+/// Maximum edits between a mistyped and a known option. A transposition is one edit.
 const EDITS_MAX: usize = 2;
 
-/// Completes an error about an unknown option or command by the most similar one of the command that
-/// `words` name, where clap has none.
+/// Adds to an error about an unknown option or command the most similar one of the command that
+/// `words` name, where clap suggests none.
 pub fn corrected(mut error: clap::Error, words: &[OsString], command: &Command) -> clap::Error {
     let (unknown, suggested) = match error.kind() {
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, ContextKind::SuggestedArg),
@@ -45,7 +45,7 @@ fn innermost<'a>(command: &'a Command, words: &[OsString]) -> &'a Command {
     found.last().unwrap_or(command)
 }
 
-/// The long option that needs the fewest edits to become `unknown`, if they are few.
+/// Returns the long option nearest to `unknown`, if it is near enough.
 fn similar(unknown: &str, command: &Command) -> Option<String> {
     let typed = unknown.split('=').next()?.strip_prefix("--")?;
     let known =
@@ -53,7 +53,7 @@ fn similar(unknown: &str, command: &Command) -> Option<String> {
     nearest(typed, known).map(|name| format!("--{name}"))
 }
 
-/// The name that needs the fewest edits to become `typed`, if they are few.
+/// Returns the name nearest to `typed`, if it is near enough.
 fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (edits, name) = known.map(|name| (strsim::osa_distance(typed, name), name)).min()?;
     (edits <= EDITS_MAX && edits < typed.len()).then_some(name)

@@ -1,8 +1,7 @@
-//! `uzswap pause` and `uzswap resume`: looking inside a managed process.
+//! `uzswap pause` and `uzswap resume`: inspecting a managed process.
 //!
-//! gdb, py-spy, /proc/PID/mem and core dumps get no fault service: to them a page that is out looks
-//! as if it could not be read. A paused process has all its pages in memory, as if it were not
-//! managed.
+//! gdb, py-spy, /proc/PID/mem and core dumps get no fault service, so evicted pages look unreadable
+//! to them. A paused process has all its pages in memory, as if it were not managed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -72,7 +71,7 @@ pub fn pause(arguments: &PauseArguments) -> Result<i32> {
             chosen.pid
         }
     };
-    // A signal that ended this process would leave the others paused.
+    // This process must outlive signals: otherwise the others stay paused.
     let signals = Signals::new().context("cannot receive signals")?;
     let paused_before: Vec<u32> =
         meant.places().filter(|place| place.slot.is_pause_wanted()).map(|place| place.pid).collect();
@@ -87,7 +86,7 @@ pub fn pause(arguments: &PauseArguments) -> Result<i32> {
     let words = words.iter().map(|word| with_pid(word, pid));
     let mut command = Command::new(program);
     let mask = signals.mask_before();
-    // SAFETY: one system call on a copy of plain bits.
+    // SAFETY: the closure makes one system call on a copied mask.
     unsafe {
         command.args(words).pre_exec(move || {
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
@@ -114,8 +113,8 @@ pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
     Meant::find(arguments.common.pid)?.report(&arguments.common, false)
 }
 
-/// Waits for a command. Signals of the terminal are for the command, which has them too; others are
-/// passed on.
+/// Waits for a command. Forwards signals from processes; the command gets the terminal's signals by
+/// itself.
 fn wait(child: &mut Child, signals: &Signals) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -137,7 +136,7 @@ fn wait(child: &mut Child, signals: &Signals) -> std::io::Result<ExitStatus> {
     }
 }
 
-/// A word of the command with the process in place of each {}.
+/// Replaces each {} in a word by the process id.
 fn with_pid(word: &OsStr, pid: u32) -> OsString {
     let (mut rest, mut bytes) = (word.as_bytes(), Vec::new());
     while let Some(at) = rest.windows(2).position(|two| two == b"{}") {
@@ -149,17 +148,16 @@ fn with_pid(word: &OsStr, pid: u32) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Looks for a ledger, when one that was just there is gone.
+/// Attempts to find a ledger that has just disappeared.
 const LOOKS: usize = 5;
 
-/// The processes that a command is about.
+/// The processes that a command applies to.
 struct Meant {
     pid: u32,
     named: Named,
     ledgers: Vec<Ledger>,
 }
 
-/// A process in its ledger.
 struct Place<'a> {
     ledger: &'a Ledger,
     index: usize,
@@ -168,7 +166,6 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Whether the process has not ended.
     fn is_there(&self) -> bool {
         self.ledger.pid(self.index) == self.pid
     }
@@ -182,8 +179,7 @@ impl Meant {
             Some((named, ledgers))
         };
         let mut found = look();
-        // What held the ledgers may have been a process that was about to end or to begin another
-        // program.
+        // The process that held the ledgers may have been ending or executing another program.
         for _ in 0..LOOKS {
             if found.as_ref().is_some_and(|(_, ledgers)| ledgers.is_empty()) {
                 found = look();
@@ -209,7 +205,7 @@ impl Meant {
         all.filter(|place| self.named.is_run || place.pid == self.pid)
     }
 
-    /// Pauses or resumes all, and prints which.
+    /// Pauses or resumes all, and prints their process ids.
     fn report(&self, common: &Common, pauses: bool) -> Result<i32> {
         let pids = change(self.places().collect(), pauses, common.timeout)?;
         if common.json {
@@ -226,11 +222,11 @@ impl Meant {
     }
 }
 
-/// Pauses or resumes processes; returns those that still live then.
+/// Pauses or resumes processes; returns those that are still alive.
 fn change(places: Vec<Place<'_>>, pauses: bool, timeout_seconds: u64) -> Result<Vec<u32>> {
     places.iter().for_each(|place| place.slot.want_pause(pauses));
     let give_up = Instant::now() + Duration::from_secs(timeout_seconds);
-    // One that ends is not waited for.
+    // Do not wait for a process that ends.
     let waits = |place: &&Place<'_>| place.is_there() && place.slot.is_paused() != pauses;
     while let Some(Place { pid, .. }) = places.iter().find(waits) {
         if Instant::now() > give_up {

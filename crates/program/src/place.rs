@@ -1,40 +1,40 @@
-//! Where this program runs, as far as it matters for the right to page, and what gives that right
-//! there.
+//! The environment of this program, as far as it affects the right to page, and how to get that
+//! right there.
 
 use std::fs;
 use std::path::Path;
 
-/// What is around this program. Of several the innermost counts, as far as it can be told.
+/// The environment. If several apply, the innermost that can be detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// A kernel in user space that has no userfaultfd.
+    /// gVisor: a user-space kernel without userfaultfd.
     Gvisor,
-    /// A container that Kubernetes made.
+    /// A Kubernetes container.
     Kubernetes,
-    /// A container of Docker's.
+    /// A Docker container.
     Docker,
-    /// A container of Podman's.
+    /// A Podman container.
     Podman,
-    /// A container of an ordinary user's, in a user namespace.
+    /// A rootless container in a user namespace.
     Rootless,
     /// Windows Subsystem for Linux.
     Wsl,
-    /// A user namespace of some other kind.
+    /// Another user namespace.
     UserNamespace,
     /// An ordinary user of the machine.
     User,
-    /// The same, where the Debian package has made its group.
+    /// An ordinary user, where the Debian package has created its group.
     UserBesideGroup,
     /// The machine's root.
     Root,
 }
 
-/// What is looked at.
+/// The evidence for a place.
 #[derive(Debug, Default)]
 struct Signs {
     version: String,
     has_kubernetes: bool,
-    /// Docker's file, in a root of Docker's.
+    /// Docker's file in the root directory.
     has_dockerenv: bool,
     has_containerenv: bool,
     uid_map: String,
@@ -61,7 +61,7 @@ impl Signs {
     }
 
     fn place(&self) -> Place {
-        // gVisor says that it is this kernel, of this day, since it began.
+        // gVisor always reports this kernel version and build date.
         let is_gvisor = self.version.contains("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016");
         let map: Vec<&str> = self.uid_map.split_ascii_whitespace().collect();
         let is_mapped = !map.is_empty() && map != ["0", "0", "4294967295"];
@@ -82,20 +82,20 @@ impl Signs {
     }
 }
 
-/// Whether the machine's name is a mount, as it is in Docker's containers. An image that is
-/// unpacked or booted elsewhere has Docker's file and no such mount.
+/// Returns whether /etc/hostname is a mount, as in Docker's containers. An unpacked or booted image
+/// has Docker's file but not this mount.
 fn has_name_of_its_own(mounts: &str) -> bool {
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
     points.into_iter().any(|point| point == "/etc/hostname")
 }
 
 impl Place {
-    /// Where this process is.
+    /// Detects this process's place.
     pub fn here() -> Self {
         Signs::here().place()
     }
 
-    /// What it is called.
+    /// Returns the place's name.
     pub fn name(self) -> &'static str {
         match self {
             Place::Gvisor => "gVisor",
@@ -110,7 +110,7 @@ impl Place {
         }
     }
 
-    /// What gives the right to page here.
+    /// Returns the advice that gives the right to page here.
     pub fn fix(self) -> &'static str {
         match self {
             Place::Gvisor => {
@@ -152,8 +152,8 @@ impl Place {
         }
     }
 
-    /// What has the kernel report forks here, and lets processes that have changed their user be
-    /// paged: it asks for the machine's CAP_SYS_PTRACE.
+    /// Returns the advice for fork reports and for paging processes that changed their user: both
+    /// need CAP_SYS_PTRACE on the machine.
     pub fn forks_fix(self) -> &'static str {
         match self {
             Place::Gvisor => self.fix(),

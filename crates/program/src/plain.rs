@@ -1,12 +1,12 @@
-//! Text of other programs' making, as it may be shown.
+//! Makes other programs' text safe to print.
 
-/// The text without what a terminal or a reader would take for something else: control characters
-/// and those that turn the direction of writing are shown by their numbers.
+/// Escapes characters that a terminal or a reader would misinterpret: control characters and those
+/// that change the writing direction.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
-            // Backslashes stay: a path with one reads as it is.
+            // Backslashes stay, so paths remain readable.
             '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
                 shown.extend(character.escape_unicode());
             }

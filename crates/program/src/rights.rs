@@ -1,13 +1,12 @@
 //! Capabilities that the file of this program gives an ordinary user (setcap(8)).
 //!
-//! One thing needs one: the kernel reports forks by a userfaultfd only if the process that agrees
-//! on its features has CAP_SYS_PTRACE. That capability opens every process of the machine as well,
-//! so it stays in a helper process that can do nothing else: it has no descriptor but one socket,
-//! runs under a seccomp filter of seven system calls, cannot be looked into, takes a userfaultfd
-//! and a set of features, and returns what the kernel said. This process gives up all capabilities
-//! before it reads an argument, is an ordinary process of its user from then on, and starts
-//! programs with the environment that it was started with: the loader took out what would matter to
-//! a program with more rights.
+//! The kernel reports forks by a userfaultfd only if the process that agrees on its features has
+//! CAP_SYS_PTRACE. That capability also opens every process of the machine, so it stays in a helper
+//! process that can do nothing else. The helper has one descriptor (a socket), runs under a seccomp
+//! filter of seven system calls, and is not dumpable. It takes a userfaultfd and a set of features,
+//! and returns the kernel's result. This process gives up all capabilities before it reads an
+//! argument and is an ordinary process of its user from then on. It restores the environment it was
+//! started with, from which the loader removed the variables that matter to a privileged program.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -20,13 +19,13 @@ use sys::packets;
 use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::userfaultfd::{feature, Userfaultfd, UFFDIO_API};
 
-/// What /proc shows as the target of a userfaultfd's descriptor.
+/// The target of a userfaultfd's descriptor in /proc.
 const LINK: &[u8] = b"anon_inode:[userfaultfd]";
-/// The helper makes one system call for a request; without an answer for so long it is not asked
-/// again.
+/// Timeout of a request. The helper makes one system call per request and is not asked again after
+/// a timeout.
 const PATIENCE_S: libc::time_t = 2;
 
-/// The helper, as this process and its forked copies see it.
+/// The helper, as seen by this process and its forked copies.
 #[derive(Debug)]
 struct Helper {
     socket: Mutex<OwnedFd>,
@@ -36,8 +35,8 @@ struct Helper {
 static HELPER: OnceLock<Helper> = OnceLock::new();
 static BY_REQUEST: &dyn PrivilegedHelper = &Asked;
 
-/// Gives up what this program's file gave, and starts the helper if that has something to do.
-/// Called first of all, by the only thread.
+/// Gives up the capabilities of this program's file, and starts the helper if they include
+/// CAP_SYS_PTRACE. Must be called first, while the process has one thread.
 ///
 /// # Errors
 /// When a capability cannot be given up.
@@ -51,31 +50,31 @@ pub fn give_up() -> std::io::Result<()> {
             sys::privileged::set(&BY_REQUEST);
         }
     }
-    // Portals of accelerators are mapped by this process alone, for its own measurements; under
-    // `run` the program's own file decides.
+    // Only this process maps accelerator portals, for its own measurements. Under `run` the
+    // program's own file decides.
     let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
     capabilities::keep_only(if is_run { &[] } else { &[capabilities::SYS_RAWIO] })?;
-    // Its programs open files by way of its descriptors.
+    // Programs open files by way of this process's descriptors.
     // SAFETY: changes an attribute of this process.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
     restore_environment();
     Ok(())
 }
 
-/// The helper's process id.
+/// Returns the helper's process id.
 pub fn helper() -> Option<i32> {
     HELPER.get().map(|helper| helper.pid)
 }
 
-/// Whether forks of programs are reported by the kernel: this process, or its helper, may ask for
-/// that.
+/// Returns whether the kernel reports forks of programs: this process or its helper may request it.
 pub fn reports_forks() -> bool {
     helper().is_some() || capabilities::has(capabilities::SYS_PTRACE)
 }
 
-/// Agrees on features for another process, which sent the descriptor. It may be anything.
+/// Agrees on features for another process, which sent the descriptor. The descriptor may be of any
+/// kind.
 pub fn agree(descriptor: i32, features: u64) -> bool {
-    // The helper closes what it was sent, and is waited for.
+    // The helper closes the received descriptor, and this thread waits for it.
     if !is_userfaultfd(descriptor) {
         return false;
     }
@@ -85,8 +84,7 @@ pub fn agree(descriptor: i32, features: u64) -> bool {
     }
 }
 
-/// Puts back the variables that the loader leaves out of a program that has more rights than its
-/// user.
+/// Restores the variables that the loader removes from a program with more rights than its user.
 fn restore_environment() {
     for entry in std::fs::read("/proc/self/environ").unwrap_or_default().split(|byte| *byte == 0) {
         let Some(at) = entry.iter().position(|byte| *byte == b'=').filter(|at| *at > 0) else { continue };
@@ -97,7 +95,6 @@ fn restore_environment() {
     }
 }
 
-/// This process's own userfaultfds.
 struct Asked;
 
 impl PrivilegedHelper for Asked {
@@ -120,7 +117,7 @@ impl Helper {
         match answered {
             Ok((4, _)) => answer == [0; 4],
             Ok(_) => false,
-            // An answer that comes late would be taken for the next one.
+            // Stop using the socket: a late reply would be taken for the next one.
             Err(_) => {
                 // SAFETY: takes numbers.
                 unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
@@ -133,7 +130,7 @@ impl Helper {
 fn start() -> std::io::Result<Helper> {
     let [ours, its] = packets::pair()?;
     let patience = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
-    // SAFETY: the option's value is as long as said.
+    // SAFETY: the option's value has the given length.
     unsafe {
         libc::setsockopt(
             ours.as_raw_fd(),
@@ -157,11 +154,11 @@ fn start() -> std::io::Result<Helper> {
     }
 }
 
-/// Leaves the helper with its socket, as descriptor 0, and CAP_SYS_PTRACE.
+/// Reduces the helper to its socket, as descriptor 0, and CAP_SYS_PTRACE.
 fn confine(socket: i32) -> std::io::Result<()> {
     capabilities::keep_only(&[capabilities::SYS_PTRACE])?;
-    // SAFETY: system calls on this process's own attributes and descriptors, which nothing of this
-    // copy of the program uses any more.
+    // SAFETY: changes attributes and descriptors of this process only, and this copy of the program
+    // uses none of those descriptors any more.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
         libc::prctl(libc::PR_SET_NAME, c"uzswap-lender".as_ptr());
@@ -177,17 +174,17 @@ fn confine(socket: i32) -> std::io::Result<()> {
     filter()
 }
 
-/// Ends the process for any system call but those of [`help`].
+/// Allows only the system calls of [`help`]. Any other ends the process.
 fn filter() -> std::io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// In `struct seccomp_data`: the call's number, the kind of machine, the low half of the second
-    /// argument.
+    /// Offsets in `struct seccomp_data`: the call's number, the architecture, the low half of the
+    /// second argument.
     const NUMBER_AT: u32 = 0;
     const MACHINE_AT: u32 = 4;
     const SECOND_AT: u32 = 24;
-    /// AUDIT_ARCH_X86_64 and AUDIT_ARCH_AARCH64 of the kernel's audit.h.
+    /// AUDIT_ARCH_X86_64 and AUDIT_ARCH_AARCH64 (linux/audit.h).
     const MACHINE: u32 = if cfg!(target_arch = "aarch64") { 0xc000_00b7 } else { 0xc000_003e };
     let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let calls = [
@@ -216,7 +213,7 @@ fn filter() -> std::io::Result<()> {
         step(RETURN, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
     ]);
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program is as long as said; the kernel copies it.
+    // SAFETY: the program has the given length; the kernel copies it.
     let installed = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) == 0
@@ -228,7 +225,7 @@ fn filter() -> std::io::Result<()> {
     }
 }
 
-/// What the helper does until every other end of its socket is closed. Allocates nothing.
+/// The helper's loop, until all other ends of its socket are closed. Allocates nothing.
 fn help() {
     let known = feature::NAMES.iter().fold(0, |all, (bit, _)| all | bit);
     let mut word = [0; 8];
@@ -256,14 +253,14 @@ fn help() {
     }
 }
 
-/// Whether a descriptor of this process is a userfaultfd: nothing else is touched.
+/// Returns whether a descriptor of this process is a userfaultfd, without touching it.
 pub fn is_userfaultfd(descriptor: i32) -> bool {
     let (mut path, mut link) = ([0u8; 32], [0u8; 32]);
     if descriptor < 0 || write!(&mut path[..], "/proc/self/fd/{descriptor}\0").is_err() {
         return false;
     }
     let (from, to) = (path.as_ptr(), link.as_mut_ptr());
-    // SAFETY: a terminated path, and room for as many bytes as said.
+    // SAFETY: a NUL-terminated path, and a buffer of the given length.
     let len = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, from, to, link.len()) };
     usize::try_from(len).is_ok_and(|len| &link[..len] == LINK)
 }
@@ -274,8 +271,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::FromRawFd;
 
-    /// In a process of its own: while a forked copy lives, pages of this one are shared, which
-    /// other tests move.
+    /// Runs in a process of its own: a live fork would share pages that other tests move.
     #[test]
     fn the_helper_agrees_on_userfaultfds_alone() {
         let mut own = std::process::Command::new(std::env::current_exe().unwrap());
@@ -290,7 +286,7 @@ mod tests {
             testkit::skip!("capability", "CAP_SYS_PTRACE is not there");
             return;
         }
-        // The copy of a process with several threads: it allocates once, in its filter.
+        // A copy of a process with several threads. Its filter allocates once.
         let helper = start().unwrap();
         let zero = File::open("/dev/zero").unwrap();
         assert!(!helper.agree(zero.as_raw_fd(), feature::EVENT_FORK));

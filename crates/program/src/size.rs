@@ -6,12 +6,12 @@ use std::path::Path;
 
 use anyhow::{bail, Context, Result};
 
-/// `K` and `KiB` are 1024 both, in letters of any case.
+/// `K` and `KiB` are both 1024, in any case.
 const UNITS: parse_size::Config = parse_size::Config::new().with_binary();
 
 const MEMINFO: &str = "/proc/meminfo";
 
-/// An amount of memory as asked for.
+/// An amount of memory as written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     /// Bytes.
@@ -29,7 +29,7 @@ pub enum BadSize {
          512M, 1.5G or 50%"
     )]
     Form(String),
-    /// A share of nothing, or of more than there is.
+    /// A share of 0 or of more than 100 %.
     #[error("{0:?} is not a share of the memory: write a percentage above 0 and up to 100, or a size such as 512M")]
     Share(String),
     /// More bytes than 64 bits can count.
@@ -40,7 +40,7 @@ pub enum BadSize {
 /// Parses a size.
 ///
 /// # Errors
-/// [`BadSize`], which says what can be written.
+/// [`BadSize`], which names the valid forms.
 pub fn parse(text: &str) -> Result<Amount, BadSize> {
     let bad = || BadSize::Form(text.to_owned());
     let trimmed = text.trim();
@@ -55,16 +55,16 @@ pub fn parse(text: &str) -> Result<Amount, BadSize> {
     })
 }
 
-/// The bytes that an option's text asks for.
+/// Parses an option's text to bytes.
 ///
 /// # Errors
-/// The option, and what is wrong with its text.
+/// Returns the option's name and the reason.
 pub fn of_option(option: &str, text: &str) -> Result<u64> {
     parse(text).map_err(anyhow::Error::from).and_then(Amount::bytes).with_context(|| option.to_owned())
 }
 
-/// A warning when a budget is more than the machine or the cgroup has: nothing will be compressed
-/// before that memory is full.
+/// Returns a warning if a budget exceeds the machine's or the cgroup's memory: pages are not
+/// compressed before that memory is full.
 pub fn beyond_machine(budget_bytes: u64) -> Option<String> {
     let machine = machine_bytes().ok()?;
     let (whole, owner) = match cgroup_limit_bytes().filter(|limit| *limit < machine) {
@@ -77,10 +77,10 @@ pub fn beyond_machine(budget_bytes: u64) -> Option<String> {
 }
 
 impl Amount {
-    /// The amount in bytes on this machine.
+    /// Converts to bytes on this machine.
     ///
     /// # Errors
-    /// When a share is asked for and the machine's memory cannot be learned.
+    /// When a share is given and the machine's memory cannot be read.
     pub fn bytes(self) -> Result<u64> {
         match self {
             Amount::Bytes(bytes) => Ok(bytes),
@@ -93,8 +93,8 @@ impl Amount {
     }
 }
 
-/// What `--ram auto` means: the cgroup's limit less a margin for what is not anonymous memory, or,
-/// without a limit, nine tenths of what is available now.
+/// The value of `--ram auto`: the cgroup's limit less a margin for non-anonymous memory or, without
+/// a limit, nine tenths of the available memory.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -109,7 +109,7 @@ pub fn automatic_ram_bytes() -> Result<u64> {
     Ok(meminfo_bytes(Path::new(MEMINFO), "MemAvailable:")? / 10 * 9)
 }
 
-/// The machine's memory.
+/// Returns the machine's memory.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -117,10 +117,10 @@ pub fn machine_bytes() -> Result<u64> {
     meminfo_bytes(Path::new(MEMINFO), "MemTotal:")
 }
 
-/// A line of a file like /proc/meminfo.
+/// Returns a field of a file in the format of /proc/meminfo.
 ///
 /// # Errors
-/// When the file cannot be read, or has no such line.
+/// When the file cannot be read or lacks the field.
 pub fn meminfo_bytes(file: &Path, field: &str) -> Result<u64> {
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field));
@@ -128,7 +128,7 @@ pub fn meminfo_bytes(file: &Path, field: &str) -> Result<u64> {
     bytes.with_context(|| format!("{} has no {field}", file.display()))
 }
 
-/// The memory limit of this process's cgroup or any above it, version 2 or 1.
+/// Returns the lowest memory limit of this process's cgroup and its ancestors, version 2 or 1.
 pub fn cgroup_limit_bytes() -> Option<u64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut least = None::<u64>;
@@ -161,14 +161,14 @@ pub fn cgroup_limit_bytes() -> Option<u64> {
     least.filter(|limit| *limit < 1 << 60)
 }
 
-/// Some bits that differ between runs, for names.
+/// Random bits for names that differ between runs.
 pub fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];
     let _ = sys::files::random(&mut bytes);
     u32::from_ne_bytes(bytes)
 }
 
-/// Bytes, shown to people.
+/// A number of bytes, displayed for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size(u64);
 

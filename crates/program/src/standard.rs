@@ -1,7 +1,7 @@
 //! Standard streams that were closed when this program was started.
 //!
-//! Rust opens /dev/null in their place before main(). A program under `uzswap run` shall find them
-//! as it would without uzswap: closed, so that writing fails and is noticed.
+//! Rust opens /dev/null in their place before main(). A program under `uzswap run` must find them
+//! closed, as without uzswap, so that its writes fail.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,19 +10,19 @@ static CLOSED: AtomicU8 = AtomicU8::new(0);
 
 extern "C" fn look(_count: c_int, _arguments: *const *const c_char, _environment: *const *const c_char) {
     for descriptor in 0..3 {
-        // SAFETY: asks about a number, open or not.
+        // SAFETY: queries a descriptor number, open or not.
         if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } < 0 {
             CLOSED.fetch_or(1 << descriptor, Ordering::Relaxed);
         }
     }
 }
 
-/// Runs before Rust's own start.
+/// Runs before Rust's own startup code.
 #[used]
 #[link_section = ".init_array"]
 static LOOK: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = look;
 
-/// The descriptors of 0, 1 and 2 that this program was started without.
+/// Returns those of descriptors 0, 1 and 2 that were closed at the start.
 pub fn closed() -> impl Iterator<Item = c_int> {
     let closed = CLOSED.load(Ordering::Relaxed);
     (0..3).filter(move |descriptor| closed & 1 << descriptor != 0)

@@ -1,9 +1,9 @@
-//! What /proc/PID/stat tells of a process, or of a thread.
+//! Parsing of /proc/PID/stat, of a process or a thread.
 
 use std::fs;
 
-/// Its name, its state's letter, its parent, its start in ticks since the machine's, and the place of
-/// its stack, which exec changes.
+/// Name, state letter, parent, start in ticks since boot, and the stack's address, which exec
+/// changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     pub name: Vec<u8>,
@@ -14,18 +14,19 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Of a process, `None` when there is none.
+    /// Reads a process's entry; `None` if it does not exist.
     pub fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// From the text. The name in parentheses may be any bytes, parentheses and spaces among them.
+    /// Parses the text. The name in parentheses may contain any bytes, including parentheses and
+    /// spaces.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let begin = text.iter().position(|byte| *byte == b'(')? + 1;
         let end = text.iter().rposition(|byte| *byte == b')')?;
         let fields: Vec<&str> =
             std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace().collect();
-        // As proc(5) counts them: the state is the third.
+        // proc(5) numbers the fields from 1: the state is field 3.
         let number = |field: usize| fields.get(field - 3)?.parse().ok();
         Some(Stat {
             name: text.get(begin..end)?.to_vec(),
@@ -36,7 +37,7 @@ impl Stat {
         })
     }
 
-    /// Whether it has ended, and only its parent has not heard of it.
+    /// Returns whether the process is a zombie or dead.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }

@@ -1,13 +1,12 @@
-//! The program that `uzswap check` runs under uzswap: it fills memory and reads it back.
+//! The task that `uzswap check` runs under uzswap: it fills memory and reads it back.
 //!
-//! Lines on its standard input say what to do next, `fill` or `read`; it says `ready` before the
-//! first, and `done` after each.
+//! Each line on standard input is a command, `fill` or `read`. The task prints `ready` at the start
+//! and `done` after each command.
 
 use std::io::{BufRead, Write};
 
 use anyhow::{bail, ensure, Context, Result};
 
-/// Words that a page has.
 const WORDS: usize = sys::PAGE_SIZE / size_of::<u64>();
 
 /// Arguments of the hidden verb.
@@ -18,10 +17,10 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Does what the lines say until they end.
+    /// Executes the commands until standard input ends.
     ///
     /// # Errors
-    /// When a word is not as it was written.
+    /// When a word differs from the value written.
     pub fn run(&self) -> Result<()> {
         let mut words = vec![0; self.bytes / size_of::<u64>()];
         say("ready")?;
@@ -37,7 +36,7 @@ impl Arguments {
     }
 }
 
-/// Each word is its own number: half of a page is zeroes, and no page is like another.
+/// Each word holds its own index: half of a page is zeroes, and all pages differ.
 fn fill(words: &mut [u64]) {
     words.iter_mut().enumerate().for_each(|(number, word)| *word = number as u64);
 }

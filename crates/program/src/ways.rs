@@ -1,25 +1,24 @@
-//! What of the kernel pagers use, and what the environment forbids.
+//! The kernel features that pagers use, and those that the environment disables.
 //!
-//! `UZSWAP_WITHOUT=rwp` in the environment of `uzswap run` has pagers do without access tracking
-//! (Linux 7.3), to compare. With `move`, `run` ends as it does on kernels without `UFFDIO_MOVE`,
-//! for tests.
+//! `UZSWAP_WITHOUT=rwp` in the environment of `uzswap run` disables access tracking (Linux 7.3),
+//! for comparisons. With `move`, `run` ends as on kernels without `UFFDIO_MOVE`, for tests.
 
 use anyhow::{bail, Result};
 use serde::Serialize;
 use sys::userfaultfd::{feature, OpenError, Userfaultfd};
 
-/// How uses of present pages are seen.
+/// How uses of present pages are detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessTracking {
     /// userfaultfd's RWP (Linux 7.3).
     Rwp,
-    /// They are not.
+    /// Uses are not detected.
     None,
 }
 
 impl AccessTracking {
-    /// What pagers do here, unless they are told to do without.
+    /// Returns the method on this kernel, or none if `without` is set.
     pub fn of_this_kernel(without: bool) -> Self {
         let features = Userfaultfd::features().unwrap_or(0);
         match features & feature::TRACKING == feature::TRACKING && !without {
@@ -29,17 +28,17 @@ impl AccessTracking {
     }
 }
 
-/// What the environment forbids.
+/// Features that the environment disables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Without {
-    /// To move pages.
+    /// Moving pages.
     pub moves: bool,
-    /// To see uses.
+    /// Access tracking.
     pub tracking: bool,
 }
 
 impl Without {
-    /// What `UZSWAP_WITHOUT` says.
+    /// Parses `UZSWAP_WITHOUT`.
     pub fn of_environment() -> Result<Self> {
         std::env::var("UZSWAP_WITHOUT").map_or(Ok(Without::default()), |words| Self::parse(&words))
     }
@@ -57,7 +56,7 @@ impl Without {
     }
 }
 
-/// Why this kernel cannot page at all; `None` if it can.
+/// Returns why this kernel cannot page; `None` if it can.
 ///
 /// # Errors
 /// When there is no userfaultfd.

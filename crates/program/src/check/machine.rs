@@ -1,4 +1,4 @@
-//! What else matters: the kernel's version, pages, huge pages, the cgroup's limit, the CPU.
+//! Rows on the kernel's version, page sizes, huge pages, the cgroup's limit and the CPU.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use sys::userfaultfd::{feature, Userfaultfd};
 use super::row::Row;
 use crate::size::{cgroup_limit_bytes, Size};
 
-/// All rows.
+/// Returns all rows of this module.
 pub fn rows() -> Vec<Row> {
     let page_size = sys::kernel_page_bytes();
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -31,11 +31,11 @@ pub fn rows() -> Vec<Row> {
 
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// What to do about a kernel that lacks something. Moving pages came to aarch64 later.
+/// Advice for a kernel that lacks a feature. `UFFDIO_MOVE` came to aarch64 later than to x86-64.
 pub const UPGRADE: &str =
     if cfg!(target_arch = "aarch64") { "install Linux 6.10 or later" } else { "install Linux 6.8 or later" };
 
-/// What the version stands for decides where it is known: some distributions add it to older
+/// The offered features decide where they are known: some distributions backport them to older
 /// kernels.
 fn kernel(release: &str, features: u64) -> Row {
     let (name, first) = match cfg!(target_arch = "aarch64") {
@@ -46,7 +46,7 @@ fn kernel(release: &str, features: u64) -> Row {
     Row::needed(name, is_new, format!("Linux {release}"), UPGRADE)
 }
 
-/// Settings of the sizes that are not off, smallest first.
+/// Huge page sizes that are not off, smallest first.
 fn sizes(read: impl Fn(u32) -> Option<String>) -> Vec<(u32, String)> {
     (3..=14)
         .filter_map(|shift| {
@@ -57,7 +57,7 @@ fn sizes(read: impl Fn(u32) -> Option<String>) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Of several words the one in brackets is chosen.
+/// Returns the word in brackets.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())

@@ -1,5 +1,4 @@
-//! `uzswap check`: what this machine allows, and how to fix what is missing. Everything that can be
-//! tried is tried.
+//! `uzswap check`: reports what this machine allows and how to fix what is missing, by trying it.
 
 mod machine;
 mod paging;

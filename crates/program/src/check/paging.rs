@@ -1,5 +1,4 @@
-//! What paging needs of the kernel: userfaultfd, its features, the right to use it, moving and
-//! scanning.
+//! Rows on userfaultfd: its features, the right to use it, moving and scanning.
 
 use std::fs::{self, OpenOptions};
 
@@ -14,7 +13,7 @@ use crate::place::Place;
 use crate::rights;
 use crate::ways::AccessTracking;
 
-/// Features without which something is lost, and what each is for.
+/// Features that full function needs, and the use of each.
 const NEEDED: [(u64, &str); 7] = [
     (feature::MOVE, "pages leave and return with their frames"),
     (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
@@ -25,17 +24,17 @@ const NEEDED: [(u64, &str); 7] = [
     (feature::THREAD_ID, "streams of faults are told apart"),
 ];
 
-/// Features of access tracking, and what each is for.
+/// Features of access tracking, and the use of each.
 const TRACKING: [(u64, &str); 2] = [
     (feature::RWP, "pages are armed to see which are used"),
     (feature::RWP_ASYNC, "uses of pages need no message"),
 ];
 
-/// What is done without access tracking, and the fix.
+/// The consequence of no access tracking, and the fix.
 const UNSEEN: &str = "which pages go is learned from those that return";
 const UPGRADE_TO_TRACK: &str = "Linux 7.3 or later";
 
-/// All rows.
+/// Returns all rows of this module.
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![opened(Userfaultfd::open(0).map(Userfaultfd::close))];
     let offered = Userfaultfd::features().unwrap_or(0);
@@ -84,8 +83,8 @@ fn opened(result: Result<(), OpenError>) -> Row {
     }
 }
 
-/// A row for each feature: in the kernel, and granted to this user. Without any userfaultfd both
-/// are unknown.
+/// A row for each feature: in the kernel, and granted to this user. Both are unknown without a
+/// userfaultfd.
 fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     let row = |&(bit, name): &(u64, &str)| {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
@@ -114,11 +113,10 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     feature::NAMES.iter().map(row).collect()
 }
 
-/// Pages leave and come back.
 fn moved(any: bool, moving: Option<Result<(), String>>) -> Row {
     let name = "moving pages";
     match moving {
-        // Without a userfaultfd the kernel may be new enough all the same.
+        // The kernel may be new enough even if no userfaultfd opens.
         _ if !any => Row::needed(name, false, "cannot be known without a userfaultfd", "see userfaultfd"),
         Some(Ok(())) => Row::needed(name, true, "pages went out to staging memory and back", ""),
         Some(Err(error)) => Row::needed(name, false, error, UPGRADE),
@@ -126,7 +124,6 @@ fn moved(any: bool, moving: Option<Result<(), String>>) -> Row {
     }
 }
 
-/// A mapping for a probe.
 struct Region {
     at: usize,
     pages: usize,
@@ -140,20 +137,20 @@ impl Region {
 
     fn write(&self, page: usize, byte: u8) {
         assert!(page < self.pages);
-        // SAFETY: inside the mapping, which is not shared.
+        // SAFETY: inside the probe's private mapping.
         unsafe { ((self.at + page * PAGE_SIZE) as *mut u8).write_volatile(byte) };
     }
 
     fn read(&self, page: usize) -> u8 {
         assert!(page < self.pages);
-        // SAFETY: as above.
+        // SAFETY: inside the probe's private mapping.
         unsafe { ((self.at + page * PAGE_SIZE) as *const u8).read_volatile() }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`; a userfaultfd on it is closed by now.
+        // SAFETY: made in `map`; a userfaultfd on it is closed by now.
         unsafe { libc::munmap(self.at as *mut libc::c_void, self.pages * PAGE_SIZE) };
     }
 }
@@ -166,8 +163,7 @@ impl Drop for Open {
     }
 }
 
-/// Moves pages out of one mapping into another and back, as eviction and fault-in do, and reads a
-/// fault.
+/// Moves pages between two mappings as eviction and fault-in do, and reads a fault.
 fn try_move() -> Result<(), String> {
     const PAGES: usize = 16;
     const LEN: usize = PAGES * PAGE_SIZE;
@@ -183,7 +179,7 @@ fn try_move() -> Result<(), String> {
     registered(&program, &of_program, MISSING)?;
     registered(&staging, &of_staging, WRITE_PROTECT)?;
     let moved = |with: &Open, to: &Region, from: &Region| {
-        // SAFETY: both mappings are of this probe, and their bytes are meant to move.
+        // SAFETY: both mappings are the probe's, and their content may move.
         let progress = unsafe { with.0.move_pages(to.at, from.at, LEN, true) };
         match progress.stop {
             None => Ok(()),
@@ -202,8 +198,8 @@ fn try_move() -> Result<(), String> {
     }
 }
 
-/// Has the kernel, not this process, touch a page that was moved away, and reads the message about
-/// it. The page is missing again afterwards.
+/// Lets the kernel, not this process, touch a moved page, and reads the fault message. The page is
+/// missing again afterwards.
 fn try_fault(userfaultfd: &Open, address: usize) -> Result<(), String> {
     let mut pipe = [0; 2];
     // SAFETY: room for two descriptors.
@@ -212,13 +208,13 @@ fn try_fault(userfaultfd: &Open, address: usize) -> Result<(), String> {
     }
     let [reader, writer] = pipe;
     let toucher = std::thread::spawn(move || {
-        // SAFETY: the kernel reads the byte as soon as the page is there.
+        // SAFETY: a page of the probe's mapping; the write waits until the fault is served.
         unsafe { libc::write(writer, address as *const libc::c_void, 1) }
     });
     let mut messages = [Message::Unmap { start: 0, end: 0 }; MESSAGES_MAX];
     let seen = userfaultfd.0.wait(2000) && userfaultfd.0.read(&mut messages, 1) == 1;
     let expected = matches!(messages[0], Message::Fault { address: at, .. } if at == address);
-    // A zero page ends the wait; it is thrown away so that the page is missing again.
+    // A zero page ends the wait. It is discarded, so the page is missing again.
     userfaultfd.0.zero(address, PAGE_SIZE);
     let written = toucher.join().unwrap_or(-1);
     // SAFETY: descriptors of this function, and a page of the probe's mapping.
@@ -251,7 +247,7 @@ fn try_scan() -> Result<(), String> {
     }
 }
 
-/// Ways to the right to page, of which one is enough.
+/// Ways to the right to page. One is enough.
 fn rights() -> Vec<Row> {
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let node = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
@@ -301,7 +297,7 @@ mod tests {
         let old = all & !feature::MOVE & !feature::RWP;
         let moving = row(true, old, old, "MOVE");
         assert!(moving.needed && !moving.ok && moving.fix.unwrap() == UPGRADE);
-        // No kernel that moves pages is said to track uses.
+        // A kernel that cannot move pages does not count as one that tracks uses.
         let tracking = row(true, old, old, "RWP");
         assert!(!tracking.needed && !tracking.ok && tracking.fix.unwrap().contains("7.3"));
         let poison = row(true, 0, 0, "POISON");

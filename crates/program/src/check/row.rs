@@ -1,27 +1,27 @@
-//! One thing that this machine has or has not.
+//! One property of this machine.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// A row of the answer.
+/// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// What was looked at.
+    /// The property.
     pub name: String,
-    /// Whether `uzswap run` needs it for its full function. Other rows are good to know.
+    /// Whether full function of `uzswap run` needs it. Other rows are informative.
     pub needed: bool,
-    /// Whether it is there.
+    /// Whether the machine has it.
     pub ok: bool,
-    /// What was found.
+    /// The finding.
     pub detail: String,
-    /// What to do, for a no.
+    /// Advice if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
 impl Row {
-    /// Something that `uzswap run` needs; `fix` is kept only when it is missing.
+    /// A property that `uzswap run` needs; `fix` is kept only when it is missing.
     pub fn needed(name: &str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
         Row {
             name: name.to_owned(),
@@ -32,18 +32,18 @@ impl Row {
         }
     }
 
-    /// Something good to know.
+    /// An informative property.
     pub fn known(name: &str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
         Row { needed: false, ..Row::needed(name, ok, detail, fix) }
     }
 }
 
-/// Whether everything needed is there.
+/// Returns whether every needed property is there.
 pub fn is_complete(rows: &[Row]) -> bool {
     rows.iter().all(|row| row.ok || !row.needed)
 }
 
-/// The rows for people, who read each fix once.
+/// Formats the rows for people; each fix appears once.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let mut told = Vec::new();

@@ -1,5 +1,5 @@
-//! A small program under `uzswap run`: anything that forbids it here, such as a seccomp filter or a
-//! mount option, shows.
+//! Runs a small program under `uzswap run`, which shows obstacles such as seccomp filters and mount
+//! options.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -13,14 +13,14 @@ use serde_json::Value;
 
 use super::row::Row;
 
-/// Long enough for the slowest machine, an emulated one.
+/// Enough for an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// MiB that the task fills and reads. On a very slow machine the first can be over before paging is
-/// set up.
+/// MiB that the task fills and reads. On a slow machine the first task may end before paging is set
+/// up.
 const SIZES: [u64; 2] = [48, 256];
 
-/// The row: a task of 48 MiB in 24 MiB, every byte checked.
+/// Returns the row: a task of 48 MiB in 24 MiB, with every byte checked.
 pub fn row() -> Row {
     let name = "trial run";
     let [first, second] = SIZES;
@@ -40,7 +40,7 @@ pub fn row() -> Row {
 }
 
 fn run(mib: u64) -> Result<Value> {
-    // SAFETY: a terminated name.
+    // SAFETY: a NUL-terminated name.
     let raw = unsafe { libc::memfd_create(c"uzswap-report".as_ptr(), libc::MFD_CLOEXEC) };
     if raw < 0 {
         return Err(std::io::Error::last_os_error()).context("memfd_create");
@@ -55,7 +55,6 @@ fn run(mib: u64) -> Result<Value> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot start")?;
     let mut input = child.stdin.take().expect("a pipe");
-    // Two lines fit into any pipe.
     std::io::Write::write_all(&mut input, b"fill\nread\n").context("it ended at once")?;
     drop(input);
     let status = wait(&mut child)?;
@@ -88,13 +87,13 @@ fn number(report: &Value, name: &str) -> u64 {
     report.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Whether nothing forbade paging, and yet nothing came back: it had not begun when the task ended.
+/// Returns whether paging was allowed but had not begun when the task ended.
 fn was_too_short(report: &Value) -> bool {
     let is_all_managed = report.get("unmanaged").and_then(Value::as_array).is_some_and(Vec::is_empty);
     is_all_managed && number(report, "zswpin") == 0
 }
 
-/// What the report says of a trial with `mib`.
+/// Evaluates the report of a trial with `mib`.
 fn judge(mib: u64, report: &Value) -> Result<String> {
     if let Some(reason) = report.pointer("/unmanaged/0").and_then(Value::as_str) {
         bail!("the program ran unmanaged: {reason}");

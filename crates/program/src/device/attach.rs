@@ -1,4 +1,4 @@
-//! An NBD server as a block device of this machine.
+//! Makes an NBD server a block device of this machine.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -23,7 +23,7 @@ pub enum Way {
     Ublk,
 }
 
-/// The device; detached with the value.
+/// The attached device. Dropping it detaches.
 pub enum Attached {
     Nbd {
         device: String,
@@ -33,7 +33,7 @@ pub enum Attached {
         file: PathBuf,
         fuse: Companion,
     },
-    /// The server is the device: it goes with its process.
+    /// The device ends with its server process.
     Ublk {
         device: String,
     },
@@ -68,8 +68,7 @@ impl Attached {
         fs::write(&file, "")?;
         let uri = format!("nbd+unix:///?socket={}", socket.display());
         let mut command = Command::new("nbdfuse");
-        // Signals of the terminal are for this process, which ends nbdfuse when it is not needed
-        // any more.
+        // A process group of its own keeps the terminal's signals away: this process ends nbdfuse.
         command.arg(&file).arg(uri).process_group(0);
         let mut fuse = Companion::start(&mut command)?;
         if let Some(shelter) = shelter {
@@ -80,14 +79,14 @@ impl Attached {
         Ok(Attached::Loop { device, file, fuse })
     }
 
-    /// The block device.
+    /// Returns the block device's path.
     pub fn device(&self) -> &str {
         match self {
             Attached::Nbd { device } | Attached::Loop { device, .. } | Attached::Ublk { device } => device,
         }
     }
 
-    /// Fails when something that serves the device has ended.
+    /// Fails when a process that serves the device has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Attached::Loop { fuse, .. } = self {
             if let Some(status) = fuse.ended()? {
@@ -102,7 +101,7 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let done = match self {
             Attached::Ublk { .. } => {
-                // Something is left only of a server that was killed.
+                // Only a killed server leaves a device behind.
                 let _ = ublk::remove_dead();
                 return;
             }
@@ -116,7 +115,6 @@ impl Drop for Attached {
     }
 }
 
-/// An unused NBD device.
 fn free_nbd() -> Option<String> {
     (0..16)
         .find(|number| {

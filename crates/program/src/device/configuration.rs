@@ -2,30 +2,29 @@
 
 use anyhow::{anyhow, bail, Context, Result};
 
-/// Least size of a device, in MiB: less is not worth a server.
+/// Least size of a device, in MiB: a smaller one is not worth a server.
 const SIZE_MIB_MIN: f64 = 32.0;
-/// Most MiB of a device.
 const SIZE_MIB_MAX: f64 = (1u64 << 20) as f64;
-/// Least size of a swap file, in MiB, and the most.
+/// Bounds of a swap file's size, in MiB.
 const SWAP_MIB_MIN: f64 = 16.0;
 const SWAP_MIB_MAX: f64 = (2u64 << 20) as f64;
 
-/// A swap device to have.
+/// A swap device to create.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Section {
-    /// `uzswap0`.
+    /// For example `uzswap0`.
     pub name: String,
     pub size_mib: u64,
     pub ram_mib: u64,
-    /// A file for what memory has no room for.
+    /// A swap file for pages beyond the memory limit.
     pub swap: Option<SwapSection>,
     pub compressor: String,
     pub priority: i32,
-    /// Threads must be marked, and the out-of-memory killer told.
+    /// Passes `--strict`: threads must be marked and the out-of-memory score set.
     pub is_strict: bool,
 }
 
-/// What is said of that file.
+/// Settings of the swap file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SwapSection {
     pub limit_mib: u64,
@@ -33,7 +32,7 @@ pub struct SwapSection {
     pub is_plain: bool,
 }
 
-/// As it is written, before anything is computed.
+/// A section as written, before formulas are computed.
 struct Draft<'a> {
     name: &'a str,
     size: &'a str,
@@ -44,11 +43,11 @@ struct Draft<'a> {
     compressor: &'a str,
     priority: &'a str,
     is_strict: &'a str,
-    /// Nothing is made on machines with more memory.
+    /// No device is created on machines with more memory.
     host_memory_limit: &'a str,
 }
 
-/// The value of a formula such as `min(ram / 2, 4096)`, as zram-generator reads them; `names` are its
+/// Evaluates a formula such as `min(ram / 2, 4096)` as zram-generator does; `names` are its
 /// variables.
 fn value(formula: &str, names: &[(&str, f64)]) -> Result<f64> {
     let mut named =
@@ -59,10 +58,10 @@ fn value(formula: &str, names: &[(&str, f64)]) -> Result<f64> {
     result.map_err(|reason| anyhow!("{formula:?} is no size: {reason}; for example min(ram / 2, 4096)"))
 }
 
-/// The devices that a configuration wants on a machine of `machine_mib` memory.
+/// Parses a configuration for a machine with `machine_mib` of memory.
 ///
 /// # Errors
-/// At the first line that makes no sense, with its number.
+/// Returns the first invalid line, with its number.
 pub fn parse(text: &str, machine_mib: u64) -> Result<Vec<Section>> {
     let mut drafts: Vec<Draft<'_>> = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -131,7 +130,7 @@ fn finish(draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
     }
     let size = value(draft.size, &[("ram", machine)]).context("size")?;
     if size <= 0.0 {
-        // As zram-generator has it: no size, no device.
+        // As in zram-generator: size 0 means no device.
         return Ok(None);
     }
     if !(SIZE_MIB_MIN..=SIZE_MIB_MAX).contains(&size) {
@@ -163,7 +162,6 @@ fn finish(draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
     }))
 }
 
-/// The file, if one is wanted.
 fn swap_file(draft: &Draft<'_>, machine: f64, size: f64) -> Result<Option<SwapSection>> {
     let limit = value(draft.swap_limit, &[("ram", machine), ("size", size)]).context("swap-limit")?;
     let directory = draft.swap_directory;
@@ -256,7 +254,7 @@ mod tests {
         ) {
             for section in parse(&text, machine).unwrap_or_default() {
                 prop_assert!(section.size_mib >= 32 && section.ram_mib >= 32);
-                // What goes into a unit file is one word each.
+                // Each value in a unit file is a single word.
                 let directory = section.swap.as_ref().map_or("", |swap| &swap.directory);
                 let words = [&section.name, &section.compressor, directory];
                 prop_assert!(words.iter().all(|word| word.bytes().all(|byte| byte.is_ascii_graphic())));

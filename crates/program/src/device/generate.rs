@@ -1,8 +1,7 @@
-//! `uzswap device generate`: what systemd calls at every start to learn which units there are
-//! (systemd.generator(7)).
+//! `uzswap device generate`: a systemd.generator(7), which systemd runs at every start.
 //!
-//! For each section of the configuration a unit is written, and linked where swap is wanted. All
-//! files are looked for below `UZSWAP_GENERATOR_ROOT`, for tests.
+//! It writes a unit for each section of the configuration and links it as a swap dependency. All
+//! paths are relative to `UZSWAP_GENERATOR_ROOT`, for tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +11,9 @@ use anyhow::{Context, Result};
 use super::configuration::{parse, Section, SwapSection};
 use crate::size::meminfo_bytes;
 
-/// Where a configuration is looked for; the first that exists counts alone, even if it is empty.
+/// Configuration paths. The first that exists is the only one read, even if it is empty.
 const CONFIGURATIONS: [&str; 2] = ["etc/uzswap-generator.conf", "usr/lib/uzswap-generator.conf"];
-/// The program, in the units.
+/// The program's path in the units.
 const PROGRAM: &str = "/usr/bin/uzswap";
 
 /// Write systemd units for /etc/uzswap-generator.conf; systemd calls this
@@ -34,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     };
     if is_container(&root) {
-        // Swap is the host's.
+        // In a container, swap belongs to the host.
         return Ok(());
     }
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -65,7 +64,7 @@ fn text(section: &Section) -> String {
     let strict = if *is_strict { " --strict" } else { "" };
     let (mut needs, mut file) = (String::new(), String::new());
     if let Some(SwapSection { limit_mib, directory, is_plain }) = swap {
-        // The file is made when its directory is mounted, and may be written to.
+        // The server creates the file after its directory is mounted and writable.
         needs = format!("RequiresMountsFor={directory}\nAfter=systemd-remount-fs.service\n");
         let plain = if *is_plain { " --swap-plain" } else { "" };
         file = format!(" --swap {limit_mib}M --swap-dir {directory}{plain}");

@@ -1,5 +1,5 @@
-//! `uzswap device`: compressed memory as a disk, and as swap. A front end: nbdkit and the plugin,
-//! or the crate `ublk`, do the work.
+//! `uzswap device`: compressed memory as a disk and as swap. nbdkit with the plugin, or the crate
+//! `ublk`, serve it.
 
 mod attach;
 mod configuration;
@@ -12,7 +12,7 @@ mod ublk;
 
 use anyhow::Result;
 
-/// What to do.
+/// Subcommands of `uzswap device`.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "From nothing to swap, on a kernel with ublk (6.0 and later):
   cargo build --release -p uzswap
@@ -33,10 +33,10 @@ pub enum Device {
 }
 
 impl Device {
-    /// Does it; returns the exit status.
+    /// Runs the subcommand; returns the exit status.
     ///
     /// # Errors
-    /// When a program is missing or fails, or arguments make no sense.
+    /// When a program is missing or fails, or arguments are invalid.
     pub fn run(&self) -> Result<i32> {
         match self {
             Device::Swap(arguments) => swap::run(arguments),

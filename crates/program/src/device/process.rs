@@ -1,4 +1,4 @@
-//! Programs that are started and must not stay.
+//! Child processes that end with this one.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
-/// How long a program may take to be ready.
+/// Limit for a program to become ready.
 const READY_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A program that runs beside, and is ended with the value.
+/// A companion process. Dropping it ends the process.
 pub struct Companion {
     name: String,
     child: Child,
 }
 
 impl Companion {
-    /// Starts it.
+    /// Starts the process.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
@@ -32,12 +32,12 @@ impl Companion {
         self.child.id()
     }
 
-    /// What it ended with, if it has.
+    /// Returns its exit status if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits until it is ready.
+    /// Waits until `ready` returns true.
     pub fn wait_until(&mut self, what: &str, ready: impl Fn() -> bool) -> Result<()> {
         let start = Instant::now();
         while !ready() {
@@ -55,7 +55,7 @@ impl Companion {
 
 impl Drop for Companion {
     fn drop(&mut self) {
-        // SAFETY: a child that was not waited for, so that the number is still its own.
+        // SAFETY: the child was not waited for, so the number is still its own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(10) {
@@ -83,10 +83,10 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Whether a program can be found.
+/// Returns whether a program is installed.
 pub fn exists(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
-    // Those of administrators are often not in an ordinary user's PATH.
+    // An ordinary user's PATH often lacks these.
     let mut directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
     directories.any(|directory| Path::new(directory).join(program).is_file())
 }

@@ -1,5 +1,4 @@
-//! A memory cgroup whose members are never swapped out: what swap is served by must not wait for
-//! swap.
+//! A memory cgroup without swap: a process that serves swap must not wait for swap.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -7,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The group; goes with the value, once its members have ended.
+/// The group. Dropping it removes the group once its members have ended.
 pub struct Shelter(PathBuf);
 
 impl Shelter {
-    /// Makes one, in version 1 or 2 of cgroups. systemd's own unit is left as it is: it says
+    /// Creates the group, in cgroups version 1 or 2. Returns none under systemd, whose unit sets
     /// `MemorySwapMax=0`.
     pub fn new() -> Result<Option<Self>> {
         if std::env::var_os("INVOCATION_ID").is_some() {
@@ -23,7 +22,7 @@ impl Shelter {
             false => (Path::new("/sys/fs/cgroup"), "memory.swap.max"),
         };
         let path = root.join(format!("uzswap-device-{}", std::process::id()));
-        // Users who may write there could add groups, with any umask.
+        // A fixed mode: users with write access could add groups, whatever the umask.
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&path)
@@ -33,7 +32,7 @@ impl Shelter {
         Ok(Some(shelter))
     }
 
-    /// Takes a process in.
+    /// Moves a process into the group.
     pub fn take_in(&self, id: u32) -> Result<()> {
         fs::write(self.0.join("cgroup.procs"), id.to_string())
             .context("cannot move a process to a cgroup without swap")

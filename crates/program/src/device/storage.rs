@@ -1,5 +1,4 @@
-//! What `uzswap device` is told of how blocks are stored: the compressor, and the file behind
-//! memory.
+//! Options of `uzswap device` on storage: the compressor and the swap file.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use device::SwapDisk;
 
 use crate::size;
 
-/// The same for every kind of device.
+/// Storage options, shared by all kinds of device.
 #[derive(Debug, Clone, clap::Args)]
 pub struct StorageArguments {
     /// Write blocks that do not fit into memory to a file on disk of at most SIZE; 5 % of the disk
@@ -31,7 +30,7 @@ pub struct StorageArguments {
 }
 
 impl StorageArguments {
-    /// The same for another `uzswap device`.
+    /// Returns these options as words for another `uzswap device`.
     pub fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["--compressor".into(), (&self.compressor).into()];
         let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);
@@ -47,10 +46,10 @@ impl StorageArguments {
         words
     }
 
-    /// The same for the plugin, each as one argument of any bytes.
+    /// Returns these options for nbdkit's plugin, one argument each, of any bytes.
     ///
     /// # Errors
-    /// When the size is none.
+    /// When the size is invalid.
     pub fn settings(&self) -> Result<Vec<OsString>> {
         let mut settings: Vec<OsString> = vec![format!("compressor={}", self.compressor).into()];
         if let Some(bytes) = self.swap_bytes()? {
@@ -65,15 +64,15 @@ impl StorageArguments {
         Ok(settings)
     }
 
-    /// How large the file may be.
+    /// Returns the swap file's size limit.
     ///
     /// # Errors
-    /// When the size is none.
+    /// When the size is invalid.
     pub fn swap_bytes(&self) -> Result<Option<u64>> {
         self.swap.as_ref().map(|text| size::of_option("--swap", text)).transpose()
     }
 
-    /// What is said of the disk behind memory.
+    /// Describes the swap file for messages.
     pub fn described(&self) -> String {
         self.swap.as_ref().map_or(String::new(), |size| format!(" and {size} of disk"))
     }
@@ -81,7 +80,7 @@ impl StorageArguments {
     /// Checks what clap cannot.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// On invalid combinations and sizes.
     pub fn check(&self, has_ram: bool) -> Result<()> {
         if !self.swap_file.is_empty() {
             bail!(
@@ -98,10 +97,10 @@ impl StorageArguments {
         Ok(())
     }
 
-    /// Opens the file, if one was asked for.
+    /// Opens the swap file, if one was asked for.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// When it cannot be opened.
     pub fn open(&self) -> Result<Option<SwapDisk>> {
         let Some(size_bytes) = self.swap_bytes()? else { return Ok(None) };
         let disk = SwapDisk::open(self.swap_dir.as_deref(), size_bytes, self.swap_plain);

@@ -1,4 +1,4 @@
-//! `uzswap device swap`: serve, attach, make swap, swap on; wait; undo all of it.
+//! `uzswap device swap`: serves, attaches, formats and enables swap, waits, and undoes all of it.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -49,7 +49,6 @@ pub struct Arguments {
     plugin: Option<PathBuf>,
 }
 
-/// A directory for the socket and the mount.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -69,7 +68,6 @@ impl Drop for Directory {
     }
 }
 
-/// A device that is swapped on.
 struct SwappedOn(String);
 
 impl SwappedOn {
@@ -102,7 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    // Inherited by all that is started here. The plugin says what is not allowed.
+    // Child processes inherit the mark. The plugin reports missing rights.
     let _ = sys::flusher::mark_thread();
 
     let directory = Directory::new()?;
@@ -142,8 +140,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    // What the server had is lost; what the kernel kept of it comes back, where the device is still
-    // there.
+    // The server's pages are lost. If the device still exists, swapoff brings back pages that the
+    // kernel kept.
     let undone = if broken.is_some() { swap.off() } else { Ok(()) };
     drop((attached, server, shelter, directory));
     match (broken, undone) {
@@ -155,8 +153,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
 }
 
-/// ublk where the kernel has it: it alone needs no memory for an answer to leave the server
-/// (docs/operate/block-device.md).
+/// Prefers ublk: only its server needs no memory to deliver a reply (docs/operate/block-device.md).
 fn way(arguments: &Arguments) -> Way {
     if arguments.attach != Way::Auto || arguments.plugin.is_some() {
         return arguments.attach;
@@ -180,13 +177,13 @@ fn by_nbdkit(
     if let Some(shelter) = shelter {
         shelter.take_in(server.id())?;
     }
-    // Who connects before it serves waits.
+    // A client that connects early waits for the server.
     server.wait_until("its socket was there", || socket.exists())?;
     let attached = Attached::new(arguments.attach, &socket, &directory.0, shelter)?;
     Ok((server, attached))
 }
 
-/// A server of its own, so that a process is left to undo things when it dies.
+/// A separate server process, so that this process can undo things when the server dies.
 fn by_ublk(
     arguments: &Arguments,
     size_bytes: u64,
@@ -199,18 +196,18 @@ fn by_ublk(
     command.args(["device", "ublk", "--size", &size_bytes.to_string(), "--ram", &ram_bytes.to_string()]);
     command.args(arguments.storage.words());
     command.args(["--lock", if arguments.strict { "yes" } else { "try" }]);
-    // Swap is written in clusters of 128 KiB at most.
+    // The kernel writes swap in clusters of at most 128 KiB.
     command.args(["--request", "128k", "--depth", "32"]);
     if let Some(file) = &arguments.stats {
         command.arg("--stats").arg(file);
     }
-    // systemd is told when there is swap, not when there is a disk.
+    // systemd is notified when swap is on, not when the disk exists.
     command.process_group(0).stdout(writer).env_remove("NOTIFY_SOCKET");
     let server = Companion::start(&mut command)?;
     if let Some(shelter) = shelter {
         shelter.take_in(server.id())?;
     }
-    // The server alone has the other end then, so that its end is the line's.
+    // Close this copy of the writing end, so that the server's end closes the pipe.
     drop(command);
     let mut device = String::new();
     BufReader::new(reader).read_line(&mut device)?;
@@ -236,7 +233,7 @@ fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64)
     if let Some(file) = &arguments.stats {
         command.arg(format!("stats={}", file.display()));
     }
-    // Signals of the terminal are for this process, which undoes things in order.
+    // The terminal's signals are for this process, which undoes things in order.
     command.process_group(0);
     if !exists("nbdkit") {
         eprintln!("uzswap: nbdkit is missing: apt install nbdkit");
@@ -244,7 +241,7 @@ fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64)
     Ok(command)
 }
 
-/// Tells systemd, if it asked to be told.
+/// Notifies systemd if `NOTIFY_SOCKET` is set.
 pub(super) fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let path = path.to_string_lossy().into_owned();

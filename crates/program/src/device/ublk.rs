@@ -16,10 +16,10 @@ use super::storage::StorageArguments;
 use super::swap::notify;
 use crate::size::{self, Size};
 
-/// How often it is looked whether to end, and how often figures are written.
+/// Intervals of checks for the end, and of written figures.
 const LOOK: Duration = Duration::from_millis(100);
 const STATISTICS: Duration = Duration::from_secs(1);
-/// Heap kept for what is allocated while it serves: the text of figures.
+/// Heap reserved for allocations while serving (the text of figures).
 const HEAP_BYTES: usize = 4 << 20;
 
 /// How far a server is made fit to be swapped on.
@@ -136,14 +136,13 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     serve(&server, &stop, arguments.stats.as_deref());
     notify("STOPPING=1");
     if let Some(file) = &arguments.stats {
-        // The disk matters more than its last figures.
+        // A failed write of the last figures is no reason to keep the disk.
         let _ = write_statistics(file, &server);
     }
     server.stop()?;
     Ok(0)
 }
 
-/// Opens the swap file, if one was asked for.
 fn open_swap(storage: &StorageArguments, lock: Lock) -> Result<Option<SwapDisk>> {
     let Some(disk) = storage.open()? else { return Ok(None) };
     let why = "the swap file's file system writes by the page cache alone, which takes memory";
@@ -155,7 +154,7 @@ fn open_swap(storage: &StorageArguments, lock: Lock) -> Result<Option<SwapDisk>>
     Ok(Some(disk))
 }
 
-/// Has the kernel load the driver, if it has one and this process may.
+/// Loads the driver, if the kernel has it and this process may.
 pub(super) fn load_driver() {
     if ublk::is_here() {
         return;
@@ -164,8 +163,7 @@ pub(super) fn load_driver() {
     let _ = std::process::Command::new("modprobe").arg("ublk_drv").stderr(null()).status();
 }
 
-/// In the order that memory wants: heap and marks, which threads inherit, before there is anything;
-/// then the locked memory.
+/// Memory order: first heap and thread marks, which threads inherit, then the locked memory.
 fn start(lock: Lock, mut config: Config, swap: Option<SwapDisk>, settings: &Settings) -> Result<Server> {
     let allowed = |step: Result<(), flusher::FlusherError>| match step {
         Err(error) if lock == Lock::Yes => Err(error).context("--lock yes (--lock try continues without)"),
@@ -187,14 +185,14 @@ fn start(lock: Lock, mut config: Config, swap: Option<SwapDisk>, settings: &Sett
     flusher::keep_heap(heap_bytes);
     allowed(flusher::mark_thread())?;
     allowed(flusher::spare_from_oom())?;
-    // Its threads are made by this one, and inherit its mark.
+    // The swap file's threads inherit this thread's mark.
     start_swap()?;
     let device = device::Device::new(config)?;
     allowed(flusher::lock_memory())?;
     Ok(Server::start(device, settings)?)
 }
 
-/// Prints the disk's name: one line, which `uzswap device swap` and scripts wait for.
+/// Prints the disk's name, one line, which `uzswap device swap` and scripts wait for.
 fn announce(arguments: &Arguments, server: &Server) -> Result<()> {
     let device = server.block_device();
     let mut out = std::io::stdout();
@@ -224,7 +222,7 @@ fn announce(arguments: &Arguments, server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Until it shall end: asked once and not in use, or asked twice.
+/// Serves until the first request to stop while the disk is unused, or until the second request.
 fn serve(server: &Server, stop: &AtomicBool, statistics: Option<&Path>) {
     let mut written: Option<Instant> = None;
     let mut is_asked = false;
@@ -243,7 +241,7 @@ fn serve(server: &Server, stop: &AtomicBool, statistics: Option<&Path>) {
             return;
         }
         if let Some(file) = statistics.filter(|_| written.is_none_or(|at| at.elapsed() >= STATISTICS)) {
-            // A full disk is no reason to stop serving; the next second may do better.
+            // A full disk does not stop the server; the next write may succeed.
             let _ = write_statistics(file, server);
             written = Some(Instant::now());
         }
@@ -251,7 +249,7 @@ fn serve(server: &Server, stop: &AtomicBool, statistics: Option<&Path>) {
     }
 }
 
-/// Readers always find a whole file.
+/// Replaces the file atomically, so readers see a whole one.
 fn write_statistics(file: &Path, server: &Server) -> std::io::Result<()> {
     let mut next = file.as_os_str().to_owned();
     next.push(".new");

@@ -1,7 +1,7 @@
-//! `uzswap pages capture`: the memory of a live process, as a corpus.
+//! `uzswap pages capture`: the memory of a live process as a corpus.
 //!
-//! The process runs during the capture, so a page may be of a moment between two of its writes; for
-//! compressing that makes no difference.
+//! The process runs during the capture, so a page may be torn between two of its writes.
+//! Compression does not depend on that.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -35,7 +35,6 @@ struct Range {
     end: u64,
 }
 
-/// What was written.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Captured {
     pages: u64,
@@ -43,7 +42,7 @@ struct Captured {
     zero_pages: u64,
 }
 
-/// Pages looked at with one read.
+/// Pages per read.
 const CHUNK_PAGES: usize = 256;
 
 impl CaptureArgs {
@@ -69,7 +68,7 @@ impl CaptureArgs {
         Ok(())
     }
 
-    /// The process whose memory is meant.
+    /// Returns the process to capture.
     fn program(&self) -> Result<u32> {
         let pid = self.pid;
         match named::run_of(pid) {
@@ -88,10 +87,10 @@ impl CaptureArgs {
     }
 }
 
-/// Pages of a managed process that are not in its memory.
+/// Pages of a managed process that are compressed, on disk or staged.
 fn pages_out(named: &Named, pid: u32) -> u64 {
     let slots = named.found.snapshot.live().filter(|seen| seen.pid == pid).map(|seen| seen.slot);
-    // Staging keeps some frames while paging pauses.
+    // A paused process keeps its pages in memory and only frames in staging.
     let out = slots.filter(|slot| !slot.is_paused()).map(|slot| {
         let staged = slot.staged_bytes() / PAGE_SIZE as u64;
         slot.stored_pages().saturating_add(slot.disk_pages()).saturating_add(staged)
@@ -99,7 +98,7 @@ fn pages_out(named: &Named, pid: u32) -> u64 {
     out.fold(0, u64::saturating_add)
 }
 
-/// What is read of a process.
+/// Files of /proc/PID that the capture reads.
 struct Process {
     maps: String,
     pagemap: File,
@@ -131,7 +130,7 @@ fn capture(process: &Process, max_pages: u64, output: &mut dyn Write) -> Result<
             let mut entries = [[0; 8]; CHUNK_PAGES];
             let entries = &mut entries[..pages];
             if pagemap.read_exact_at(entries.as_flattened_mut(), at / PAGE_SIZE as u64 * 8).is_err() {
-                // The mapping is gone by now.
+                // The mapping has ended since.
                 break;
             }
             for entry in entries {
@@ -154,12 +153,12 @@ fn capture(process: &Process, max_pages: u64, output: &mut dyn Write) -> Result<
     Ok(captured)
 }
 
-/// Present, neither of a file nor shared: bits 63 and 61 of an entry of /proc/PID/pagemap.
+/// Bits 63 (present) and 61 (file or shared) of an entry of /proc/PID/pagemap.
 fn is_anonymous(entry: u64) -> bool {
     entry >> 63 == 1 && entry >> 61 & 1 == 0
 }
 
-/// Readable, writable, private mappings from the text of /proc/PID/maps.
+/// Readable, writable, private mappings in the text of /proc/PID/maps.
 fn private_ranges(maps: &str) -> impl Iterator<Item = Range> + '_ {
     maps.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -167,7 +166,7 @@ fn private_ranges(maps: &str) -> impl Iterator<Item = Range> + '_ {
         let (start, end) = addresses.split_once('-')?;
         let range =
             Range { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? };
-        // Whole pages, as the kernel has them: what follows counts in them.
+        // Only whole pages: the code below counts in pages.
         let is_whole = range.start < range.end && (range.start | range.end).is_multiple_of(PAGE_SIZE as u64);
         (is_whole && rights.starts_with("rw")).then_some(())?;
         rights.ends_with('p').then_some(range)
@@ -189,8 +188,7 @@ mod tests {
         assert_eq!(ranges, [(0x601000, 0x603000), (0x7f00_0000_0000, 0x7f00_0000_4000)]);
     }
 
-    /// Keeps of each page what the test looks for, not the page: copies in this process's memory
-    /// would be captured too.
+    /// Keeps marks of pages, not the pages: copies in this process would be captured too.
     #[derive(Default)]
     struct Marks {
         pages: u64,
@@ -203,8 +201,8 @@ mod tests {
         fn write(&mut self, page: &[u8]) -> std::io::Result<usize> {
             assert_eq!(page.len(), PAGE_SIZE);
             let word = u64::from_le_bytes(page[..8].try_into().expect("eight bytes"));
-            // The words of a marked page count up from its first: the middle of a copy elsewhere is
-            // none.
+            // Words of a marked page count up from the first, so the middle of a copy does not
+            // match.
             if word & !0xF_0000 == MARK {
                 self.found.push((self.pages, word >> 16 & 0xF));
             }
@@ -219,7 +217,7 @@ mod tests {
 
     #[test]
     fn this_process_s_own_pages_are_found() {
-        // A pattern nothing else has, in neighbouring pages with a zero page between.
+        // A unique pattern in neighbouring pages, with a zero page between.
         let mut pattern = vec![0u8; 5 * PAGE_SIZE];
         let first = pattern.as_ptr().align_offset(PAGE_SIZE);
         for page in [0, 1, 3] {

@@ -33,7 +33,7 @@ impl FilesArgs {
         let input = File::open(&self.input).with_context(of_input)?;
         let metadata = input.metadata().with_context(of_input)?;
         ensure!(!metadata.is_dir(), "{} is a directory", of_input());
-        // Opening the output cuts it to nothing, and with it an input that is the same file.
+        // Opening the output truncates it, and with it an input that is the same file.
         let is_same = |other: Metadata| (other.dev(), other.ino()) == (metadata.dev(), metadata.ino());
         let same = metadata.is_file() && self.output.metadata().is_ok_and(is_same);
         ensure!(!same, "{} and {} are the same file", of_input(), of_output());
@@ -61,7 +61,6 @@ impl FilesArgs {
         Ok(())
     }
 
-    /// From where to where, for messages.
     fn way(&self) -> String {
         format!("{} to {}", self.input.display(), self.output.display())
     }

@@ -1,4 +1,4 @@
-//! `uzswap pages`: files of pages, to try compressors on one's own memory.
+//! `uzswap pages`: files of pages, for trying compressors on one's own memory.
 
 mod capture;
 mod files;
@@ -26,7 +26,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Does it.
+    /// Runs the subcommand.
     ///
     /// # Errors
     /// When a file or the process cannot be read, or a record is damaged.
@@ -42,7 +42,7 @@ impl Pages {
 /// Parses a unit's size.
 ///
 /// # Errors
-/// What it may be.
+/// Returns the allowed sizes.
 pub fn unit_size(text: &str) -> Result<usize, String> {
     match size::parse(text) {
         Ok(Amount::Bytes(bytes @ (0x1000 | 0x2000 | 0x4000 | 0x8000 | 0x10000))) => Ok(bytes as usize),

@@ -1,4 +1,4 @@
-//! What is shown of a tree: its state, and what happened since the look before.
+//! Figures of a tree for display: its state, and rates since the previous sample.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::find::{name_of, Found};
 use crate::plain::plain;
 
-/// A tree.
+/// Figures of one tree.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
 #[allow(missing_docs)] // several figures have one comment
 pub struct Tree {
-    /// The process of `uzswap run`.
+    /// The process id of `uzswap run`.
     pub pid: u32,
     /// The program and its arguments.
     pub program: Vec<String>,
@@ -22,7 +22,7 @@ pub struct Tree {
     pub ram_used_bytes: u64,
     /// The most so far.
     pub ram_peak_bytes: u64,
-    /// What they would use now without uzswap.
+    /// Their use without uzswap, now.
     pub ram_wanted_bytes: u64,
     /// The compressor by name.
     pub compressor: String,
@@ -42,40 +42,40 @@ pub struct Tree {
     /// Pages written to the swap file since the start, and faults served from there.
     pub zswpwb: u64,
     pub disk_faults: u64,
-    /// Bytes written to the swap file a second, since the look before.
+    /// Bytes written to the swap file a second, since the previous sample.
     pub swap_bytes_written_per_second: f64,
-    /// Latency of faults served from the swap file since the start; nothing without such faults.
+    /// Latency of faults served from the swap file since the start; null without such faults.
     pub disk_fault_latency_total_us: Option<Latency>,
     /// Pages stored since the start.
     pub zswpout: u64,
     /// Pages loaded since the start.
     pub zswpin: u64,
-    /// Pages stored since the start, by the form they were stored in.
+    /// Pages stored since the start, by storage form.
     pub forms: BTreeMap<String, u64>,
     /// Faults served since the start.
     pub faults: u64,
-    /// Pages stored a second, since the look before.
+    /// Pages stored a second, since the previous sample.
     pub zswpout_per_second: f64,
-    /// Pages loaded a second, since the look before.
+    /// Pages loaded a second, since the previous sample.
     pub zswpin_per_second: f64,
-    /// Faults a second, since the look before.
+    /// Faults a second, since the previous sample.
     pub faults_per_second: f64,
-    /// Latency of faults since the look before; nothing without faults.
+    /// Latency of faults since the previous sample; null without faults.
     pub fault_latency_us: Option<Latency>,
-    /// The same since the start.
+    /// Latency of faults since the start.
     pub fault_latency_total_us: Option<Latency>,
     /// The live processes.
     pub processes: Vec<Process>,
 }
 
-/// A process of a tree.
+/// Figures of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
-    /// Its name.
+    /// The process's name.
     pub name: String,
-    /// Whether it has a pager by now.
+    /// Whether it has a pager yet.
     pub managed: bool,
     /// Anonymous resident memory, pool and staging included.
     pub resident_bytes: u64,
@@ -93,7 +93,7 @@ pub struct Latency {
     pub p99: f64,
 }
 
-/// What later looks are compared with.
+/// The values that the next sample is compared with.
 pub struct Before {
     tree: u64,
     counts: [u64; 4],
@@ -101,7 +101,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// Keeps what is needed of a look.
+    /// Keeps the values of a sample.
     pub fn of(found: &Found) -> Self {
         Before { tree: found.tree, counts: counts(found), faults: Box::new(found.snapshot.fault_counts()) }
     }
@@ -112,7 +112,7 @@ fn counts(found: &Found) -> [u64; 4] {
         .map(|counter| found.snapshot.sum(counter))
 }
 
-/// The trees' figures; `seconds` have passed since the looks of before.
+/// Returns the trees' figures, `seconds` after the samples in `before`.
 pub fn trees(found: &[Found], before: &[Before], seconds: f64) -> Vec<Tree> {
     found
         .iter()
@@ -147,7 +147,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
         });
     }
     let now = counts(found);
-    // A tree that was not there before has done all since.
+    // A tree without a previous sample started since then.
     let then = before.map_or([0; 4], |before| before.counts);
     let rate = |at: usize| now[at].saturating_sub(then[at]) as f64 / seconds.max(1e-3);
     let faults = snapshot.fault_counts();
@@ -187,7 +187,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
     }
 }
 
-/// Counts of a histogram that came after an earlier look.
+/// Increase of a histogram since an earlier sample.
 fn since(now: &[u64; BUCKETS], before: &[u64; BUCKETS]) -> [u64; BUCKETS] {
     std::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket]))
 }

@@ -1,5 +1,4 @@
-//! Finding the running trees: every supervisor holds its boards and ledgers, memory files with
-//! names of their own.
+//! Finds running trees: every supervisor holds its boards and ledgers as memfds with known names.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -14,24 +13,24 @@ use ledger::{Ledger, Sight, Snapshot, BOARD_NAME, LEDGER_NAME};
 use crate::plain::plain;
 use crate::run::looks::look_within;
 
-/// How long a supervisor's command may take to be read.
+/// Timeout for reading a supervisor's command line.
 const COMMAND: Duration = Duration::from_secs(1);
 
-/// A running tree as it was when it was looked at.
+/// A running tree at one moment.
 pub struct Found {
-    /// The tree's number, which no other has.
+    /// The tree's unique number.
     pub tree: u64,
-    /// The process by which users know it.
+    /// The process id that users know.
     pub pid: u32,
-    /// The process that holds its memory files.
+    /// The process that holds the tree's memory files.
     pub holder: u32,
-    /// The program and its arguments, as far as they can be read.
+    /// The program and its arguments, as far as they are readable.
     pub program: Vec<String>,
     /// Its ledgers.
     pub snapshot: Snapshot,
 }
 
-/// All trees whose supervisors this user may look into, by process number.
+/// Returns all trees whose supervisors this user may inspect, by process id.
 pub fn trees() -> Vec<Found> {
     let own = fs::metadata("/proc/self/exe").ok().map(|file| (file.dev(), file.ino()));
     let mut found: Vec<Found> = Vec::new();
@@ -47,32 +46,31 @@ pub fn trees() -> Vec<Found> {
     found
 }
 
-/// Whether a process may be a supervisor: to look at the descriptors of every process takes long.
+/// A cheap filter: scanning the descriptors of every process takes long.
 fn may_supervise(process: &Path, own: Option<(u64, u64)>) -> bool {
     let exe = process.join("exe");
     let is_own = || fs::metadata(&exe).is_ok_and(|file| Some((file.dev(), file.ino())) == own);
     fs::read_link(&exe).is_ok_and(|path| is_named_uzswap(&path)) || is_own()
 }
 
-/// Whether a process runs this program.
+/// Returns whether a process runs this program.
 pub fn is_uzswap(pid: u32) -> bool {
     let own = fs::metadata("/proc/self/exe").ok().map(|file| (file.dev(), file.ino()));
     may_supervise(Path::new(&format!("/proc/{pid}")), own)
 }
 
-/// By any path, and also when the file has been replaced since.
+/// Matches any path, also of a file that has been replaced since.
 fn is_named_uzswap(exe: &Path) -> bool {
     let name = exe.file_name().map_or(&b""[..], |name| name.as_bytes());
-    // The laboratory runs programs, too.
+    // The laboratory also runs programs.
     matches!(name.strip_suffix(b" (deleted)").unwrap_or(name), b"uzswap" | b"uzswap-lab")
 }
 
-/// The tree of a supervisor.
 fn look(pid: u32) -> Option<Found> {
     snapshots(pid).into_iter().next()
 }
 
-/// The trees whose boards and ledgers are among a process's descriptors.
+/// Returns the trees whose boards and ledgers are among a process's descriptors.
 fn snapshots(pid: u32) -> Vec<Found> {
     let mut trees: Vec<Found> = Vec::new();
     let text = look_within(COMMAND, move || fs::read(format!("/proc/{pid}/cmdline")));
@@ -84,7 +82,7 @@ fn snapshots(pid: u32) -> Vec<Found> {
             trees.push(Found { tree: number, pid, holder: pid, program, snapshot });
             trees.len() - 1
         });
-        // One that is of another version is left out.
+        // Skips ledgers of another version.
         let _ = trees[at].snapshot.add(sight, ledger.as_fd());
     }
     trees.retain(|tree| !tree.snapshot.is_empty());
@@ -97,7 +95,7 @@ fn snapshots(pid: u32) -> Vec<Found> {
     trees
 }
 
-/// Every board of a process, and the files of board and ledger.
+/// Returns each board of a process with the files of board and ledger.
 fn pairs(pid: u32) -> Vec<(Sight, File, File)> {
     let ledgers = files(pid, LEDGER_NAME);
     let boards = files(pid, BOARD_NAME).into_iter();
@@ -109,8 +107,7 @@ fn pairs(pid: u32) -> Vec<(Sight, File, File)> {
     pairs.collect()
 }
 
-/// The memory files of that name among a process's descriptors, by inode, each once; writable where
-/// that is permitted.
+/// Returns a process's memfds of that name, each inode once, writable where permitted.
 fn files(pid: u32, name: &CStr) -> Vec<(u64, File)> {
     let wanted = format!("/memfd:{}", name.to_string_lossy());
     let mut found: Vec<(u64, File)> = Vec::new();
@@ -122,7 +119,7 @@ fn files(pid: u32, name: &CStr) -> Vec<(u64, File)> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         let opened = options.clone().write(true).open(entry.path()).or_else(|_| options.open(entry.path()));
-        // What has that name now may be another file.
+        // The descriptor may have been replaced by another file.
         let Ok(file) = opened else { continue };
         let Ok(inode) = file.metadata().map(|status| status.ino()) else { continue };
         if !found.iter().any(|(other, _)| *other == inode) {
@@ -132,20 +129,20 @@ fn files(pid: u32, name: &CStr) -> Vec<(u64, File)> {
     found
 }
 
-/// The ledgers of a tree, writable, by way of the process that holds them.
+/// Maps the ledgers of a tree, writable, through the process that holds them.
 pub fn ledgers(pid: u32, tree: u64) -> Vec<Ledger> {
     let pairs = pairs(pid).into_iter().filter(|(sight, ..)| sight.tree() == tree);
     pairs.filter_map(|(_, board, ledger)| Ledger::map(board.as_fd(), ledger.as_fd()).ok()).collect()
 }
 
-/// The program and its arguments, from the text of a supervisor's /proc/PID/cmdline.
+/// Returns the program and its arguments from the text of a supervisor's /proc/PID/cmdline.
 fn program_of(cmdline: &[u8]) -> Vec<String> {
     let words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|byte| *byte == 0);
     let words: Vec<OsString> = words.map(|word| OsStr::from_bytes(word).to_owned()).collect();
     crate::program_of(&words).iter().map(|word| plain(&word.to_string_lossy())).collect()
 }
 
-/// A process's name.
+/// Returns a process's name, safe to print.
 pub fn name_of(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     plain(String::from_utf8_lossy(&name).trim_end_matches('\n'))
@@ -187,11 +184,11 @@ mod tests {
         };
         let _keeper = ledger::Keeper::create(&settings, 77).unwrap();
         let _of_another_user = ledger::Keeper::create(&settings, 77).unwrap();
-        // Other tests of this process may hold ledgers as well.
+        // Other tests of this process may hold ledgers.
         let found = snapshots(std::process::id()).into_iter().find(|found| found.tree == 77).unwrap();
         assert_eq!(found.snapshot.settings(), settings);
         assert_eq!(ledgers(std::process::id(), 77).len(), 2);
-        // This process runs the same file as itself, so it is looked at.
+        // This process runs the same file as itself, so it passes the filter.
         assert!(trees().iter().any(|tree| tree.pid == std::process::id()));
     }
 }

@@ -5,16 +5,15 @@ use std::fmt::Write;
 use super::figures::Tree;
 use crate::size::Size;
 
-/// Columns, of a second each.
+/// Columns, one a second.
 const SECONDS: usize = 60;
-/// From nothing to the most.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What is drawn of a tree at one look, each for the time since the look before.
+/// Values of a tree over one sample's interval.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     pid: u32,
-    /// When it began and ended, in seconds.
+    /// Start and end, in seconds.
     from: f64,
     to: f64,
     used: f64,
@@ -22,7 +21,7 @@ struct Look {
     faults: f64,
 }
 
-/// Looks of the last minute.
+/// Samples of the last minute.
 #[derive(Default)]
 pub struct Minute {
     looks: Vec<Look>,
@@ -30,8 +29,7 @@ pub struct Minute {
 }
 
 impl Minute {
-    /// Adds a look that ended at `now`, in seconds, and began `seconds` before; forgets what is
-    /// older than a minute.
+    /// Adds a sample that covers the `seconds` before `now`, and drops those older than a minute.
     pub fn add(&mut self, trees: &[Tree], now: f64, seconds: f64) {
         self.now = now;
         self.looks.retain(|look| look.to > now - SECONDS as f64);
@@ -45,7 +43,7 @@ impl Minute {
         }));
     }
 
-    /// Three lines for each tree.
+    /// Returns three lines for each tree.
     pub fn lines(&self, trees: &[Tree]) -> String {
         let mut text = String::new();
         for tree in trees {
@@ -74,7 +72,7 @@ impl Minute {
         self.looks.iter().filter(move |look| look.pid == pid)
     }
 
-    /// A bar a second, now at the right; blank for seconds without a look.
+    /// One bar a second, now at the right; blank for seconds without a sample.
     fn bars(&self, pid: u32, of: fn(&Look) -> f64, top: f64) -> String {
         let bar = |column: usize| {
             let to = self.now - (SECONDS - 1 - column) as f64;

@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     }
 }
 
-/// Shows all trees, or the one of that number.
+/// Shows all trees, or only `tree`.
 fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
     let trees = || -> Vec<Found> {
         let is_meant = |found: &Found| tree.is_none_or(|tree| found.tree == tree);
@@ -82,14 +82,14 @@ fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
     let mut looked = started;
     let mut found = trees();
     if arguments.prometheus {
-        // The reader computes its own rates.
+        // Prometheus computes rates itself.
         let text = prometheus::text(&found, &figures::trees(&found, &[], 1.0));
         out.write_all(text.as_bytes())?;
         return out.flush();
     }
     let mut minute = Minute::default();
     loop {
-        // Rates need two looks; when nothing runs, once is enough to see it.
+        // Rates need two samples; without a running tree, one is enough.
         let before: Vec<Before> = found.iter().map(Before::of).collect();
         if !(arguments.once && found.is_empty()) {
             std::thread::sleep(interval);
@@ -105,7 +105,7 @@ fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
             (false, false) => table::table(&shown) + &minute.lines(&shown),
         };
         if is_screen {
-            // To the upper left corner, and away with what was there.
+            // Move the cursor to the upper left corner and clear the screen.
             write!(out, "\x1b[H\x1b[2J")?;
         }
         out.write_all(text.as_bytes())?;

@@ -1,38 +1,38 @@
-//! The run and the process that a user means by a process number.
+//! Maps a user's process id to a run and a process.
 //!
-//! A run has processes of uzswap's own: the front that the user started, the supervisor and the
-//! guardian. Users have the number of the first and see all three in ps(1). None of them is paged,
-//! so each stands for the run, and where one process is wanted, for its program.
+//! A run has three processes of uzswap's own: the front that the user started, the supervisor and
+//! the guardian. Users know the front's id and see all three in ps(1). None is paged, so each
+//! stands for the run and, where one process is needed, for its program.
 
 use std::fs;
 
 use super::find::{self, name_of, Found};
 use crate::stat::Stat;
 
-/// Processes between one of a run and its supervisor.
+/// Bound on the ancestors between a process and its supervisor.
 const DEPTH_MAX: usize = 1000;
 
-/// A run that has a process of this number.
+/// A run that contains the given process.
 pub struct Named {
     /// The run.
     pub found: Found,
-    /// The number is of one of uzswap's own processes and stands for all of the run.
+    /// Whether the process is one of uzswap's own and stands for the whole run.
     pub is_run: bool,
 }
 
-/// A process that stands for a run.
+/// The process that stands for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
-    /// Its name.
+    /// The process's name.
     pub name: String,
-    /// Processes of the run among which it was chosen.
+    /// Number of the run's processes.
     pub among: usize,
 }
 
-/// The run that a process is in, or is uzswap's own process of; `None` when there is none that this
-/// user may look at.
+/// Returns the run that contains a process, or of which it is one of uzswap's own; `None` if this
+/// user may not inspect such a run.
 pub fn run_of(pid: u32) -> Option<Named> {
     let above = ancestors(pid);
     find::trees().into_iter().find_map(|found| {
@@ -43,18 +43,18 @@ pub fn run_of(pid: u32) -> Option<Named> {
     })
 }
 
-/// The process that a run's own processes stand for: the program, while it lives; then the oldest
-/// of those that it left.
+/// Returns the process that stands for a run: the program while it lives, then the oldest process
+/// that it left.
 pub fn program_of(found: &Found) -> Option<Chosen> {
     let mut members: Vec<Member> = members(found.holder);
-    // Children of the supervisor are the program and orphans, of which the program is the oldest.
+    // The supervisor's children are the program and orphans. The program is the oldest.
     members.sort_by_key(|member| (member.depth, member.started, member.pid));
     let first = members.first()?;
     Some(Chosen { pid: first.pid, name: name_of(first.pid), among: members.len() })
 }
 
 impl Chosen {
-    /// Which process is taken for `pid`, in words.
+    /// Describes which process is used in place of `pid`.
     pub fn words(&self, pid: u32) -> String {
         let Chosen { pid: program, name, among } = self;
         let of = if *among > 1 { format!(", the first of {among} processes") } else { String::new() };
@@ -65,11 +65,11 @@ impl Chosen {
 struct Member {
     pid: u32,
     depth: usize,
-    /// In ticks since the machine's start.
+    /// In ticks since boot.
     started: u64,
 }
 
-/// The living processes below a supervisor, its guardian aside.
+/// Returns the living processes below a supervisor without its guardian.
 fn members(supervisor: u32) -> Vec<Member> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -81,7 +81,7 @@ fn members(supervisor: u32) -> Vec<Member> {
     members.collect()
 }
 
-/// The parents of a process, nearest first.
+/// Returns a process's ancestors, nearest first.
 fn ancestors(pid: u32) -> Vec<u32> {
     let parent = |pid: &u32| living(*pid).map(|stat| stat.parent).filter(|parent| *parent != 0);
     std::iter::successors(parent(&pid), parent).take(DEPTH_MAX).collect()
@@ -91,7 +91,6 @@ fn is_guardian(pid: u32) -> bool {
     name_of(pid) == "uzswap-guardian"
 }
 
-/// A process that has not ended.
 fn living(pid: u32) -> Option<Stat> {
     Stat::of(pid).filter(|stat| !stat.has_ended())
 }

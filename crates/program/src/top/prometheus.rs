@@ -7,26 +7,23 @@ use ledger::{bucket_range_ns, Counter, Unit, BUCKETS, COUNTERS};
 use super::figures::Tree;
 use super::find::Found;
 
-/// Bounds of the latency histogram's buckets: powers of two from a microsecond to 17 seconds.
+/// Bounds of the latency histogram's buckets: powers of two from 1 µs to 17 s.
 const EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
 
-/// What is known of one tree.
 struct Known<'a> {
     found: &'a Found,
     tree: &'a Tree,
-    /// The labels that all of its samples have.
+    /// Labels that all its samples share.
     labels: Labels,
 }
 
-/// Labels of a sample.
 type Labels = Vec<(&'static str, String)>;
 
-/// The text.
 #[derive(Default)]
 struct Text(String);
 
 impl Text {
-    /// A family and its samples; one without any is left out.
+    /// Adds a family with its samples; omits a family without samples.
     fn family(&mut self, name: &str, kind: &str, help: &str, samples: &[(&str, Labels, f64)]) {
         if samples.is_empty() {
             return;
@@ -39,7 +36,7 @@ impl Text {
         }
     }
 
-    /// A family with one sample for each tree.
+    /// Adds a family with one sample for each tree.
     fn each(
         &mut self,
         name: &str,
@@ -53,12 +50,11 @@ impl Text {
     }
 }
 
-/// A label's value between its quotes.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The text of all trees, which are in the same order in both; empty when none runs.
+/// Formats all trees. Both slices have the same order. Empty if no tree runs.
 pub fn text(found: &[Found], trees: &[Tree]) -> String {
     let known: Vec<Known<'_>> = found
         .iter()
@@ -76,7 +72,7 @@ pub fn text(found: &[Found], trees: &[Tree]) -> String {
     text.0
 }
 
-/// The first word without its directory.
+/// Returns the program's file name.
 fn program(words: &[String]) -> String {
     words.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path)).to_owned()
 }
@@ -150,7 +146,7 @@ fn counters(text: &mut Text, known: &[Known<'_>]) {
     text.family("uzswap_fault_duration_seconds", "histogram", help, &faults);
 }
 
-/// Counts of latencies in nanoseconds, whose sum is known.
+/// Histogram samples from counts of latencies in nanoseconds and their sum.
 fn histogram(counts: &[u64; BUCKETS], labels: &Labels, sum_ns: u64) -> Vec<(&'static str, Labels, f64)> {
     let below = |bound: u64| {
         let buckets = counts.iter().enumerate().filter(|(bucket, _)| bucket_range_ns(*bucket).1 <= bound);

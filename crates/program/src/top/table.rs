@@ -1,14 +1,14 @@
-//! The trees for people.
+//! The trees as a table.
 
 use std::fmt::Write;
 
 use super::figures::{Latency, Tree};
 use crate::size::Size;
 
-/// Columns of the program's name.
+/// Width of the program's name, in columns.
 const NAME_MAX: usize = 28;
 
-/// A table with a line a tree.
+/// Formats a table with a line per tree.
 pub fn table(trees: &[Tree]) -> String {
     if trees.is_empty() {
         return "No program runs under `uzswap run`, or none that you may look at.\n".to_owned();
@@ -71,7 +71,7 @@ fn microseconds(latency: Option<Latency>, of: fn(Latency) -> f64) -> String {
     latency.map_or_else(|| "-".to_owned(), |latency| format!("{:.1}", of(latency)))
 }
 
-/// The command in one line, without its directory: control characters would upset the terminal,
+/// The command in one line, without its directory. Control characters would upset the terminal,
 /// long lines the table.
 fn name(program: &[String]) -> String {
     let words = program.join(" ");
