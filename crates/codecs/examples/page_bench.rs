@@ -1,13 +1,13 @@
-//! Ratio and time a page of compressors against the first of them, LZ4, by file and by class of
+//! Ratio and time per page of compressors relative to the first, LZ4, by file and by class of
 //! generated pages.
 //!
 //! `cargo run --release -p uzswap-codecs --example page_bench -- [--compressor NAME]...
-//! [--files-only] [--rounds N] FILE...` A file is raw pages; the generated classes come after the
-//! files. Without names the compressors are zstd -1 and `auto` with every instruction set of the
-//! machine. All take turns within each round; times are the least of the rounds. "warm" is what the
-//! caches still hold of a file's 4 MiB, "cold" the same with pages and objects flushed from them
-//! before each pass (x86-64 only). "limit" is what no compressor goes below: two passes that read
-//! the page to compress it, one that copies it to decompress it.
+//! [--files-only] [--rounds N] FILE...` A file is raw pages; the generated classes follow the
+//! files. The default compressors are zstd -1 and `auto` with every instruction set of the machine.
+//! All take turns within each round; times are the minimum over the rounds. "warm" reads the part
+//! of a file's 4 MiB that the caches still hold. "cold" flushes pages and objects from them before
+//! each pass (x86-64 only). "limit" is a lower bound for any compressor: two passes that read the
+//! page to compress it, one that copies it to decompress it.
 
 #[path = "../tests/pages/mod.rs"]
 mod pages;
@@ -41,7 +41,7 @@ impl Measured {
     }
 }
 
-/// Flushes bytes from all caches; returns whether this machine can.
+/// Flushes bytes from all caches. Returns whether this machine can.
 fn flush(bytes: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(64) {
@@ -56,8 +56,8 @@ fn flush(bytes: &[u8]) -> bool {
     cfg!(target_arch = "x86_64") && !bytes.is_empty()
 }
 
-/// One pass in each direction over all pages, in batches of eight. Returns how many pages have each
-/// form.
+/// Runs one pass in each direction over all pages, in batches of eight. Returns the number of pages
+/// of each form.
 fn pass(
     algorithm: &dyn Algorithm,
     context: &mut dyn Context,
@@ -110,7 +110,7 @@ fn pass(
             assert!(results[..stored].iter().all(|result| *result == Ok(PAGE_SIZE)));
         }
         for _ in stored..batch.len() {
-            // A page that was given up is kept as it is.
+            // A page without an object is stored raw.
             back[0].copy_from_slice(&space[at]);
         }
     }
@@ -119,7 +119,7 @@ fn pass(
     for (slot, len) in space.iter().zip(&results) {
         if let Ok(len) = len {
             algorithm.count_forms(Object::whole(&slot[..*len]), 1, &mut forms);
-            // As a store does with what it frees.
+            // A store does this when it frees an object.
             algorithm.forget(Object::whole(&slot[..*len]), 1);
         }
     }
@@ -128,7 +128,7 @@ fn pass(
     forms
 }
 
-/// What no compressor goes below.
+/// The lower bound for any compressor.
 fn pass_limit(pages: &[Page], cold: bool, best: &mut Measured) {
     let mut back = [[0u8; PAGE_SIZE]; MAX_BATCH];
     let time = |work: &mut dyn FnMut(usize, &Page)| {

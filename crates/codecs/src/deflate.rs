@@ -75,7 +75,7 @@ fn options() -> libdeflate_sys::libdeflate_options {
 
 struct Compressor(NonNull<libdeflate_sys::libdeflate_compressor>);
 
-// SAFETY: the state is on the heap and has no tie to a thread.
+// SAFETY: the state is on the heap and not tied to a thread.
 unsafe impl Send for Compressor {}
 
 impl Compressor {
@@ -85,7 +85,7 @@ impl Compressor {
     }
 
     fn compress(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
-        // SAFETY: the compressor is this thread's; both buffers have the lengths given.
+        // SAFETY: the compressor is exclusive; both buffers have the lengths given.
         let len = unsafe {
             libdeflate_sys::libdeflate_deflate_compress(
                 self.0.as_ptr(),
@@ -121,9 +121,8 @@ impl Decompressor {
     }
 
     fn decompress(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
-        // SAFETY: the decompressor is this thread's; both buffers have the lengths given, which it
-        // does not leave. Without a place for the actual length, any other than the output's is an
-        // error.
+        // SAFETY: the decompressor is exclusive and stays within both buffers, which have the
+        // lengths given. With a null actual length, any length but the output's is an error.
         let code = unsafe {
             libdeflate_sys::libdeflate_deflate_decompress(
                 self.0.as_ptr(),

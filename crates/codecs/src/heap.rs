@@ -1,17 +1,17 @@
-//! Working areas for C libraries from Rust's global allocator: inside a paged program that is the
-//! arena, and the C library's own malloc is the program's.
+//! Working memory for C libraries from Rust's global allocator, which is the arena inside a paged
+//! program. The C library's malloc belongs to the program.
 
 use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
 use std::ffi::c_void;
 
 const ALIGN: usize = 64;
-/// A fixed working area for a library that lays its state out in one, aligned to a cache line.
+/// A fixed working area for a library's state, aligned to a cache line.
 pub(crate) struct Workspace {
     at: std::ptr::NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is memory, owned; the owner of the workspace owns what lies in it.
+// SAFETY: it owns its memory.
 unsafe impl Send for Workspace {}
 // SAFETY: shared references give no access to the bytes.
 unsafe impl Sync for Workspace {}

@@ -14,8 +14,8 @@
 //!
 //! `zstd` and `deflate` are in builds with the features of their names, which are on by default.
 //!
-//! None of them allocates, or touches thread-local storage, after its context was made; the C
-//! libraries work in fixed workspaces or get their memory from Rust's allocator.
+//! No compressor allocates or touches thread-local storage after its context was created. The C
+//! libraries work in fixed workspaces or get memory from Rust's allocator.
 
 pub mod auto;
 #[cfg(feature = "deflate")]
@@ -34,7 +34,7 @@ mod unit;
 #[cfg(feature = "zstd")]
 pub mod zstd;
 
-/// Adds every compressor of this crate to `registry`, but for [`parallel`], which starts threads.
+/// Adds every compressor of this crate to `registry`, except [`parallel`], which starts threads.
 pub fn register_all(registry: &mut acomp::Registry) {
     none::register(registry);
     lz4::register(registry);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use acomp::{
     Algorithm, Context, ContextError, Registry, Software, UnitCodec, UnitError, UnitResult, UNIT_SIZE_MAX,
 };
-// Only for its side effect: the library is linked.
+// Only to link the library.
 use lz4_sys as _;
 
 use crate::heap::Workspace;
@@ -35,7 +35,6 @@ extern "C" {
     ) -> c_int;
 }
 
-/// The library's default acceleration.
 pub(crate) const ACCELERATION: c_int = 1;
 /// The library's own limit of the acceleration.
 const ACCELERATION_MAX: c_int = 65537;
@@ -96,13 +95,13 @@ impl UnitCodec for Codec {
     }
 }
 
-/// Makes LZ4 blocks, in memory that is allocated when it is made.
+/// Makes LZ4 blocks in memory allocated on creation.
 pub(crate) struct Blocks {
     state: Workspace,
 }
 
 impl Blocks {
-    /// None if the library refuses the memory for its state.
+    /// Returns `None` if the library refuses its state's memory.
     pub(crate) fn new() -> Option<Blocks> {
         // SAFETY: no arguments.
         let state = Workspace::new(unsafe { LZ4_sizeofState() } as usize);
@@ -111,11 +110,10 @@ impl Blocks {
         (!made.is_null()).then_some(Blocks { state })
     }
 
-    /// Compresses `input` into `output` and returns the block's length; none when `output` is too
-    /// short for it.
+    /// Compresses `input` into `output`. Returns the block's length, or `None` if `output` is too
+    /// short.
     pub(crate) fn compress(&mut self, input: &[u8], output: &mut [u8], acceleration: c_int) -> Option<usize> {
-        // SAFETY: the state was initialised, and the exclusive reference excludes other users; both
-        // buffers have the lengths given.
+        // SAFETY: the state is initialised and exclusive; both buffers have the lengths given.
         let len = unsafe {
             LZ4_compress_fast_extState_fastReset(
                 self.state.as_ptr(),
@@ -130,10 +128,9 @@ impl Blocks {
     }
 }
 
-/// Decompresses a block that has to fill `output`. Returns false if it is damaged.
+/// Decompresses a block that must fill `output`. Returns false if it is damaged.
 pub(crate) fn decompress(block: &[u8], output: &mut [u8]) -> bool {
-    // SAFETY: both buffers have the lengths given, and the decoder stays within them for every
-    // block.
+    // SAFETY: both buffers have the lengths given, and the decoder stays within them for any block.
     let len = unsafe {
         LZ4_decompress_safe(
             block.as_ptr().cast(),

@@ -1,5 +1,4 @@
-//! No compression: every unit is kept as it is. For comparing with, and for data known not to
-//! shrink.
+//! No compression: units are stored raw, for comparison and for data known not to shrink.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! One request's units spread over threads: for compressors that take longer for a unit than a
-//! thread takes to be woken.
+//! Spreads one request's units over threads, for compressors that take longer for a unit than
+//! waking a thread takes.
 //!
-//! Every thread compresses units one by one, so the objects are the same. A request that comes
-//! while the threads are at another one is done by its own thread: where many workers compress
-//! already, nothing is gained by more.
+//! Every thread compresses single units, so the objects are the same. A request that comes while
+//! the threads are busy runs on its own thread: if many workers compress already, more threads gain
+//! nothing.
 
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,15 +15,14 @@ use acomp::{
     Registry, Tiers, UnitResult, PAGE_SIZE, UNIT_SIZE_MAX,
 };
 
-/// Most threads of a compressor, the caller's included: more than units in a request find nothing
-/// to do.
+/// Upper bound of a compressor's threads, including the caller's: a request has no more units.
 const THREADS_MAX: usize = acomp::MAX_BATCH;
-/// Looks at the board before a thread sleeps: some microseconds, so that the batches of one store
-/// find it awake.
+/// Polls of the board before a thread sleeps. They take some microseconds, so that the batches of
+/// one store find it awake.
 const LOOKS: u32 = 2000;
 
-/// Adds the family `parallel`: `parallel:2,zstd:3` has two threads for each request. For programs
-/// that may start threads.
+/// Adds the family `parallel`, for programs that may start threads: `parallel:2,zstd:3` uses two
+/// threads for each request.
 pub fn register(registry: &mut Registry) {
     registry.register("parallel", "parallel:THREADS,COMPRESSOR", |parameter| {
         let (threads, name) = parameter
@@ -40,24 +39,23 @@ pub fn register(registry: &mut Registry) {
     });
 }
 
-/// A compressor whose requests are done by several threads.
+/// A compressor that spreads its requests over several threads.
 pub struct Parallel {
     name: String,
     inner: Arc<dyn Algorithm>,
     threads: usize,
-    /// By the size of units that their contexts are made for, which the objects of some compressors
-    /// depend on.
+    /// Crews by unit size, because some compressors' objects depend on it.
     crews: Mutex<Vec<(usize, Weak<Crew>)>>,
 }
 
 impl Parallel {
-    /// `inner` with `threads` threads for each request, the caller's included.
+    /// Uses `threads` threads of `inner` for each request, including the caller's.
     pub fn new(inner: Arc<dyn Algorithm>, threads: usize) -> Self {
         let name = format!("parallel:{threads},{}", inner.name());
         Parallel { name, inner, threads, crews: Mutex::default() }
     }
 
-    /// The threads for units of `unit_size`: one crew for all contexts.
+    /// Returns the crew for units of `unit_size`, which all contexts share.
     fn crew(&self, unit_size: usize) -> Result<Arc<Crew>, ContextError> {
         let mut crews = self.crews.lock().unwrap_or_else(PoisonError::into_inner);
         crews.retain(|(_, crew)| crew.strong_count() > 0);
@@ -84,7 +82,7 @@ impl Algorithm for Parallel {
         self.inner.is_emulated()
     }
 
-    /// A child has the contexts and not the threads.
+    /// A child process has the contexts but not the threads.
     fn survives_fork(&self) -> bool {
         false
     }
@@ -122,7 +120,6 @@ impl Algorithm for Parallel {
     }
 }
 
-/// A worker's context: its own, and the crew.
 struct Shared {
     own: Box<dyn Context>,
     crew: Arc<Crew>,
@@ -175,11 +172,11 @@ enum Work {
     Decompress { objects: *const Object<'static> },
 }
 
-/// A request taken apart, so that each thread makes requests of one unit of it. It lives on the
-/// stack of its caller, in [`Crew::run`], which returns when no other thread has it any more; so
-/// the lifetimes that are left out here are those of that call.
+/// A request taken apart into requests of one unit each. It lives on its caller's stack in
+/// [`Crew::run`], which returns only when no other thread uses it. So the pointers' erased
+/// lifetimes are those of that call.
 struct Job {
-    /// The first unit that no thread has taken.
+    /// The first unit not taken.
     next: AtomicUsize,
     units: usize,
     results: *mut UnitResult,
@@ -188,18 +185,18 @@ struct Job {
 }
 
 impl Job {
-    /// Does units until none is left.
+    /// Processes units until none is left.
     ///
     /// # Safety
-    /// The request that the job was made of is borrowed for as long as this runs.
+    /// The job's request must be borrowed for as long as this runs.
     unsafe fn help(&self, context: &mut dyn Context) {
         loop {
             let unit = self.next.fetch_add(1, Ordering::Relaxed);
             if unit >= self.units {
                 return;
             }
-            // SAFETY: the request's outputs and results have `units` entries, and this thread alone
-            // has taken this one.
+            // SAFETY: the request's outputs and results have `units` entries; only this thread has
+            // taken this one.
             let (outputs, results) = unsafe {
                 (
                     slice::from_raw_parts_mut(self.outputs.add(unit), 1),
@@ -209,15 +206,15 @@ impl Job {
             match self.work {
                 Work::Compress { pages, len, pages_per_unit } => {
                     let first = unit * pages_per_unit;
-                    // SAFETY: the request's pages; a unit's part of them, of which the last may be
-                    // shorter.
+                    // SAFETY: the range is the unit's part of the request's pages; the last part
+                    // may be shorter.
                     let pages =
                         unsafe { slice::from_raw_parts(pages.add(first), pages_per_unit.min(len - first)) };
                     let unit_size = pages_per_unit * PAGE_SIZE;
                     context.compress(&mut CompressRequest { pages, unit_size, outputs, results });
                 }
                 Work::Decompress { objects } => {
-                    // SAFETY: the request has an object a unit.
+                    // SAFETY: the request has one object per unit.
                     let objects = unsafe { slice::from_raw_parts(objects.add(unit), 1) };
                     context.decompress(&mut DecompressRequest { objects, outputs, results });
                 }
@@ -226,29 +223,29 @@ impl Job {
     }
 }
 
-/// What is being done, under one lock.
+/// The present job, under one lock.
 #[derive(Default)]
 struct Board {
     job: Option<*const Job>,
-    /// Counts jobs: a thread helps with each once.
+    /// Counts jobs, so that a thread helps with each once.
     serial: usize,
-    /// Threads that have the job.
+    /// Threads that use the job.
     active: usize,
     is_over: bool,
 }
 
-// SAFETY: the job is shared by reference: a counter, and pointers of which each thread uses its own
-// units' (see `Job::help`).
+// SAFETY: the job is shared by reference. It holds a counter, and pointers of which each thread
+// uses only its own units' (see `Job::help`).
 unsafe impl Send for Board {}
 
 #[derive(Default)]
 struct Post {
     board: Mutex<Board>,
-    /// Beside the lock, for threads that look before they sleep.
+    /// A copy outside the lock, for polling.
     serial: AtomicUsize,
-    /// A job came, or the end.
+    /// Signals a job or the end.
     came: Condvar,
-    /// The last thread has left the job.
+    /// Signals that the last thread has left the job.
     left: Condvar,
 }
 
@@ -278,13 +275,13 @@ impl Post {
             board.active += 1;
             drop(board);
             let _leave = Leave(self);
-            // SAFETY: `Crew::run` does not return while `active` counts this thread, and its caller
-            // borrows the request.
+            // SAFETY: `Crew::run`, whose caller borrows the request, does not return while `active`
+            // counts this thread.
             unsafe { (*job).help(context) };
         }
     }
 
-    /// Takes the job away and waits until no thread has it.
+    /// Withdraws the job and waits until no thread uses it.
     fn end(&self) {
         let mut board = self.lock();
         board.job = None;
@@ -294,7 +291,7 @@ impl Post {
     }
 }
 
-/// Ends a thread's part in a job, also when it panics.
+/// Ends a thread's part in a job, also on panic.
 struct Leave<'a>(&'a Post);
 
 impl Drop for Leave<'_> {
@@ -307,7 +304,7 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// Ends a job, also when its caller's own part panics: the job lives on that thread's stack.
+/// Ends a job, also if the caller's own part panics: the job lives on that thread's stack.
 struct End<'a>(&'a Post);
 
 impl Drop for End<'_> {
@@ -342,10 +339,10 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Does all units of a job, with whichever threads are idle.
+    /// Runs all units of a job on this thread and on the idle ones.
     fn run(&self, job: &Job, own: &mut dyn Context) {
         let is_shared = match self.post.board.try_lock() {
-            // Another request has the threads, or the last one's have not left it yet.
+            // Another request uses the threads, or some have not left the last one yet.
             Ok(board) if self.threads.is_empty() || board.job.is_some() || board.active > 0 => false,
             Ok(mut board) => {
                 board.job = Some(std::ptr::from_ref(job));
@@ -358,7 +355,7 @@ impl Crew {
             Err(_) => false,
         };
         let _end = is_shared.then(|| End(&self.post));
-        // SAFETY: this thread's caller borrows the request.
+        // SAFETY: this function's caller borrows the request.
         unsafe { job.help(own) };
     }
 }
@@ -368,7 +365,7 @@ impl Drop for Crew {
         self.post.lock().is_over = true;
         self.post.came.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic there has been printed; there is nothing to add.
+            // The thread has already printed its panic.
             let _ = thread.join();
         }
     }
@@ -441,8 +438,7 @@ mod tests {
         registry
     }
 
-    /// From one thread to eight, with several callers at once: the bytes are those of the
-    /// compressor alone, unit by unit.
+    /// With one to eight threads and several callers, the bytes equal the plain compressor's.
     #[test]
     fn the_bytes_are_those_of_one_thread() {
         let registry = registry();

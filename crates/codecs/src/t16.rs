@@ -1,6 +1,5 @@
-//! T16 behind [`acomp`]: the page codec of `pagecodec`, in batches of eight.
-//!
-//! A unit of one page is one T16 object; [`crate::unit`] has those of several pages.
+//! T16 behind [`acomp`], in batches of eight. A unit of one page is one T16 object; [`crate::unit`]
+//! describes larger units.
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Page, Registry, UnitError,
@@ -46,7 +45,7 @@ impl Algorithm for T16 {
 struct T16Context {
     encoder: Encoder,
     isa: Isa,
-    /// Where objects in two pieces are joined.
+    /// Joins objects in two pieces.
     bounce: Box<[u8]>,
 }
 
@@ -83,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// Pages of pointers, small integers and a few random words; the last one is random altogether.
+    /// Pages of pointers, small integers and a few random words. The last page is all random.
     fn pages(count: usize) -> Vec<Page> {
         let mut state = 1u64;
         let mut random = move || {
@@ -114,7 +113,7 @@ mod tests {
         registry.find(name).expect("registered")
     }
 
-    /// Compresses and decompresses `count` pages in units of `unit_pages`; returns the results of
+    /// Compresses and decompresses `count` pages in units of `unit_pages`. Returns the results of
     /// compression.
     fn round_trip(count: usize, unit_pages: usize, room: usize) -> Vec<UnitResult> {
         let algorithm = algorithm("t16");
@@ -169,7 +168,7 @@ mod tests {
         assert!(results[..5].iter().all(|result| matches!(result, Ok(len) if *len < 4 * 2000)));
         // The last unit is one random page.
         assert_eq!(results[5], Err(UnitError::NoSpace));
-        // A random page among others stands in the unit whole.
+        // The unit stores a random page among others raw.
         let results = round_trip(4, 4, 4 * PAGE_SIZE);
         assert!(matches!(results[0], Ok(len) if len > PAGE_SIZE && len < 3 * PAGE_SIZE));
     }

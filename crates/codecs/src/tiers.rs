@@ -1,13 +1,12 @@
-//! `auto-t16h`: two tiers. Pages are stored as `auto` stores them, and become [`t16h`] when their
-//! store finds them cold and asks for it; or they are stored so at once, while the store asks for
-//! that.
+//! `auto-t16h`, two tiers: pages are stored as by `auto`, and become [`t16h`] when their store
+//! finds them cold and asks for it. While the store asks for that, pages become [`t16h`] at once.
 //!
-//! What `auto` stored as T16 is coded without its page: its templates are not looked for again. A
-//! page LZ object is unpacked and coded again, since codebooks for pages see sequences that LZ's
-//! own coder has packed. The other forms stay.
+//! T16 objects are coded without their page: their templates need no second search. Page LZ objects
+//! are unpacked and coded again, because page codebooks need sequences that LZ's own coder has
+//! packed. The other forms stay.
 //!
-//! Of one page in 32 it is found out what the other tier would make of it, so that the store knows
-//! what the second saves. As long as that is not in use, it takes some 0.2 MiB.
+//! One page in 32 is also measured in the other tier, so that the store knows what the second
+//! saves. While that tier is unused, it takes some 0.2 MiB.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,9 +22,9 @@ use crate::auto;
 use crate::forced;
 use crate::t16h::{self, Dense, T16h};
 
-/// One page in so many is a sample, whose size in both tiers is known.
+/// One page in this many is a sample, whose size in both tiers is measured.
 const SAMPLE_EVERY: usize = 32;
-/// Sampled pages after which the older ones count half.
+/// Sampled pages after which older ones count half.
 const SAMPLED_MAX: u64 = 512;
 
 /// Adds the family `auto-t16h` to `registry`. Its parameter forces an instruction set.
@@ -41,8 +40,8 @@ struct Tiered {
     choice: Arc<Choice>,
 }
 
-/// Which tier new objects belong to, and what both made of samples. Sums of several threads may
-/// miss a page now and then.
+/// The tier of new objects, and both tiers' sample sizes. Concurrent threads may miss a page in the
+/// sums.
 struct Choice {
     is_dense: AtomicBool,
     pages: AtomicU64,
@@ -128,16 +127,16 @@ impl Algorithm for Tiered {
 }
 
 struct TiersContext {
-    /// Of the second tier, and with the first one's within. What the second alone needs is not
-    /// touched before it is used.
+    /// The second tier's codec, which includes the first's. The second's own memory is untouched
+    /// until used.
     codec: Dense,
     choice: Arc<Choice>,
-    /// Pages until the next one that is a sample.
+    /// Pages until the next sample.
     until_sample: usize,
 }
 
 impl TiersContext {
-    /// Which page of a request of so many is a sample, if one is.
+    /// Returns which of a request's pages is a sample, if any.
     fn next_sample(&mut self, pages: usize) -> Option<usize> {
         let at = self.until_sample;
         if at >= pages {
@@ -148,14 +147,14 @@ impl TiersContext {
         Some(at)
     }
 
-    /// Finds out what the tier that did not make a page's object would have made of it.
+    /// Measures a page in the tier that did not make its object.
     fn sample(&mut self, request: &CompressRequest<'_, '_>, at: usize, is_dense: bool) {
         let Some(Ok(len)) = request.results.get(at).copied() else { return };
         let page = request.pages[at];
         let (quick, dense) = match is_dense {
             true => (self.codec.quick_len(page), len),
             false => {
-                // Another context's sample is as good.
+                // Another context is sampling; its sample is as good.
                 let Ok(mut estimator) = self.choice.estimator.try_lock() else { return };
                 (len, self.codec.promoted_len(&mut estimator, &request.outputs[at][..len], page))
             }

@@ -1,6 +1,5 @@
-//! Requests as the page codecs serve them. A unit of several pages is stored as the lengths of all
-//! pages, each in two bytes, little-endian; then the pages' objects. A page of full length is stored
-//! as it is.
+//! Requests of the page codecs. A unit of several pages is stored as the pages' lengths, each two
+//! bytes, little-endian, followed by the pages' objects. A page of full length is stored raw.
 
 use acomp::{CompressRequest, DecompressRequest, Object, Page, UnitError, UnitResult, PAGE_SIZE};
 use pagecodec::t16;
@@ -12,8 +11,8 @@ fn byte(object: Object<'_>, at: usize) -> Option<u8> {
     object.head.get(at).or_else(|| object.tail.get(at.wrapping_sub(object.head.len()))).copied()
 }
 
-/// The first `N` bytes of each page's object within that of a unit of `pages` pages; none for a page
-/// as it is, or beyond the end. Of one page the object is the unit's.
+/// Returns the first `N` bytes of each page's object within a unit of `pages` pages, or `None` for
+/// a raw page or beyond the end. A unit of one page is the page's object.
 pub(crate) fn heads<const N: usize>(
     object: Object<'_>,
     pages: usize,
@@ -38,8 +37,8 @@ pub(crate) fn heads<const N: usize>(
     })
 }
 
-/// Compresses the units of `request`. `encode` makes the object of a page, and gets the one after
-/// it, to be fetched; `forget` gets the pages of a unit for which there is no room.
+/// Compresses the units of `request`. `encode` makes the object of a page and prefetches the one
+/// after it. `forget` gets the pages of a unit that did not fit.
 pub(crate) fn compress(
     request: &mut CompressRequest<'_, '_>,
     mut encode: impl FnMut(&Page, &Page, &mut [u8]) -> UnitResult,
@@ -76,7 +75,7 @@ fn compress_pages(
                     PAGE_SIZE
                 }
                 None => {
-                    // Nothing of the unit is kept.
+                    // The whole unit is dropped.
                     if at <= output.len() {
                         output[LEN * number..LEN * pages.len()].fill(0);
                         forget(Object::whole(&output[..at]), pages.len());
@@ -91,8 +90,8 @@ fn compress_pages(
     Ok(at)
 }
 
-/// Decompresses the objects of `request`, whose pieces are joined in `bounce`; `decode` rebuilds a
-/// page. Each object is fetched while the one before is decoded.
+/// Decompresses the objects of `request`, joining their pieces in `bounce`. `decode` rebuilds a
+/// page. Each object is prefetched while the one before is decoded.
 pub(crate) fn decompress(
     request: &mut DecompressRequest<'_, '_>,
     bounce: &mut [u8],
@@ -119,7 +118,7 @@ pub(crate) fn decompress(
     }
 }
 
-/// Rebuilds the pages of a unit. An object that is longer than its pages is damaged.
+/// Rebuilds the pages of a unit. An object longer than its pages is damaged.
 fn decompress_pages(
     object: &[u8],
     pages: &mut [Page],

@@ -1,4 +1,4 @@
-//! Zstandard by the reference library, all state in fixed workspaces.
+//! Zstandard by the reference library, with all state in fixed workspaces.
 //!
 //! An object is one frame without magic number, checksum and content size: the header is two bytes
 //! (<https://www.rfc-editor.org/rfc/rfc8878>, section 3.1.1). Prepend `28 b5 2f fd` for other
@@ -16,13 +16,13 @@ use zstd_sys as sys;
 
 use crate::heap::Workspace;
 
-/// Logarithm of the hash table's entries, of four bytes each, in the strategy with one table. For
-/// units of up to 16 KiB the library takes 15, and 13 for those above; 32 KiB stay in a first-level
-/// cache. Measured in units of 16 KiB at level 1 (Zen 5, 2026-11-21): 2 to 4 % less time, and a
-/// ratio that differs by less than 0.2 %.
+/// Logarithm of the hash table's entries, of four bytes each, in the strategy with one table. The
+/// library takes 15 for units of up to 16 KiB and 13 above; 32 KiB stay in a first-level cache.
+/// Measured in units of 16 KiB at level 1 (Zen 5, 2026-11-21): 2 to 4 % less time, and a ratio that
+/// differs by less than 0.2 %.
 const HASH_LOG_MAX: c_int = 13;
 
-/// What the library itself takes when no level is named.
+/// The library's own default.
 const LEVEL_DEFAULT: c_int = 3;
 
 /// Adds the family `zstd` to `registry`. Its parameter is the level, negative ones included.
@@ -46,20 +46,20 @@ struct Zstd {
 }
 
 impl Zstd {
-    /// What to set for units of `unit_size` and below in place of the library's choice.
+    /// Returns the value to set instead of the library's choice for units of up to `unit_size`.
     fn hash_log(&self, unit_size: usize) -> Option<c_int> {
-        // SAFETY: plain figures in, plain figures out.
+        // SAFETY: takes and returns plain numbers.
         let chosen = unsafe { sys::ZSTD_getCParams(self.level, unit_size as u64, 0) };
         let is_fast = chosen.strategy == sys::ZSTD_strategy::ZSTD_fast;
         (is_fast && chosen.hashLog > HASH_LOG_MAX as u32).then_some(HASH_LOG_MAX)
     }
 
-    /// Bytes of state for units up to `unit_size`, and any below.
+    /// Returns the bytes of state for units of any size up to `unit_size`.
     fn state_bytes(&self, unit_size: usize) -> usize {
         let mut bytes = 0;
         let mut unit = PAGE_SIZE;
         while unit <= unit_size {
-            // SAFETY: plain figures in, plain figures out.
+            // SAFETY: takes and returns plain numbers.
             let estimate = unsafe {
                 let mut parameters = sys::ZSTD_getCParams(self.level, unit as u64, 0);
                 if self.hash_log(unit_size).is_some() {
@@ -88,8 +88,7 @@ impl Algorithm for Zstd {
         let compress_state = Workspace::new(self.state_bytes(unit_size));
         // SAFETY: no arguments.
         let decompress_state = Workspace::new(unsafe { sys::ZSTD_estimateDCtxSize() });
-        // SAFETY: the workspace is aligned, has the length given, and lives as long as the codec
-        // below.
+        // SAFETY: the workspace is aligned, has the length given, and outlives the codec below.
         let compressor = unsafe { sys::ZSTD_initStaticCCtx(compress_state.as_ptr(), compress_state.len()) };
         let compressor = NonNull::new(compressor).ok_or_else(|| refused("no compression state"))?;
         // SAFETY: as above.
@@ -123,7 +122,7 @@ impl Algorithm for Zstd {
 }
 
 fn is_error(code: usize) -> bool {
-    // SAFETY: looks at the number only.
+    // SAFETY: reads only the number.
     unsafe { sys::ZSTD_isError(code) != 0 }
 }
 
@@ -133,12 +132,11 @@ struct Codec {
     _states: [Workspace; 2],
 }
 
-// SAFETY: the states lie in the workspaces that go along.
+// SAFETY: the states lie in the workspaces that move with the codec.
 unsafe impl Send for Codec {}
 
 impl Codec {
-    /// Compresses a unit of every size, so that too small a workspace shows now and not on some
-    /// fault.
+    /// Compresses a unit of every size, so that too small a workspace fails now and not in a fault.
     fn try_out(&mut self, unit_size: usize) -> Result<(), UnitError> {
         let unit: Vec<u8> = (0..unit_size).map(|at| (at / 7 * at) as u8 & 0x3F).collect();
         let mut object = vec![0; unit_size];
@@ -155,7 +153,7 @@ impl Codec {
 
 impl UnitCodec for Codec {
     fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
-        // SAFETY: the state is initialised and this thread's; both buffers have the lengths given.
+        // SAFETY: the state is initialised and exclusive; both buffers have the lengths given.
         let code = unsafe {
             sys::ZSTD_compress2(
                 self.compressor.as_ptr(),
@@ -168,7 +166,7 @@ impl UnitCodec for Codec {
         if !is_error(code) {
             return Ok(code);
         }
-        // SAFETY: looks at the number only.
+        // SAFETY: reads only the number.
         match unsafe { sys::ZSTD_getErrorCode(code) } {
             sys::ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall => Err(UnitError::NoSpace),
             _ => Err(UnitError::Failed),
@@ -176,7 +174,7 @@ impl UnitCodec for Codec {
     }
 
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
-        // SAFETY: as above; the decoder stays within both buffers for every object.
+        // SAFETY: as above; the decoder stays within both buffers for any object.
         let code = unsafe {
             sys::ZSTD_decompressDCtx(
                 self.decompressor.as_ptr(),

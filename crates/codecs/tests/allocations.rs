@@ -1,5 +1,5 @@
-//! Requests allocate nothing: what they need was made with the context. Alone in its file: it has
-//! an allocator that counts.
+//! Requests allocate nothing: contexts allocate in advance. Alone in its file, because its
+//! allocator counts.
 
 mod pages;
 
@@ -14,20 +14,20 @@ use acomp::{
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: the one that runs the tests allocates when it likes.
+    /// Per thread: the test runner's thread may allocate at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is the system allocator's; the count is beside it.
+// SAFETY: forwards every call to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps to the contract of `alloc`.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to the contract of `dealloc`, and `place` came from the system
+        // SAFETY: the caller keeps the contract of `dealloc`; `place` came from the system
         // allocator.
         unsafe { System.dealloc(place, layout) }
     }
@@ -36,8 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// All units at once, there and back; the buffers are the caller's. Returns the allocations made
-/// during that.
+/// Compresses and decompresses all units, in the caller's buffers. Returns the allocations made by
+/// that.
 fn round(context: &mut dyn acomp::Context, pages: &[&Page], unit_size: usize, space: &mut [u8]) -> u64 {
     let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
     assert!(units <= MAX_BATCH);

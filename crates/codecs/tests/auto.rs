@@ -1,5 +1,4 @@
-//! `auto` through the interface: every class and instruction set, unit sizes, damage, what it
-//! chooses and counts.
+//! `auto` through the interface: classes, instruction sets, unit sizes, damage, choices and counts.
 
 mod pages;
 
@@ -59,7 +58,7 @@ fn larger_units_return() {
     }
 }
 
-/// The promise per class: at most 1.02 times what LZ4 takes.
+/// The promise per class: at most 1.02 times the size by LZ4.
 #[test]
 fn no_class_is_worse_than_lz4() {
     for class in CLASSES {
@@ -139,7 +138,7 @@ fn damage_is_an_error_or_some_page() {
     assert!(outcomes.iter().all(|&count| count > 100), "{outcomes:?}");
 }
 
-/// Objects that no encoder made: every kind, any bytes behind it.
+/// Objects that no encoder made: every kind, followed by any bytes.
 #[test]
 fn any_bytes_are_an_error_or_some_page() {
     let mut random = Random(10);
@@ -147,7 +146,7 @@ fn any_bytes_are_an_error_or_some_page() {
     let mut pages = 0;
     for round in 0..4000 {
         let len = 1 + random.below(if round % 2 == 0 { 40 } else { 1000 }) as usize;
-        // Few values, so that lengths and offsets of LZ4 blocks are often possible ones.
+        // Few values, so that lengths and offsets of LZ4 blocks are often valid.
         let mask = [0xff, 0x1f, 0x11][round % 3];
         let mut object: Vec<u8> = (0..len).map(|_| random.next() as u8 & mask).collect();
         object[0] = (round % (Kind::ALL.len() + 1)) as u8;

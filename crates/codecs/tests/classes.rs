@@ -1,5 +1,4 @@
-//! The promise of `auto` by class of pages: never more than 2 % longer than LZ4, for all kinds of
-//! content.
+//! The promise of `auto` by class of pages: at most 2 % longer than LZ4, for all kinds of content.
 
 mod pages;
 
@@ -10,26 +9,26 @@ use proptest::prelude::*;
 
 /// Pages of a class.
 const PAGES: usize = 320;
-/// The first of them, which are not counted: `auto` gets to know its pages by samples.
+/// The first of them are not counted: `auto` learns from samples.
 const FIRST: usize = 64;
-/// The promise: so many per cent of what LZ4 takes.
+/// The promise, in per cent of LZ4's size.
 const PERCENT: usize = 102;
 
 fn context(name: &str) -> Box<dyn Context> {
     algorithm(name).context().expect("memory")
 }
 
-/// Bytes that `pages` take; a page that is given up takes all of its own.
+/// Returns the bytes that `pages` take. A page without an object takes all of its own.
 fn size(context: &mut dyn Context, pages: &[Page]) -> usize {
     let batches = pages.chunks(MAX_BATCH).flat_map(|batch| compress(context, batch, PAGE_SIZE));
     batches.map(|object| object.map_or(PAGE_SIZE, |object| object.len())).sum()
 }
 
-/// Mean bytes of a page by `auto` and by LZ4, without the `first` pages, if there are more than
-/// `percent`.
+/// Returns the mean bytes of a page by `auto` and by LZ4, excluding the `first` pages, if `auto`
+/// exceeds `percent`.
 fn excess(pages: &[Page], first: usize, percent: usize) -> Option<(usize, usize)> {
     let [own, theirs] = ["auto", "lz4"].map(|name| {
-        // Contexts of their own: `auto` learns from the pages before.
+        // Separate contexts, because `auto` learns from earlier pages.
         let mut context = context(name);
         size(context.as_mut(), &pages[..first]);
         size(context.as_mut(), &pages[first..])
@@ -49,16 +48,16 @@ fn no_class_is_worse_than_lz4() {
     assert!(worse.is_empty(), "{} classes:\n{}", worse.len(), worse.join("\n"));
 }
 
-/// `count` pages of two classes, joined in one way.
+/// Returns `count` pages of two classes, joined in one way.
 fn mixed(one: &Class, other: &Class, how: usize, count: usize, random: &mut Random) -> Vec<Page> {
     (0..count)
         .map(|number| mix(how, &one.page(number, random), &other.page(number, random), random))
         .collect()
 }
 
-/// Pages of two classes each, whose lengths in one form or the other differ by more than the forms
-/// do: of 200 mixtures one may be longer than classes may, because samples mislead.
-/// `UZSWAP_TEST_MIXTURES` sets their number.
+/// Mixtures of two classes, whose lengths in one form or the other differ by more than the forms
+/// do: one of 200 may exceed the limit of classes, because samples mislead. `UZSWAP_TEST_MIXTURES`
+/// sets their number.
 #[test]
 fn hardly_any_mixture_is_worse_than_lz4() {
     let classes = classes();
@@ -81,9 +80,9 @@ fn hardly_any_mixture_is_worse_than_lz4() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A heap whose kind of pages changes every 20 pages or so, which is sooner than `auto`
-    /// compares: every page comes back, and all together are at most a fifth longer than LZ4 makes
-    /// them (most often they are shorter).
+    /// A heap whose kind of pages changes about every 20 pages, sooner than `auto` compares. Every
+    /// page must come back, and all together must be at most a fifth longer than with LZ4 (usually
+    /// they are shorter).
     #[test]
     fn heaps_of_anything_return_and_stay_short(
         parts in prop::collection::vec((any::<usize>(), any::<usize>(), 0..MIXES, 1..40usize), 20..40),

@@ -1,4 +1,4 @@
-//! Damaged objects are errors or other bytes; never a crash, and never a write outside the output.
+//! Damaged objects yield errors or other bytes, never a crash or a write outside the output.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn damaged_objects_do_no_harm() {
                 }
                 let cut = random.below(bad.len() as u64 + 1) as usize;
                 errors += u32::from(decompress(&mut *context, &bad, cut, len).is_err());
-                // Who counts forms, or drops the object, looks into it too.
+                // Counting forms and dropping the object also read it.
                 let (head, tail) = bad.split_at(cut);
                 let mut counts = vec![0; algorithm.forms().len()];
                 algorithm.count_forms(Object { head, tail }, pages, &mut counts);
@@ -44,7 +44,7 @@ fn damaged_objects_do_no_harm() {
                 algorithm.forget(Object { head, tail }, pages);
             }
             assert!(errors > 0, "{name} sees no damage at all");
-            // And the state is none the worse.
+            // The state survives the damage.
             assert_eq!(decompress(&mut *context, &object, 0, len).unwrap(), unit.as_flattened(), "{name}");
         }
     }
@@ -56,7 +56,7 @@ fn bytes_behind_the_last_page_of_a_unit_are_damage() {
     for name in ["t16", "auto", "t16h", "auto-t16h"] {
         let len = 4 * PAGE_SIZE;
         let mut context = find(name).context_for(len).unwrap();
-        // The third page is random: it is stored as it is.
+        // The third page is random and stored raw.
         let unit: Vec<Page> = (0..4).map(|number| page(number % 3, &mut random)).collect();
         let mut object = compress(&mut *context, &unit, len).unwrap();
         assert_eq!(decompress(&mut *context, &object, 9, len).unwrap(), unit.as_flattened(), "{name}");

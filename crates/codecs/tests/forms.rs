@@ -10,7 +10,7 @@ fn class(name: &str, pages: usize) -> Vec<Page> {
     make(CLASSES.iter().find(|class| class.0 == name).expect(name), pages)
 }
 
-/// The pages by form, without the forms of none.
+/// Returns the pages by form, without empty forms.
 fn forms(algorithm: &dyn Algorithm, pages: &[Page]) -> Vec<(&'static str, u32)> {
     let mut space = vec![0; pages.len() * PAGE_SIZE];
     let mut results = [Ok(0)];
@@ -22,7 +22,7 @@ fn forms(algorithm: &dyn Algorithm, pages: &[Page]) -> Vec<(&'static str, u32)> 
     });
     let object = &space[..results[0].expect("it shrinks")];
     let mut counts = vec![0; algorithm.forms().len()];
-    // In two pieces, as an allocator may hand it out.
+    // In two pieces, as an allocator may hold it.
     let (head, tail) = object.split_at(object.len() / 3);
     algorithm.count_forms(Object { head, tail }, pages.len(), &mut counts);
     algorithm.forms().iter().copied().zip(counts).filter(|(_, count)| *count > 0).collect()
@@ -60,7 +60,7 @@ fn there_is_room_for_every_form() {
     for name in ["auto", "t16h", "lz4", "none"] {
         assert!(algorithm(name).forms().len() <= FORMS_MAX, "{name}");
     }
-    // Bytes that are no object are counted as something, and panic nowhere.
+    // Bytes that are no object are counted without a panic.
     for name in ["auto", "t16h"] {
         let algorithm = algorithm(name);
         for pages in [1, 4] {

@@ -1,4 +1,4 @@
-//! Every output is read back by decoders that others wrote in another language.
+//! Independent decoders in another language read every output.
 
 mod support;
 
@@ -42,7 +42,7 @@ fn check(names: &[&str], read: fn(&[u8], usize) -> Vec<u8>) {
                         assert_eq!(read(&object, bytes.len()), bytes, "{name}, {pages} pages, round {round}");
                         let cut = random.below(object.len() as u64) as usize;
                         assert_eq!(decompress(&mut *context, &object, cut, bytes.len()).unwrap(), bytes);
-                        // Just too little room, and far too little.
+                        // Slightly and far too little room.
                         for room in [object.len() - 1, 5] {
                             let small = compress(&mut *context, &unit, room);
                             assert!(small.as_ref().map_or(true, |small| small.len() <= room), "{name}");

@@ -74,14 +74,14 @@ fn objects_of_auto_are_promoted() {
                 release(Object::whole(&output[..len]), 1);
                 promoted += 1;
             }
-            // What was not promoted can be read by this compressor, too.
+            // This compressor also reads objects that were not promoted.
             assert!(decompress(&mut dense, object, PAGE_SIZE).expect(class.0) == page);
         }
     }
     assert!(promoted > 16, "{promoted} objects promoted");
 }
 
-/// Promotes objects as a store does, into outputs that are `less` shorter than the objects.
+/// Promotes objects as a store does, into outputs `less` bytes shorter than the objects.
 fn promote(context: &mut dyn Context, objects: &[Vec<u8>], less: usize) -> Vec<Result<Vec<u8>, UnitError>> {
     let mut all = Vec::new();
     for batch in objects.chunks(MAX_BATCH) {
@@ -129,7 +129,7 @@ fn both_tiers_return_every_class() {
             let objects: Vec<Vec<u8>> = stored.iter().map(|(object, _)| object.clone()).collect();
             assert!(promote(context.as_mut(), &objects, 5000).iter().all(Result::is_err), "no room");
             for ((object, page), dense) in stored.iter().zip(promote(context.as_mut(), &objects, 16)) {
-                // Read first: what follows may free a set.
+                // Read before `forget`, which may free a set.
                 assert!(decompress(context.as_mut(), object, PAGE_SIZE).expect(class.0) == page);
                 let Ok(dense) = dense else { continue };
                 assert!(dense.len() + 16 <= object.len());
@@ -167,14 +167,14 @@ fn samples_tell_what_the_second_tier_saves_and_it_is_chosen_for_new_pages() {
                     tiered.forget(Object::whole(object), 1);
                 }
             }
-            // Of either tier's requests one page in 32 is a sample.
+            // One page in 32 of either tier's requests is a sample.
             let sample = tiers.sample();
             assert!((16 * (number + 1)..=21 * (number + 1)).contains(&(sample.pages as usize)), "{sample:?}");
             let saved = sample.quick_bytes * 100 / sample.dense_bytes;
             assert!(saved > 105, "{sample:?}");
         }
         assert!(bytes[1] < bytes[0], "{bytes:?}");
-        // Pages that do not shrink, and units of more pages, are no samples.
+        // Pages that do not shrink, and larger units, are no samples.
         let before = tiers.sample();
         let mut random = Random(3);
         let noise: Vec<Page> = (0..64).map(|_| std::array::from_fn(|_| random.next() as u8)).collect();

@@ -1,4 +1,5 @@
-//! The life of trained codebook sets, which belong to the process: the only test of this one.
+//! The life of trained codebook sets. They belong to the process, so this test is alone in its
+//! file.
 
 mod pages;
 
@@ -18,7 +19,7 @@ fn anonymous_bytes() -> u64 {
 fn sets_are_trained_and_live_as_long_as_their_pages() {
     let before = anonymous_bytes();
     let mut context = algorithm("t16h").context().expect("memory");
-    // Eight sets of 264 KiB and samples of twice 768 are there, and not touched.
+    // Eight sets of 264 KiB and samples of twice 768 KiB are allocated but untouched.
     let touched = anonymous_bytes() - before;
     assert!(touched < 3 << 19, "{touched} bytes");
     let mut random = Random(77);
@@ -54,7 +55,7 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
     }
     assert!(trained_sets().contains(&(number, 0)), "{:?}", trained_sets());
 
-    // Pages change, and are dropped at once: a set would save nothing.
+    // Pages change and are dropped at once: a set would save nothing.
     let mut others = |is_kept: bool| -> Vec<Vec<u8>> {
         let mut kept = Vec::new();
         for _ in 0..1200 {
@@ -69,7 +70,7 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
     };
     others(false);
     assert_eq!(trained_sets(), [(number, 0)]);
-    // Another set comes for those that stay, and the first is freed.
+    // The remaining pages get another set, and the first is freed.
     let kept = others(true);
     let last = number_of(kept.last().expect("they shrink"));
     assert!(last != number, "no other set was trained in 9600 pages");

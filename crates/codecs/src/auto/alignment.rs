@@ -1,51 +1,49 @@
-//! Whether the pages that come by now repeat at even distances, so that page LZ need not look at
-//! odd places.
+//! Whether recent pages repeat at even distances, so that page LZ can skip odd positions.
 
 use acomp::PAGE_SIZE;
 
-/// Pages that are then looked at in even places only before one is looked at whole.
+/// Pages searched at even positions only before one is searched completely.
 const EVERY: u32 = 32;
-/// Of so many bytes that matches cover one may be covered from an odd distance.
+/// Search completely if more than one matched byte in this many is matched from an odd distance.
 const ODD_ONE_IN: u32 = 3;
 
 /// Longer objects may come from pages of another kind.
 const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
-/// Remembers how much of the pages page LZ's matches at odd distances cover.
+/// Tracks which part of the matched bytes page LZ matches at odd distances.
 ///
-/// Strings and records that an allocator has aligned repeat at distances that are multiples of 8:
-/// objects of java's strings and of V8's heaps have 9 to 14 % of odd ones, many of them runs of a
-/// single byte. There the encoder that looks at even places saves a quarter of its time for 2 to 6
-/// % of the length. Texts have 50 %, and would lose up to 30 %. So a page that hardly shrinks that
-/// way is looked at whole after all.
+/// Strings and records that an allocator has aligned repeat at multiples of 8. In java's strings
+/// and V8's heaps, 9 to 14 % of the matched bytes have odd distances, many in runs of a single
+/// byte. There the search of even positions saves a quarter of the time for 2 to 6 % of length.
+/// Texts have 50 %, and would lose up to 30 %. So a page that hardly shrinks this way is searched
+/// completely after all.
 ///
-/// What a page becomes depends on the pages before it, but on nothing else.
+/// A page's form depends only on the pages before it.
 pub(super) struct Alignment {
-    /// Pages since the last that was looked at whole.
+    /// Pages since the last complete search.
     since: u32,
-    /// Bytes covered in the pages looked at whole, each page's weighing half of those of the one
-    /// after it.
+    /// Matched bytes in the pages searched completely. Each page weighs half as much as the next.
     matched: u32,
-    /// Those of them covered from odd distances.
+    /// Those of them matched from odd distances.
     odd: u32,
 }
 
 impl Alignment {
-    /// Nothing is known, and odd places are looked at.
+    /// Starts without knowledge: odd positions are searched.
     pub(super) const NEW: Alignment = Alignment { since: 0, matched: 0, odd: 0 };
 
-    /// Whether what even places made of the present page is to be kept.
+    /// Whether to keep the present page's object of `len` bytes from an even search.
     pub(super) fn accepts(&self, len: usize) -> bool {
         len <= LEN_MAX
     }
 
-    /// Whether the present page is to be looked at in even places only.
+    /// Advances to the next page. Returns whether to search it at even positions only.
     pub(super) fn is_even(&mut self) -> bool {
         self.since += 1;
         self.since < EVERY && self.odd * ODD_ONE_IN < self.matched
     }
 
-    /// Takes account of a page that was looked at whole.
+    /// Notes the result of a complete search.
     pub(super) fn planned(&mut self, matched: usize, odd: usize) {
         self.since = 0;
         self.matched = self.matched / 2 + matched as u32;
@@ -57,7 +55,7 @@ impl Alignment {
 mod tests {
     use super::*;
 
-    /// Pages of 100 that were looked at whole.
+    /// Returns how many of 100 pages are searched completely.
     fn whole(alignment: &mut Alignment, matched: usize, odd: usize) -> usize {
         (0..100)
             .filter(|_| {
@@ -74,7 +72,7 @@ mod tests {
     fn odd_places_are_left_out_while_matches_are_even() {
         let mut alignment = Alignment::NEW;
         assert_eq!(whole(&mut alignment, 200, 20), 4);
-        // The change is seen within 32 pages, or 64 where the past weighs heavily.
+        // The change shows within 32 pages, or 64 if the past weighs heavily.
         assert!(whole(&mut alignment, 200, 100) > 30);
         assert_eq!(whole(&mut alignment, 200, 70), 100);
         assert!(whole(&mut alignment, 200, 0) < 20);

@@ -1,7 +1,6 @@
-//! What `auto` made of a page.
+//! The form that `auto` chose for a page.
 
-/// The form in which a page is stored: the first byte of its object. The numbers are part of the
-/// format.
+/// The form of a stored page: the first byte of its object. The numbers are part of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -9,7 +8,7 @@ pub enum Kind {
     Same = 0,
     /// T16.
     T16 = 1,
-    /// T16, its raw words as page LZ.
+    /// T16 with its raw words as page LZ.
     T16Lz = 2,
     /// Page LZ.
     Lz = 3,
@@ -22,16 +21,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds, in the order of their numbers.
     pub const ALL: [Kind; 7] =
         [Kind::Same, Kind::T16, Kind::T16Lz, Kind::Lz, Kind::Numeric, Kind::Sparse, Kind::Lz4];
 
-    /// The kind of that number.
+    /// Returns the kind of a number.
     pub fn from_byte(byte: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(byte)).copied()
     }
 
-    /// For reports.
+    /// Returns the name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Same => "same",
@@ -45,8 +43,7 @@ impl Kind {
     }
 }
 
-/// What reports call the forms of an object's pages: the kinds, then pages as they are within a
-/// larger unit.
+/// Report names of the forms of an object's pages: the kinds, then raw pages within a larger unit.
 pub(crate) const FORMS: [&str; Kind::ALL.len() + 1] = {
     let mut names = ["raw"; Kind::ALL.len() + 1];
     let mut number = 0;

@@ -1,5 +1,5 @@
-//! `auto`, the default: looks at each page and takes the form that suits it. `docs/formats/auto.md`
-//! has formats and figures.
+//! `auto`, the default, chooses a form for each page. `docs/formats/auto.md` has formats and
+//! figures.
 
 mod account;
 mod alignment;
@@ -58,20 +58,19 @@ impl Algorithm for Auto {
     }
 }
 
-/// A context that works with `isa`.
 pub(crate) fn context(isa: Isa) -> Box<dyn Context> {
     Box::new(AutoContext { codec: PageCodec::new(isa), bounce: vec![0; UNIT_SIZE_MAX].into_boxed_slice() })
 }
 
 struct AutoContext {
     codec: PageCodec,
-    /// Where objects in two pieces are joined.
+    /// Joins objects in two pieces.
     bounce: Box<[u8]>,
 }
 
-/// What a context of `auto` does with `request`.
+/// Compresses the pages of `request`.
 pub(crate) fn compress(codec: &mut PageCodec, request: &mut CompressRequest<'_, '_>) {
-    // Each page is fetched while the one before is compressed.
+    // Each page is prefetched while the one before is compressed.
     if let Some(page) = request.pages.first() {
         t16::prefetch(*page);
     }

@@ -1,4 +1,4 @@
-//! The choice for one page, and the way back.
+//! Chooses a page's form, and decodes all forms.
 
 use acomp::{Page, UnitError, PAGE_SIZE};
 use pagecodec::t16::{self, Layout};
@@ -11,67 +11,64 @@ use super::predictor::Predictor;
 use super::sampler::Sampler;
 use crate::lz4;
 
-/// From this many distinct prefixes among the 64 sampled words on, T16 is not tried.
+/// T16 is not tried on pages with this many distinct prefixes among the 64 sampled words.
 const PREFIXES_MAX: u32 = 48;
 /// T16 gives up when more words than this fit no template.
 const UNFIT_MAX: usize = 288;
-/// Raw words from which on page LZ is tried on them.
+/// Page LZ is tried on this many raw words or more.
 const RAW_MIN: usize = 240;
-/// Repeats among the 256 places sampled of the raw words from which on page LZ is tried on them.
+/// Page LZ is tried on raw words with this many repeats among 256 sampled positions.
 const RAW_REPEATS_MIN: u32 = 16;
-/// Raw words from which on the whole page is tried as page LZ when the raw words alone do not
-/// shrink.
+/// With this many raw words, page LZ is tried on the whole page if they do not shrink alone.
 const RAW_MANY: usize = 160;
 /// T16 objects up to this length are compared with the sparse form.
 const SPARSE_BELOW: usize = 400;
-/// T16 objects of this length and more are compared with the numeric form when hardly a word is
-/// raw: columns of integers or pointers.
+/// T16 objects of this length or more are compared with the numeric form if they have fewer than
+/// `RAW_FEW` raw words, as columns of integers or pointers do.
 const NUMERIC_FROM: usize = 1000;
-/// Fewer raw words than this are hardly any.
 const RAW_FEW: usize = 8;
-/// T16 objects of this length and more are always compared with the numeric form.
+/// T16 objects of this length or more are always compared with the numeric form.
 const NUMERIC_ALWAYS: usize = 1800;
-/// Repeats among [`lz::SAMPLES`] places from which on page LZ is tried.
+/// Page LZ is tried on pages with this many repeats among [`lz::SAMPLES`] positions.
 const REPEATS_MIN: u32 = 4;
-/// Bytes of an object of matches by the page's breaks: of each, and beside them.
+/// Estimated bytes of an object per break of the page, and in addition to them.
 const BREAK_COST: usize = 170;
 const BREAKS_BASE: usize = 30;
-/// Objects of this length and more come from pages that hardly ever consist of long repeats.
+/// Objects of this length or more hardly ever come from pages of long repeats.
 const BREAKS_BELOW: usize = 1280;
-/// Objects must save at least this many bytes of the page, or the page is given up.
+/// An object must save at least this many bytes.
 const GAIN_MIN: usize = 64;
-/// Bytes before a spliced object: where its parts are.
+/// Bytes of the header that locates the parts of a spliced object.
 const SPLICE: usize = 4;
 
-/// Shorter page LZ objects than this come from pages that take LZ4 0.5 to 2 us.
+/// LZ4 takes 0.5 to 2 us for pages whose page LZ objects are shorter than this.
 const LZ_SHORT: usize = 640;
 
-/// Comparing a page with LZ4 takes 4 us, so that one in 512 costs what pages take in the mean by
-/// less than a hundredth.
+/// A comparison with LZ4 takes 4 us. One in 512 pages costs less than 1 % of the mean time of a
+/// page.
 static LZ4: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 512, margin: 7 };
-/// The same where page LZ is short.
+/// The same if page LZ is short.
 static LZ4_SHORT: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 5, margin: 7 };
-/// What looks like noise is tried as page LZ.
+/// Page LZ is tried on pages that look like noise.
 static NOISE: Terms = Terms { gap_first: 48, doubled_after: 1, gap_max: 512, margin: 4 };
 
-/// Compresses and decompresses pages. Everything it needs is allocated when it is made.
+/// Compresses and decompresses pages. Allocates only when created.
 pub(crate) struct PageCodec {
     isa: Isa,
     t16: t16::Encoder,
     lz: lz::Encoder,
     lz4: lz4::Blocks,
-    /// Of page LZ, against what T16 leads to, and against numbers.
+    /// Compare page LZ with T16's choice, and with numbers.
     samplers: [Sampler; 2],
-    /// Of LZ4, against what T16 leads to, against numbers, against page LZ, and against page LZ
-    /// where it is short.
+    /// Compare LZ4 with T16's choice, with numbers, with page LZ, and with short page LZ objects.
     accounts: [Account; 4],
-    /// Of page LZ, against what becomes of pages that look like noise.
+    /// Compares page LZ with the form of pages that look like noise.
     noise: Account,
     predictor: Predictor,
     alignment: Alignment,
-    /// A T16 object before its raw words were taken out, or after they were put back.
+    /// A T16 object with its raw words: before a splice, or after it is undone.
     object: Box<[u8; t16::OBJECT_MAX]>,
-    /// An object that has not won yet.
+    /// An object that competes with the one in the output.
     rival: Box<[u8; PAGE_SIZE]>,
 }
 
@@ -92,11 +89,11 @@ impl PageCodec {
         }
     }
 
-    /// Compresses `page` into `output` in the form that suits it, and prefetches `next`, the page
-    /// after it, from memory.
+    /// Compresses `page` into `output` in the form that suits it. Prefetches `next`, the page after
+    /// it.
     ///
     /// # Errors
-    /// [`UnitError::NoSpace`] when nothing fits, or saves anything worth it.
+    /// [`UnitError::NoSpace`] if no form fits or saves [`GAIN_MIN`] bytes.
     pub(crate) fn compress(
         &mut self,
         page: &Page,
@@ -130,10 +127,10 @@ impl PageCodec {
         found
     }
 
-    /// Looks at the page as if it was the first.
+    /// Chooses without knowledge of earlier pages.
     fn look(&mut self, page: &Page, next: &Page, prefixes: u32, out: &mut [u8]) -> Option<(Kind, usize)> {
         if prefixes < PREFIXES_MAX {
-            // T16 fetches the next page a few lines at a time.
+            // T16 prefetches the next page a few lines at a time.
             if let Ok(plan) = self.t16.plan_ahead(page, UNFIT_MAX, next) {
                 let found = self.choose_by_plan(page, plan, out)?;
                 return self.or_lz(page, found, out);
@@ -144,8 +141,7 @@ impl PageCodec {
         self.choose_without_t16(page, out)
     }
 
-    /// What `found` made of the page, or page LZ or LZ4 where that is shorter and there is reason
-    /// to look.
+    /// Returns `found`, or page LZ or LZ4 if a comparison is due and shows it to be shorter.
     fn or_lz(&mut self, page: &Page, found: (Kind, usize), out: &mut [u8]) -> Option<(Kind, usize)> {
         let (kind, len) = found;
         if kind == Kind::Lz {
@@ -165,7 +161,7 @@ impl PageCodec {
                 found = (Kind::Lz, lz_len);
             }
         } else if self.repeats_at_length(page, len) {
-            // LZ4 takes 0.5 to 2 us here, page LZ 3, and either about as many bytes.
+            // Here LZ4 takes 0.5 to 2 us, page LZ 3, and their objects are about equally long.
             let rival = &mut self.rival[..];
             if let Some(len) = self.lz4.compress(page, &mut rival[..len], lz4::ACCELERATION) {
                 out[..len].copy_from_slice(&rival[..len]);
@@ -175,14 +171,13 @@ impl PageCodec {
         Some(self.or_lz4(page, found, number, out))
     }
 
-    /// A page that page LZ has made `len` bytes of, or an LZ4 block where that is shorter and there
-    /// is reason to look.
+    /// Returns the page LZ object of `len` bytes, or an LZ4 block if a comparison is due and shows
+    /// it to be shorter.
     fn lz_or_lz4(&mut self, page: &Page, len: usize, out: &mut [u8]) -> (Kind, usize) {
         self.or_lz4(page, (Kind::Lz, len), if len < LZ_SHORT { 3 } else { 2 }, out)
     }
 
-    /// What `found` made of the page, or an LZ4 block where that is shorter and the account says
-    /// that it is time to look.
+    /// Returns `found`, or an LZ4 block if the account asks for a comparison and it is shorter.
     fn or_lz4(&mut self, page: &Page, found: (Kind, usize), account: usize, out: &mut [u8]) -> (Kind, usize) {
         if !self.accounts[account].is_due() {
             return found;
@@ -197,7 +192,7 @@ impl PageCodec {
         (Kind::Lz4, len)
     }
 
-    /// Plans a page that is taken for page LZ's: quickly, as long as that costs little.
+    /// Plans a page for page LZ, with the even search as long as that costs little length.
     fn plan_lz(&mut self, page: &Page) -> usize {
         if self.alignment.is_even() {
             let len = self.lz.plan_even(page);
@@ -211,7 +206,7 @@ impl PageCodec {
         len
     }
 
-    /// Whether long repeats can be expected to make a third of `len` bytes of the page.
+    /// Whether long repeats are likely to encode the page in a third of `len` bytes.
     fn repeats_at_length(&self, page: &Page, len: usize) -> bool {
         if len >= BREAKS_BELOW {
             return false;
@@ -221,7 +216,7 @@ impl PageCodec {
         lz::breaks(self.isa, page, breaks_max + 1) <= breaks_max
     }
 
-    /// T16 fits most words: it, or one of its rivals where it is weak.
+    /// T16 fits most words: returns it, or a rival form where T16 is weak.
     fn choose_by_plan(&mut self, page: &Page, plan: t16::Plan, out: &mut [u8]) -> Option<(Kind, usize)> {
         if plan.len < SPARSE_BELOW {
             if let Some(len) = sparse::encode(page, &mut self.rival[..plan.len]) {
@@ -245,8 +240,8 @@ impl PageCodec {
                     return Some((Kind::T16Lz, len));
                 }
                 if plan.raw_len >= RAW_MANY {
-                    // Raw words without repeats beside zeros: there the plain literals of page LZ
-                    // cost less.
+                    // Raw words without repeats, beside zeros: page LZ's plain literals are
+                    // shorter.
                     let room = out.len().min(len);
                     if let Some(len) = self.lz.encode(page, &mut out[..room]) {
                         return Some((Kind::Lz, len));
@@ -259,7 +254,7 @@ impl PageCodec {
         self.t16.write(out).ok().map(|len| (Kind::T16, len))
     }
 
-    /// Takes the raw words out of the T16 object of `len` bytes and appends them as page LZ, if
+    /// Moves the raw words of the T16 object of `len` bytes into a page LZ object behind it, if
     /// that saves 1/32.
     fn splice(&mut self, len: usize, out: &mut [u8]) -> Option<usize> {
         let object = &self.object[..len];
@@ -284,7 +279,7 @@ impl PageCodec {
         Some(SPLICE + kept + packed_len)
     }
 
-    /// Numbers, text, code, or nothing that repeats.
+    /// Chooses among numbers, page LZ, and LZ4.
     fn choose_without_t16(&mut self, page: &Page, out: &mut [u8]) -> Option<(Kind, usize)> {
         let (shape, estimate) = numeric::estimate(self.isa, page);
         let repeats = lz::repeats(self.isa, page);
@@ -304,7 +299,7 @@ impl PageCodec {
             return numeric::encode(self.isa, page, shape, out).map(|len| (Kind::Numeric, len));
         }
         if estimate < PAGE_SIZE / 3 {
-            // The estimate may have missed what does not fit.
+            // The estimate may have missed values that do not fit.
             let room = out.len().min(estimate + estimate / 4);
             if let Some(len) = numeric::encode(self.isa, page, shape, &mut out[..room]) {
                 return self.or_lz(page, (Kind::Numeric, len), out);
@@ -323,10 +318,7 @@ impl PageCodec {
         found.map(|len| self.lz_or_lz4(page, len, out))
     }
 
-    /// Decompresses `object` into `page`.
-    ///
-    /// # Errors
-    /// [`UnitError::Failed`] when the object is damaged.
+    /// Decompresses `object` into `page`. Returns [`UnitError::Failed`] if the object is damaged.
     pub(crate) fn decompress(&mut self, object: &[u8], page: &mut Page) -> Result<(), UnitError> {
         let (&kind, object) = object.split_first().ok_or(UnitError::Failed)?;
         let done = match Kind::from_byte(kind).ok_or(UnitError::Failed)? {
@@ -353,8 +345,8 @@ impl PageCodec {
         t16::decode(isa, whole, page).map_err(|_| UnitError::Failed)
     }
 
-    /// The T16 object of a page that has one which is worth coding densely, of which
-    /// [`distinct_prefixes`] has been counted. Prefetches `next`.
+    /// Returns the T16 object of a page if it is worth dense coding. `prefixes` is the page's
+    /// [`distinct_prefixes`]. Prefetches `next`.
     pub(crate) fn t16_of_page(&mut self, page: &Page, next: &Page, prefixes: u32) -> Option<&[u8]> {
         if prefixes >= PREFIXES_MAX {
             t16::prefetch(next);
@@ -365,7 +357,7 @@ impl PageCodec {
         Some(&self.object[..len])
     }
 
-    /// The T16 object within one of `auto`'s, if it is of a kind that has one.
+    /// Returns the T16 object within an object of `auto`, if it has one.
     pub(crate) fn t16_of_object<'a>(&'a mut self, object: &'a [u8]) -> Option<&'a [u8]> {
         let (&kind, object) = object.split_first()?;
         match Kind::from_byte(kind)? {

@@ -1,32 +1,32 @@
-//! Whether the pages that come by now are page LZ's, so that nothing else needs to be looked at.
+//! Whether recent pages became page LZ, so that other forms need no look.
 
 use acomp::PAGE_SIZE;
 
-/// Pages that are then taken for its own before one is looked at as any other.
+/// Pages tried as page LZ at once before one is examined fully.
 const EVERY: u32 = 16;
-/// Longer objects come from pages that may be noise, or numbers.
+/// Longer objects come from pages that may be noise or numbers.
 const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 
-/// Pages of the same kind have about as many distinct prefixes among their words: those with 32 and
-/// more are hardly ever T16's, below that it depends on the program, and below 24 they hardly ever
-/// are page LZ's. From how many on, and how many pages in a row must have become page LZ.
+/// Pages of one kind have about as many distinct prefixes among their words. Pages with 32 or more
+/// are hardly ever T16, those with fewer than 24 hardly ever page LZ; between, it depends on the
+/// program. Each band is its least number of prefixes, and the streak of page LZ pages that it
+/// requires.
 const BANDS: [(u32, u32); 2] = [(24, 16), (32, 4)];
 
-/// Remembers, by the number of distinct prefixes, how many of the last pages became page LZ. To
-/// find that out of a page by T16's plan, the sample of repeats and the estimate for numbers costs
-/// 0.6 to 1.3 us. Text comes in many pages one after the other: once a few have been found to be
-/// text, most of them are not asked again, as long as they shrink as much.
+/// Tracks, by the number of distinct prefixes, how many of the last pages became page LZ. T16's
+/// plan, the sample of repeats, and the estimate for numbers cost 0.6 to 1.3 us a page. Text comes
+/// in long sequences of pages: after a few, most skip these checks as long as they shrink as much.
 ///
-/// What a page becomes depends on the pages before it, but on nothing else.
+/// A page's form depends only on the pages before it.
 pub(crate) struct Predictor([Band; BANDS.len()]);
 
 #[derive(Clone, Copy)]
 struct Band {
-    /// Pages in a row, each looked at, that became page LZ.
+    /// Consecutive fully examined pages that became page LZ.
     streak: u32,
-    /// Pages since the last that was looked at.
+    /// Pages since the last full examination.
     since: u32,
-    /// Mean length of their objects, each weighing a quarter.
+    /// Mean length of their objects. The newest weighs a quarter.
     len: usize,
 }
 
@@ -39,7 +39,7 @@ impl Predictor {
         Some((&mut self.0[number], BANDS[number].1))
     }
 
-    /// Whether a page with so many distinct prefixes is to be tried as page LZ at once.
+    /// Advances to the next page. Returns whether to try it as page LZ at once.
     pub(crate) fn applies(&mut self, prefixes: u32) -> bool {
         let Some((band, needed)) = self.band(prefixes) else { return false };
         if band.streak < needed {
@@ -49,13 +49,12 @@ impl Predictor {
         band.since < EVERY
     }
 
-    /// Whether a page that was tried at once shrank as it was expected to.
+    /// Whether a page tried at once shrank as expected.
     pub(crate) fn accepts(&mut self, prefixes: u32, len: usize) -> bool {
         self.band(prefixes).is_some_and(|(band, _)| len <= LEN_MAX && len <= 2 * band.len)
     }
 
-    /// Takes account of a page that was looked at, and what it became: the length as page LZ, or
-    /// something else.
+    /// Notes a fully examined page: its length as page LZ, or `None` for another form.
     pub(crate) fn looked(&mut self, prefixes: u32, lz_len: Option<usize>) {
         let Some((band, _)) = self.band(prefixes) else { return };
         match lz_len.filter(|&len| len <= LEN_MAX) {
@@ -80,7 +79,7 @@ mod tests {
             assert!(!predictor.applies(50));
             predictor.looked(50, Some(1500));
         }
-        // Most pages are tried at once; those that may be T16's are not.
+        // Most pages are tried at once, except those that T16 may fit.
         for _ in 1..EVERY {
             assert!(predictor.applies(50) && predictor.accepts(50, 1600));
             assert!(!predictor.applies(30) && !predictor.applies(5));

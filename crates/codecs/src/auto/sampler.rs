@@ -1,38 +1,34 @@
-//! Whether the pages that come by now are better off as page LZ than in the form that T16 leads to.
+//! Whether recent pages are shorter as page LZ than in T16's form.
 
-/// A page is compared at least after so many that were not.
+/// Pages after which one is compared.
 const EVERY: u32 = 48;
 
-/// Compares now and then what a page takes with what page LZ would take, and as long as page LZ is
-/// ahead, every page.
+/// Compares one page in 48 with page LZ, and every page as long as page LZ is shorter.
 ///
-/// T16 or page LZ: nothing that is cheap to look at tells closely enough which of them is shorter,
-/// and page LZ costs three times as much. What can be relied on is that pages resemble those before
-/// them. So the sum of all pages does not become longer than page LZ would make it, and where T16
-/// is ahead it costs one comparison in 48 pages.
+/// No cheap test tells closely enough whether T16 or page LZ is shorter, and page LZ costs three
+/// times as much. But pages resemble those before them. So the sum of all pages does not exceed
+/// page LZ's, and if T16 is shorter, the cost is one comparison in 48 pages.
 ///
-/// What a page becomes depends on the pages before it, but on nothing else.
+/// A page's form depends only on the pages before it.
 pub(super) struct Sampler {
-    /// Pages since the last comparison.
     since: u32,
-    /// Bytes of the pages compared, each weighing half of the one after it: as they were stored,
-    /// without page LZ.
+    /// Bytes of the compared pages as stored without page LZ. Each weighs half as much as the next.
     own: u32,
     /// The same as page LZ.
     lz: u32,
 }
 
 impl Sampler {
-    /// The first page will be compared.
+    /// Compares the first page.
     pub(super) const NEW: Sampler = Sampler { since: EVERY, own: 0, lz: 0 };
 
-    /// Whether the present page is to be compared.
+    /// Advances to the next page. Returns whether to compare it.
     pub(super) fn is_due(&mut self) -> bool {
         self.since += 1;
         self.since > EVERY || self.own > self.lz
     }
 
-    /// Takes account of a page that was due.
+    /// Notes the lengths of a page that was due.
     pub(super) fn compared(&mut self, own_len: usize, lz_len: usize) {
         self.since = 0;
         self.own = self.own / 2 + own_len as u32;
@@ -44,7 +40,7 @@ impl Sampler {
 mod tests {
     use super::*;
 
-    /// Pages of 100 that were compared.
+    /// Returns how many of 100 pages are compared.
     fn due(sampler: &mut Sampler, own_len: usize, lz_len: usize) -> usize {
         (0..100)
             .filter(|_| {
@@ -61,7 +57,7 @@ mod tests {
     fn pages_are_compared_as_long_as_it_pays() {
         let mut sampler = Sampler::NEW;
         assert_eq!(due(&mut sampler, 1000, 1500), 3);
-        // The change is seen within 48 pages, and outweighs the past.
+        // The change shows within 48 pages, and outweighs the past.
         assert!(due(&mut sampler, 1000, 400) > 50);
         assert_eq!(due(&mut sampler, 1000, 999), 100);
         assert!(due(&mut sampler, 1000, 1500) < 10);

@@ -1,15 +1,15 @@
-//! `t16h`, the dense second tier: for pages that are cold, 1.3 to 1.6 times the ratio of `auto` at
-//! twice its time.
+//! `t16h`, the dense second tier for cold pages: 1.3 to 1.6 times the ratio of `auto` at twice its
+//! time.
 //!
-//! A page that T16 fits is stored as T16H, one with repeats that it does not fit as page LZ whose
-//! streams went through the same code, and the rest as `auto` would. The first byte tells:
-//! [`auto::Kind`]'s numbers, or the two of this module. `docs/formats/t16h.md` has formats and
+//! A page that T16 fits is stored as T16H. Another page with repeats is stored as page LZ with its
+//! streams coded by the same code. The rest is stored as by `auto`. The first byte is one of
+//! [`auto::Kind`]'s numbers or of the two of this module. `docs/formats/t16h.md` has formats and
 //! figures.
 //!
-//! Codebooks are trained on the pages that go by, in steps between requests, without a thread. A
-//! set lives as long as pages refer to it: the owner of an object of this compressor reports that
-//! it dropped it ([`Algorithm::forget`], or [`release`]). Without that nothing breaks, but training
-//! ends after [`TRAINED_MAX`] sets.
+//! Codebooks are trained on passing pages, in steps between requests, without a thread. A set lives
+//! as long as pages refer to it: the owner of an object reports dropping it ([`Algorithm::forget`],
+//! or [`release`]). Without these reports training ends after [`TRAINED_MAX`] sets, but nothing
+//! breaks.
 
 mod sets;
 
@@ -28,9 +28,9 @@ use sets::{sets, Family, Held};
 
 /// First byte of a T16H object.
 pub const KIND_T16H: u8 = 16;
-/// First byte of a page that is page LZ with coded streams.
+/// First byte of a page LZ object with coded streams.
 pub const KIND_PAGE: u8 = 17;
-/// What reports call the forms of an object's pages: the two of this module, then `auto`'s.
+/// Report names of the forms of an object's pages: the two of this module, then `auto`'s.
 const FORMS: [&str; 2 + auto::FORMS.len()] = {
     let mut names = ["t16h"; 2 + auto::FORMS.len()];
     names[1] = "lzh";
@@ -41,9 +41,10 @@ const FORMS: [&str; 2 + auto::FORMS.len()] = {
     }
     names
 };
-/// T16H objects of this length and more are compared with the numeric form.
+/// T16H objects of this length or more are compared with the numeric form.
 const NUMERIC_FROM: usize = 700;
-/// T16 does not fit and fewer of the sampled places than this repeat: not worth page LZ's time.
+/// If T16 does not fit, page LZ is worth its time from this many repeats among the sampled
+/// positions.
 const REPEATS_MIN: u32 = 4;
 
 /// Adds the family `t16h` to `registry`. Its parameter forces an instruction set.
@@ -54,8 +55,8 @@ pub fn register(registry: &mut Registry) {
     });
 }
 
-/// Tells that an object of this compressor, which holds `pages` pages, is no longer stored, so that
-/// its codebook set can be freed.
+/// Reports that an object of this compressor, which holds `pages` pages, is no longer stored, so
+/// that its codebook set can be freed.
 pub fn release(object: Object<'_>, pages: usize) {
     for [kind, low, high] in unit::heads(object, pages).flatten() {
         if let Some(family) = family_of(kind) {
@@ -64,13 +65,13 @@ pub fn release(object: Object<'_>, pages: usize) {
     }
 }
 
-/// A step of training, if there is something to train.
+/// Runs a step of training, if one is due.
 pub(crate) fn advance() {
     sets(Family::T16).advance();
     sets(Family::Page).advance();
 }
 
-/// Which sets an object that begins with `kind` refers to, if any.
+/// Returns the family of sets that an object of `kind` refers to, if any.
 fn family_of(kind: u8) -> Option<Family> {
     match kind {
         KIND_T16H => Some(Family::T16),
@@ -79,18 +80,18 @@ fn family_of(kind: u8) -> Option<Family> {
     }
 }
 
-/// Numbers of the trained codebook sets for T16 objects that are alive, and how many pages refer to
-/// each.
+/// Returns the numbers of the live trained codebook sets for T16 objects, and how many pages refer
+/// to each.
 pub fn trained_sets() -> Vec<(u16, u64)> {
     sets(Family::T16).alive()
 }
 
-/// The same of those for page LZ.
+/// Returns the same for page LZ.
 pub fn trained_page_sets() -> Vec<(u16, u64)> {
     sets(Family::Page).alive()
 }
 
-/// `t16h` itself. What it says of its objects holds for `auto-t16h`, too ([`crate::tiers`]).
+/// `t16h` itself. Its descriptions of objects also hold for `auto-t16h` ([`crate::tiers`]).
 pub(crate) struct T16h {
     pub(crate) name: String,
     pub(crate) isa: Isa,
@@ -141,19 +142,19 @@ struct HeldSets {
     page: Held,
 }
 
-/// A context of `t16h`, with the way from `auto`'s objects beside that from pages.
+/// A context of `t16h`, which codes pages and promotes `auto`'s objects.
 pub struct Dense {
     codec: PageCodec,
     coder: t16h::Coder,
     isa: Isa,
-    /// Of pages that become page LZ.
+    /// Predicts pages that become page LZ.
     predictor: Predictor,
     rival: Box<Page>,
     bounce: Box<[u8]>,
 }
 
 impl Dense {
-    /// A context of its own, for [`Dense::promote`].
+    /// Creates a context for [`Dense::promote`].
     ///
     /// # Errors
     /// None today: missing memory ends the process.
@@ -174,11 +175,11 @@ impl Dense {
         }
     }
 
-    /// Codes an object of `auto` (or `t16`'s, with the byte 1 before it) densely. What T16 made is
-    /// coded without looking at the page; page LZ is unpacked first.
+    /// Codes an object of `auto` (or of `t16`, with the byte 1 before it) densely. T16 data is
+    /// coded without the page; page LZ is unpacked first.
     ///
     /// # Errors
-    /// [`UnitError::NoSpace`] when it holds neither or does not become shorter: leave it as it is.
+    /// [`UnitError::NoSpace`] if the object holds neither form or does not become shorter: keep it.
     pub fn promote(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {
         let room = output.len().min(object.len());
         if object.first() == Some(&(Kind::Lz as u8)) {
@@ -195,18 +196,18 @@ impl Dense {
         Ok(1 + len)
     }
 
-    /// What `auto` works with.
+    /// Returns `auto`'s codec.
     pub(crate) fn quick(&mut self) -> &mut PageCodec {
         &mut self.codec
     }
 
-    /// How many bytes `auto` makes of `page`.
+    /// Returns the length of `page` as an object of `auto`.
     pub(crate) fn quick_len(&mut self, page: &Page) -> usize {
         let made = self.codec.compress(page, page, &mut self.bounce[..PAGE_SIZE]);
         made.map_or(PAGE_SIZE, |(_, len)| len)
     }
 
-    /// How many bytes [`Dense::promote`] would make of `object`, which holds `page`.
+    /// Returns the length to which [`Dense::promote`] would code `object`, which holds `page`.
     pub(crate) fn promoted_len(&mut self, estimator: &mut Estimator, object: &[u8], page: &Page) -> usize {
         let len = match object.first() {
             Some(&kind) if kind == Kind::Lz as u8 => Some(estimator.page_len(page)),
@@ -248,14 +249,14 @@ impl Dense {
         result
     }
 
-    /// Takes account of an object of the kind KIND_PAGE.
+    /// Notes an object of the kind KIND_PAGE.
     fn kept_page(&mut self, held: &HeldSets, len: usize) -> usize {
         sets(Family::Page).observe(&self.coder, PAGE_SIZE, len);
         sets(Family::Page).retain(&held.page);
         len
     }
 
-    /// Looks at a page as if it was the first.
+    /// Chooses without knowledge of earlier pages.
     fn look_at_page(
         &mut self,
         held: &HeldSets,
@@ -289,7 +290,7 @@ impl Dense {
         let (shape, estimate) = numeric::estimate(self.isa, page);
         if lz::repeats(self.isa, page) >= REPEATS_MIN {
             if let Some(len) = self.coder.encode_page(held.page.set(), page, out) {
-                // Arrays of numbers may still do better as such.
+                // The numeric form may be shorter for arrays.
                 if estimate < len {
                     if let Some(shorter) = numeric::encode(self.isa, page, shape, &mut out[..len]) {
                         *kind = Kind::Numeric as u8;

@@ -1,40 +1,39 @@
-//! The codebook sets of this process: numbered, immutable, trained as pages go by, freed with their
+//! The process's codebook sets: numbered, immutable, trained on passing pages, freed with their
 //! last page.
 //!
-//! A set takes 270 KiB and its training 768, and in small memories that counts: a set is trained
-//! when there are pages enough to save what it takes, and memory that is not in use is given back
-//! to the system. All of it is allocated with the first context.
+//! A set takes 270 KiB and its training 768 KiB, which counts in small memories. So a set is
+//! trained only when enough pages are stored to save its size, and unused memory is returned to the
+//! system. All of it is allocated with the first context.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use pagecodec::t16h::{builtin, builtin_page, reserve_builtin, Coder, Set, Trainer};
 
-/// Trained sets that can be in use at a time. When all are, training waits until one has lost its
-/// last page.
+/// Trained sets in use at a time. If all are, training waits until one has lost its last page.
 pub const TRAINED_MAX: usize = 4;
 /// Sample pages of a training.
 const SAMPLES: usize = 256;
-/// One page in so many is a sample.
+/// One page in this many is a sample.
 const SAMPLE_EVERY: u64 = 4;
 /// Pages over which sizes are compared.
 const WINDOW: u64 = 1024;
-/// Pages stored before there is a training.
+/// Pages stored before the first training.
 const PAGES_FIRST: u64 = 2048;
-/// Windows from one training to the next when nothing changes: at first, and at most. Each training
-/// in vain doubles them.
+/// Windows between trainings while pages do not change, at first and at most. Each training in vain
+/// doubles them.
 const WAIT_FIRST: u32 = 32;
 const WAIT_MAX: u32 = 1024;
-/// When pages change it takes so much less.
+/// Divides the wait when pages change.
 const WAIT_SHORTER: u32 = 16;
-/// Of so many parts of what samples take one must be saved by a new set, by the number of sets that
-/// are free: the first comes at once, the last must be worth it.
+/// A new set must save 1/`GAIN_PARTS` of the samples' size, indexed by the number of free sets: the
+/// first comes at once, the last must be worth it.
 const GAIN_PARTS: [u64; TRAINED_MAX + 1] = [1, 12, 25, 50, 100];
 
-/// What the sets of both families take while pages go by, about: two each, and the samples of one.
+/// Approximate memory of both families' sets in use: two each, and one training's samples.
 pub(crate) const MEMORY_BYTES: u64 = 4 * size_of::<Set>() as u64 + (768 << 10);
 
-/// What a set is for.
+/// The purpose of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     /// T16 objects.
@@ -43,30 +42,30 @@ pub(crate) enum Family {
     Page,
 }
 
-/// A set and who holds it. Boxed, because an `Arc<Set>` is made by moving the set, which would
-/// touch all of its memory.
+/// A set and its holders. Boxed, because creating an `Arc<Set>` moves the set, which would touch
+/// all of its memory.
 type SharedSet = Arc<Box<Set>>;
 
 struct Slot {
     /// Written only while no page and no context uses it.
     set: SharedSet,
-    /// 0: unused.
+    /// 0 means unused.
     number: u16,
 }
 
 impl Slot {
-    /// Forgets the set, to which no page refers, and gives its memory back; not while a context
-    /// holds it.
+    /// Drops the set, to which no page refers, and returns its memory to the system, unless a
+    /// context holds it.
     fn free(&mut self) {
         if let Some(set) = Arc::get_mut(&mut self.set) {
             self.number = 0;
-            // SAFETY: a slot's set is used under a number, and it is built before it has one.
+            // SAFETY: a set is used only under a number, and is built before it gets one.
             sys::memory::give_back(unsafe { set.memory() });
         }
     }
 }
 
-/// Sums over pages: how many, their bytes before the code and after it.
+/// Sums over pages: their number, and their bytes before and after coding.
 #[derive(Clone, Copy, Default)]
 struct Window {
     pages: u64,
@@ -75,7 +74,7 @@ struct Window {
 }
 
 impl Window {
-    /// Whether pages take a twelfth more or less than they did, before or after the code.
+    /// Whether pages take at least 1/12 more or less, before or after coding.
     fn differs(&self, other: &Window) -> bool {
         let far = |here: u64, there: u64| here.abs_diff(there) * 12 > there;
         far(self.before, other.before) || far(self.after, other.after)
@@ -89,10 +88,10 @@ struct Progress {
     window: Window,
     /// The first window after the last training.
     expected: Option<Window>,
-    /// Windows to wait before the next training, and how many there were to wait at first.
+    /// Windows until the next training, and their initial number.
     wait: u32,
     wait_first: u32,
-    /// Pages that must be stored for a training to be worth it.
+    /// Stored pages that make a training worthwhile.
     pages_min: u64,
     next_number: u16,
 }
@@ -104,12 +103,12 @@ pub(crate) struct Sets {
     /// Pages that refer to each slot's set, and to the built-in one.
     pages: [AtomicU64; TRAINED_MAX],
     builtin_pages: AtomicU64,
-    /// Slot + 1 of the set to code with; 0: the built-in one.
+    /// Slot + 1 of the set to code with; 0 means the built-in one.
     current: AtomicU64,
     progress: Mutex<Progress>,
 }
 
-/// What a request codes with: a set kept alive for as long as the request runs.
+/// The set of a request, kept alive for as long as the request runs.
 pub(crate) enum Held {
     Builtin(Family),
     Trained(usize, SharedSet),
@@ -125,8 +124,8 @@ impl Held {
     }
 }
 
-/// The process's sets of a family. Made with the first context, with all the memory they will need,
-/// which is not touched before there is something to put into it.
+/// Returns the process's sets of a family. The first context allocates all their memory, which
+/// stays untouched until it is needed.
 pub(crate) fn sets(family: Family) -> &'static Sets {
     static T16: OnceLock<Sets> = OnceLock::new();
     static PAGE: OnceLock<Sets> = OnceLock::new();
@@ -159,7 +158,7 @@ impl Sets {
         }
     }
 
-    /// The set to code with now.
+    /// Returns the set to code with now.
     pub(crate) fn current(&self) -> Held {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         match self.current.load(Ordering::Relaxed) as usize {
@@ -168,7 +167,7 @@ impl Sets {
         }
     }
 
-    /// The set `number`, if it is alive.
+    /// Returns the set `number`, if it is alive.
     pub(crate) fn find(&self, number: u16) -> Option<Held> {
         if number == 0 {
             return Some(Held::Builtin(self.family));
@@ -178,7 +177,7 @@ impl Sets {
         Some(Held::Trained(at, slots[at].set.clone()))
     }
 
-    /// A page was coded with `held`.
+    /// Notes a page coded with `held`.
     pub(crate) fn retain(&self, held: &Held) {
         match held {
             Held::Trained(at, _) => self.pages[*at].fetch_add(1, Ordering::Relaxed),
@@ -186,7 +185,7 @@ impl Sets {
         };
     }
 
-    /// The last reference of a page to the set `number` is gone.
+    /// Notes that a page no longer refers to the set `number`.
     pub(crate) fn release(&self, number: u16) {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let pages = match number {
@@ -199,21 +198,21 @@ impl Sets {
         });
     }
 
-    /// Pages stored with any set of the family.
+    /// Returns the pages stored with any set of the family.
     fn stored(&self) -> u64 {
         let trained: u64 = self.pages.iter().map(|pages| pages.load(Ordering::Relaxed)).sum();
         trained + self.builtin_pages.load(Ordering::Relaxed)
     }
 
-    /// Numbers of the trained sets that are alive, and their pages.
+    /// Returns the numbers of the live trained sets, and their pages.
     pub(crate) fn alive(&self) -> Vec<(u16, u64)> {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let numbers = slots.iter().zip(&self.pages).filter(|(slot, _)| slot.number != 0);
         numbers.map(|(slot, pages)| (slot.number, pages.load(Ordering::Relaxed))).collect()
     }
 
-    /// Notes what `coder` has just encoded: how long the page's object was before the code, and
-    /// after it. Skipped when another context is training just now.
+    /// Notes the page that `coder` has just encoded: its length before and after coding. Skipped
+    /// while another context trains.
     pub(crate) fn observe(&self, coder: &Coder, before: usize, after: usize) {
         let Ok(mut progress) = self.progress.try_lock() else { return };
         let progress = &mut *progress;
@@ -235,7 +234,7 @@ impl Sets {
         }
         let expected = progress.expected.get_or_insert(window);
         if window.differs(expected) {
-            // Other pages than the set was made for: do not wait for long.
+            // Pages have changed since the set was made: shorten the wait.
             *expected = window;
             progress.wait = progress.wait.min(progress.wait_first / WAIT_SHORTER);
             progress.pages_min = PAGES_FIRST;
@@ -246,15 +245,14 @@ impl Sets {
         }
     }
 
-    /// A small step of training, if there is something to do: about 0.2 ms, after the last of 48
-    /// about 2 ms.
+    /// Runs a training step, if one is due: about 0.2 ms, about 2 ms for the last of 48.
     pub(crate) fn advance(&self) {
         let Ok(mut progress) = self.progress.try_lock() else { return };
         let progress = &mut *progress;
         if !progress.collecting || !progress.trainer.is_full() {
             return;
         }
-        // A free slot first; without one there is no point in going on.
+        // Training is useless without a free slot.
         let Some(free) = self.free_slots().next() else { return };
         if !progress.trainer.step() {
             return;
@@ -280,7 +278,8 @@ impl Sets {
         sys::memory::give_back(progress.trainer.unused());
     }
 
-    /// The next number that no set has: cold pages keep an old one for as long as they are stored.
+    /// Returns the next unused number: cold pages keep an old number for as long as they are
+    /// stored.
     fn number_after(&self, number: u16) -> u16 {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut next = number;
@@ -292,7 +291,7 @@ impl Sets {
         }
     }
 
-    /// The slots whose set no page refers to and that are not the current one.
+    /// Returns the slots other than the current one whose sets no page refers to.
     fn free_slots(&self) -> impl Iterator<Item = usize> {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let current = self.current.load(Ordering::Relaxed) as usize;
@@ -304,12 +303,12 @@ impl Sets {
         (0..TRAINED_MAX).filter(move |&at| free[at])
     }
 
-    /// Frees the sets that no page refers to any more.
+    /// Frees the sets that no page refers to.
     fn free_unused(&self) {
         for at in self.free_slots() {
             let mut slots = self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner());
             let slot = &mut slots[at];
-            // As in `install`: holders first, then pages.
+            // Holders before pages, as in `install`.
             let is_held = Arc::get_mut(&mut slot.set).is_none();
             if slot.number != 0 && !is_held && self.pages[at].load(Ordering::Acquire) == 0 {
                 slot.free();
@@ -317,16 +316,16 @@ impl Sets {
         }
     }
 
-    /// Builds the set in the free slot and makes it the current one if it saves enough on the
-    /// samples, and of the `stored` pages.
+    /// Builds the set in the free slot. Makes it the current one if it saves enough on the samples
+    /// and on the `stored` pages.
     fn install(&self, at: usize, number: u16, trainer: &Trainer, stored: u64) -> Trained {
         let before = trainer.bits(self.current().set());
         let gain_parts = GAIN_PARTS[self.free_slots().count()];
         let mut slots = self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         let slot = &mut slots[at];
-        // Under the write lock no context can take hold of it; one that did before keeps its count
-        // up. A page is counted while its context holds the set, so that the count of pages is read
-        // after that of holders.
+        // Under the write lock no context can start to hold the set, and an earlier holder keeps
+        // its count up. A page is counted while its context holds the set, so the page count is
+        // read after the holder count.
         let Some(set) = Arc::get_mut(&mut slot.set) else { return Trained::Refused };
         if self.pages[at].load(Ordering::Acquire) != 0 {
             return Trained::Refused;
@@ -338,7 +337,7 @@ impl Sets {
             slot.free();
             return Trained::Refused;
         }
-        // The stored pages are like the samples, and all are coded with the set in the end.
+        // The stored pages resemble the samples and are all coded with the set in the end.
         let worth = size_of::<Set>() as u64 * 8 * SAMPLES as u64 / (before - after).max(1);
         if stored < worth {
             slot.free();
@@ -350,12 +349,12 @@ impl Sets {
     }
 }
 
-/// What a training came to.
+/// The outcome of a training.
 enum Trained {
     Installed,
     /// The set saves hardly more than the current one.
     Refused,
-    /// It would save more than it takes once so many pages are stored.
+    /// The set saves more than its size from this many stored pages on.
     TooFewPages(u64),
 }
 
@@ -370,7 +369,7 @@ mod tests {
         for (slot, number) in sets.slots.write().unwrap().iter_mut().zip([1, 2, 7]) {
             slot.number = number;
         }
-        // A page from the beginning is still there when the numbers begin again.
+        // A page from the beginning is still stored when the numbers wrap around.
         assert_eq!([sets.number_after(u16::MAX), sets.number_after(6), sets.number_after(7)], [3, 8, 8]);
     }
 }

@@ -90,7 +90,7 @@ const WORDS: &[&str] = &[
 
 type Make = fn(usize, &mut Random) -> Vec<u8>;
 
-/// Every class: its name, and what makes page `number` of it.
+/// Every class: its name, and a function that makes page `number`.
 pub const CLASSES: &[(&str, Make)] = &[
     ("zero", |_, _| vec![0; PAGE_SIZE]),
     ("one word", |_, random| random.next().to_le_bytes().repeat(PAGE_SIZE / 8)),
@@ -203,21 +203,21 @@ pub const CLASSES: &[(&str, Make)] = &[
     ("random", |_, random| words(|_| random.next())),
 ];
 
-/// `count` pages of a class.
+/// Returns `count` pages of a class.
 pub fn make(class: &(&str, Make), count: usize) -> Vec<Page> {
     let mut random =
         Random(class.0.bytes().fold(1, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte)));
     (0..count).map(|number| *(class.1)(number, &mut random).first_chunk().expect("a page's bytes")).collect()
 }
 
-/// A compressor of this crate.
+/// Returns a compressor of this crate.
 pub fn algorithm(name: &str) -> Arc<dyn Algorithm> {
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
     registry.find(name).expect("registered")
 }
 
-/// Objects of units of `unit_size`; none for one that is given up.
+/// Returns the objects of units of `unit_size`, `None` for a unit without one.
 pub fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> Vec<Option<Vec<u8>>> {
     let sources: Vec<&Page> = pages.iter().collect();
     let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
@@ -234,7 +234,7 @@ pub fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> 
     results.map(|(bytes, result)| result.ok().map(|len| bytes[..len].to_vec())).collect()
 }
 
-/// The `len` bytes of an object; none for a damaged one.
+/// Returns the `len` bytes of an object, `None` if it is damaged.
 pub fn decompress(context: &mut dyn Context, object: &[u8], len: usize) -> Option<Vec<u8>> {
     rebuild(context, Object::whole(object), len)
 }

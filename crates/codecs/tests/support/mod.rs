@@ -1,4 +1,4 @@
-//! Pages like those of a program's heap, made from a seed.
+//! Pages like a program's heap, made from a seed.
 #![allow(dead_code)]
 
 use acomp::{
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Kinds of pages: pointers and counts, text, zeroes with a few bytes, and noise.
+/// Makes a page of pointers and counts, text, mostly zeroes, or noise.
 pub fn page(kind: u64, random: &mut Random) -> Page {
     const WORDS: [&str; 8] = ["self", "return", "object", "value", "None", "import", "  ", "\n"];
     let mut page = [0; PAGE_SIZE];

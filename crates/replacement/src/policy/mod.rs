@@ -22,7 +22,6 @@
 //! processes share a budget, memory is a process's part of it ([`Policy::set_memory`]). With ticks
 //! of the whole budget, all pages of one of thirty processes had arrived in the last tick and none
 //! could be evicted: the hand looked at 600 pages for each eviction.
-//! did.
 
 mod history;
 mod leaps;

@@ -5,7 +5,6 @@ use acomp::PAGE_SIZE;
 use super::Class;
 use crate::pages::{halves, shorts, words};
 
-/// Pictures and sound.
 pub(super) fn images(all: &mut Vec<Class>) {
     for noise in [0, 1, 2, 4, 16, 64] {
         all.push(Class::new(format!("gray rows, noise {noise}"), move |number, random| {
@@ -74,7 +73,6 @@ pub(super) fn images(all: &mut Vec<Class>) {
     }));
 }
 
-/// Arrays of numbers.
 pub(super) fn numbers(all: &mut Vec<Class>) {
     for step in [1, 2, 10, 100, 1000, 10_000, 100_000, 1 << 24] {
         all.push(Class::new(format!("sorted int32, steps below {step}"), move |_, random| {

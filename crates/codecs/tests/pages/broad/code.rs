@@ -5,7 +5,7 @@ use acomp::PAGE_SIZE;
 use super::Class;
 use crate::pages::{halves, words};
 
-/// Machine code: made up from the openings that compilers use most.
+/// Machine code made from the most frequent openings of compilers.
 pub(super) fn code(all: &mut Vec<Class>) {
     const FORMS: &[(&[u8], usize)] = &[
         (&[0x48, 0x8b, 0x45], 1),

@@ -1,11 +1,10 @@
-//! What allocators and run-time systems leave.
+//! Memory of allocators and run-time systems.
 
 use acomp::PAGE_SIZE;
 
 use super::{plain::pattern, put, Class};
 use crate::pages::{halves, text, words, WORDS};
 
-/// What allocators and run-time systems leave.
 pub(super) fn heaps(all: &mut Vec<Class>) {
     for size in [32, 48, 64, 96, 160, 272, 528, 1040] {
         all.push(Class::new(format!("freed chunks of {size}"), move |number, random| {

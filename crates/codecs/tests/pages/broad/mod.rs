@@ -1,5 +1,5 @@
-//! Many more classes than [`super::CLASSES`]: what memory of programs looks like, one parameter
-//! after the other.
+//! Many more classes than [`super::CLASSES`]: typical memory of programs, varied one parameter at a
+//! time.
 
 #![allow(dead_code)]
 
@@ -13,12 +13,12 @@ use acomp::{Page, PAGE_SIZE};
 
 use super::Random;
 
-/// Makes the bytes of one page, at least 4096 of them; the number counts the pages of the class.
+/// Makes the bytes of one page, at least 4096. The number counts the pages of the class.
 type Make = Box<dyn Fn(usize, &mut Random) -> Vec<u8>>;
 
 /// One class of pages.
 pub struct Class {
-    /// What is in its pages.
+    /// A description of its pages.
     pub name: String,
     make: Make,
 }
@@ -28,24 +28,24 @@ impl Class {
         Class { name: name.into(), make: Box::new(make) }
     }
 
-    /// Page `number` of the class.
+    /// Returns page `number` of the class.
     pub fn page(&self, number: usize, random: &mut Random) -> Page {
         *(self.make)(number, random).first_chunk().expect("a page's bytes")
     }
 
-    /// `count` pages, the same on every run.
+    /// Returns `count` pages, the same on every run.
     pub fn pages(&self, count: usize) -> Vec<Page> {
         let mut random = Random(seed(&self.name));
         (0..count).map(|number| self.page(number, &mut random)).collect()
     }
 }
 
-/// A seed of a name's own.
+/// Derives a seed from a name.
 pub fn seed(name: &str) -> u64 {
     name.bytes().fold(1, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)))
 }
 
-/// All classes, the narrow ones of [`super::CLASSES`] among them.
+/// Returns all classes, including the narrow ones of [`super::CLASSES`].
 pub fn classes() -> Vec<Class> {
     let mut all = Vec::new();
     for &(name, make) in super::CLASSES {
@@ -68,7 +68,7 @@ fn put(page: &mut [u8], at: usize, value: u64) {
 /// How [`mix`] joins two pages.
 pub const MIXES: usize = 4;
 
-/// A page of two: halves, a part at some place, lines or blocks in turn.
+/// Joins two pages: halves, a part at some place, lines or blocks in turn.
 pub fn mix(how: usize, one: &Page, other: &Page, random: &mut Random) -> Page {
     let mut page = *one;
     let block = match how % MIXES {

@@ -1,11 +1,11 @@
-//! Pages of little variety: short periods, hardly anything, arrays of structs.
+//! Pages of little variety: short periods, nearly empty pages, arrays of structs.
 
 use acomp::PAGE_SIZE;
 
 use super::Class;
 use crate::pages::{words, Random};
 
-/// Bytes of a pattern, by the sort of bytes.
+/// Bytes of a pattern, by sort of bytes.
 pub(super) fn pattern(sort: usize, len: usize, random: &mut Random) -> Vec<u8> {
     let byte = |at: usize, random: &mut Random| match sort {
         0 => random.next() as u8,
@@ -61,7 +61,7 @@ pub(super) fn periodic(all: &mut Vec<Class>) {
         }
     }
     for (period, lines) in [(64, 8), (64, 32), (128, 16), (256, 8)] {
-        // A pattern that stops and another that follows.
+        // A pattern that stops, followed by another.
         all.push(Class::new(format!("patterns of {period}, {lines} times each"), move |_, random| {
             let mut page = Vec::new();
             while page.len() < PAGE_SIZE {
@@ -72,7 +72,7 @@ pub(super) fn periodic(all: &mut Vec<Class>) {
     }
 }
 
-/// Pages with hardly anything on them.
+/// Nearly empty pages.
 pub(super) fn zeros(all: &mut Vec<Class>) {
     for count in [1, 8, 20, 50, 100, 200, 400, 800, 1600] {
         for (sort, name) in SORTS.iter().enumerate() {
@@ -127,7 +127,6 @@ pub(super) fn zeros(all: &mut Vec<Class>) {
     }
 }
 
-/// Arrays of structs.
 pub(super) fn structs(all: &mut Vec<Class>) {
     for size in [12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96, 100, 112, 128, 144, 192, 256] {
         all.push(Class::new(format!("structs of {size} with a counter"), move |number, random| {

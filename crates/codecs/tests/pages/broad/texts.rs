@@ -1,11 +1,10 @@
-//! Text in many dresses.
+//! Text in many forms.
 
 use acomp::PAGE_SIZE;
 
 use super::Class;
 use crate::pages::{text, words, Random, WORDS};
 
-/// Text in many dresses.
 pub(super) fn texts(all: &mut Vec<Class>) {
     fn word(random: &mut Random) -> &'static str {
         WORDS[random.below(WORDS.len() as u64) as usize]
