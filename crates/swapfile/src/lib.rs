@@ -6,9 +6,9 @@
 //! [`Writer::clean`] moves the live objects.
 //!
 //! - A read returns the written bytes, or an error with the offset: objects are encrypted and
-//! authenticated ([`Seal::Encrypted`]), or at least have a checksum.
+//!   authenticated ([`Seal::Encrypted`]), or at least have a checksum.
 //! - A write succeeds when the disk reports success. A failed write is retried elsewhere; if that
-//! fails too, it is an error, and the objects stay in their old places.
+//!   fails too, it is an error, and the objects stay in their old places.
 //! - The file stays within its size limit, leaves the disk some room, and gives free blocks back.
 //! - Processes of a tree may share a file, each with its own writer ([`Space`]).
 //!

@@ -1,19 +1,17 @@
-//! What a swap file costs, against the bare disk it lies on, in turns within one run:
+//! Costs of a swap file relative to its bare disk, in turns within one run:
 //!
 //! `cargo run --release -p uzswap-zswap --example swap -- [--dir DIR] [--mib N] [--rounds N]
 //! [--plain] [--compressor NAME] [--pages FILE]...`
 //!
-//! - *fill*: pages are stored by one thread and written by another, in a pool of an eighth of their
-//!   bytes; against a loop of pwrite(2), 1 MiB at a time, past the page cache: what `dd
-//!   oflag=direct bs=1M` does.
-//! - *drain*: what is in the pool is written by one thread that does nothing else; against the
-//!   same.
-//! - *read back* in order, 64 pages a load; against a loop of pread(2), 1 MiB at a time.
-//! - *load*: one page of those on disk, at random; against a pread(2) of 4 KiB, at random.
-//! - *pool*: one page from the pool, of a store with a swap file against one without.
+//! - *fill*: one thread stores pages and another writes them, in a pool of an eighth of their
+//!   bytes; baseline: a loop of pwrite(2), 1 MiB at a time, past the page cache, as `dd
+//!   oflag=direct bs=1M`.
+//! - *drain*: one thread writes the pool and does nothing else; the same baseline.
+//! - *read back* in order, 64 pages a load; baseline: a loop of pread(2), 1 MiB at a time.
+//! - *load*: one random page on disk; baseline: a pread(2) of 4 KiB, at random.
+//! - *pool*: one page from the pool, of a store with a swap file; baseline: a store without one.
 //!
-//! Pages are random bytes, or with `--pages` those of captured heaps, again and again, each made
-//! unlike the others.
+//! Pages are random bytes, or with `--pages` those of captured heaps, repeated with variations.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -62,7 +60,7 @@ fn options() -> Options {
     options
 }
 
-/// Pages to store: a corpus, of which each turn differs in a word.
+/// Pages to store: a corpus whose repetitions each differ in a word.
 struct Corpus {
     pages: Vec<Page>,
 }
@@ -112,7 +110,7 @@ fn store(options: &Options, max_pool_bytes: u64, with_swap: bool) -> Zswap {
     Zswap::new(config, algorithm).expect("a store")
 }
 
-/// Stores all pages, writes the pool out at the same time, and at the end all of it.
+/// Stores all pages while another thread writes the pool out, then writes the rest.
 fn fill(zswap: &Zswap, corpus: &Corpus, count: usize) -> Duration {
     let done = AtomicBool::new(false);
     let began = Instant::now();
@@ -145,7 +143,7 @@ fn zswap_limit(count: usize) -> u64 {
     (count * 4096 / 8) as u64
 }
 
-/// A file as large as is asked for, written as dd does.
+/// A file written as dd does.
 struct Bare {
     file: std::fs::File,
     buffer: Buffer,
@@ -161,7 +159,7 @@ impl Bare {
     }
 
     fn write(&mut self, bytes: usize) -> Duration {
-        // As with a new file: no blocks yet.
+        // As a new file: no blocks yet.
         self.file.set_len(0).expect("truncated");
         let began = Instant::now();
         for at in (0..bytes).step_by(MIB) {
@@ -236,7 +234,7 @@ fn main() {
             zswap.table_bytes() >> 10,
         );
 
-        // What is in the pool already, written by one thread.
+        // A full pool, written by one thread.
         let some = count / 4;
         let zswap_full = store(&options, u64::MAX, true);
         let mut page = [0; 4096];
@@ -307,8 +305,8 @@ fn main() {
     for zswap in &stores {
         for (number, page) in corpus.pages[..some].iter().enumerate() {
             if zswap.store(GROUP, number as u64, &[page]).is_err() {
-                // Without a swap file a page that does not compress is refused: both have half of
-                // one then.
+                // Without a swap file an incompressible page is refused, so both stores get half of
+                // one.
                 let mut half = *page;
                 half[1024..].fill(7);
                 stores

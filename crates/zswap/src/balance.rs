@@ -1,11 +1,10 @@
-//! What a byte of memory costs when it is had by writing pages out, and when by storing more pages:
-//! measured.
+//! The measured cost of a byte of memory, by writing pages out and by storing more pages.
 //!
-//! Who needs memory can have it in two ways. Writing cold objects to disk frees what they take in
-//! the pool, and costs a load from disk for each page that comes back. Storing resident pages frees
-//! most of a page, and costs a load from the pool for each that comes back. How many come back and
-//! how long it takes is measured; the cheaper way is taken to the extent that it is cheaper. So a
-//! disk that is slow, or pages that are wanted again, damp the writing by themselves.
+//! Memory can come from two sources. Writing cold objects to disk frees their bytes in the pool,
+//! and costs a load from disk for each page that returns. Storing resident pages frees most of a
+//! page, and costs a load from the pool for each that returns. This module measures how many return
+//! and how long a load takes; the share of each source follows the ratio of costs. So a slow disk,
+//! or pages that are wanted again, damp the writing.
 
 use std::time::Duration;
 
@@ -16,29 +15,29 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::lock;
 use crate::Zswap;
 
-/// One of so many loads from the pool is timed.
+/// One load in this many from the pool is timed.
 const SAMPLE: u64 = 64;
 /// Pages after which the past counts half.
 const WINDOW_PAGES: u64 = 16384;
-/// What a load from disk is taken to cost before there was one.
+/// Assumed cost of a load from disk before the first one.
 const DISK_LOAD_NS: u64 = 100_000;
-/// What a load from the pool is taken to cost before there was one.
+/// Assumed cost of a load from the pool before the first one.
 const POOL_LOAD_NS: u64 = 1000;
 /// Least share, of 1024: cold pages go to disk under any pressure, if slowly.
 const SHARE_MIN: u64 = 16;
 
-/// What the shrinker weighs.
+/// The costs that the shrinker weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// Of 1024 pages written lately, how many came back.
+    /// Of 1024 recently written pages, how many returned.
     pub disk_return: u64,
-    /// Nanoseconds to have a page back from disk.
+    /// Nanoseconds to load a page from disk.
     pub disk_load_ns: u64,
-    /// Of 1024 pages stored lately, how many came back.
+    /// Of 1024 recently stored pages, how many returned.
     pub pool_return: u64,
-    /// Nanoseconds to have a page back from the pool.
+    /// Nanoseconds to load a page from the pool.
     pub pool_load_ns: u64,
-    /// Bytes of the pool that a page takes.
+    /// Bytes of a page's object in the pool.
     pub object_bytes: u64,
 }
 
@@ -65,15 +64,15 @@ pub(crate) struct Balance {
 }
 
 impl Balance {
-    /// Whether the load of this chunk is to be timed: some of those from the pool alone.
+    /// Whether to time the load of this chunk: a sample of those from the pool alone.
     pub(crate) fn samples(&self, chunk: &Chunk) -> bool {
-        // Not exact between threads, and need not be.
+        // Inexact between threads, which is harmless.
         let loads = self.loads.load(Ordering::Relaxed);
         self.loads.store(loads + 1, Ordering::Relaxed);
         loads.is_multiple_of(SAMPLE) && chunk.on_disk().next().is_none()
     }
 
-    /// A load from the pool took so long.
+    /// Records the duration of a load from the pool.
     pub(crate) fn pool_load(&self, pages: usize, took: Duration) {
         let ns = took.as_nanos() as u64 / pages.max(1) as u64;
         let before = self.pool_load_ns.load(Ordering::Relaxed);
@@ -89,7 +88,7 @@ impl Balance {
     }
 }
 
-/// Pages that went and came lately; the shrinker's.
+/// Recently stored, written and returned pages; the shrinker's.
 #[derive(Default)]
 pub(crate) struct Lately {
     before: Totals,
@@ -109,8 +108,7 @@ struct Totals {
 impl Lately {
     fn update(&mut self, now: Totals) {
         let recent = &mut self.recent;
-        // Counted while others go on, so not of one moment: what is a difference may seem to have
-        // become less.
+        // The counters are read beside other threads, so a difference may seem to decrease.
         let since =
             |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now.max(*before)));
         recent.stored += since(now.stored, &mut self.before.stored);
@@ -131,13 +129,13 @@ impl Lately {
     }
 }
 
-/// Of 1024 that went, how many came back; no more than all.
+/// Of 1024 gone, how many returned; at most 1024.
 fn of_1024(back: u64, gone: u64) -> u64 {
     (back * 1024).checked_div(gone).unwrap_or(0).min(1024)
 }
 
 impl Zswap {
-    /// What the shrinker weighs, as it is now.
+    /// The current costs that the shrinker weighs.
     pub fn costs(&self) -> Costs {
         let counters = self.counters();
         let file = self.config.swap.as_ref().map(|file| file.counters()).unwrap_or_default();
@@ -156,7 +154,7 @@ impl Zswap {
         Costs {
             disk_return: of_1024(recent.read, recent.written),
             disk_load_ns: disk_ns + self.config.fault_ns,
-            // A page without a history may come back.
+            // A page without a history may return.
             pool_return: of_1024(recent.loaded + 1, recent.stored + 1),
             pool_load_ns: self.balance.pool_load_ns() + self.config.fault_ns,
             object_bytes: counters.pool_total_size.checked_div(objects).unwrap_or(PAGE_SIZE as u64),
@@ -195,7 +193,7 @@ mod tests {
             "nothing comes back"
         );
         assert_eq!(Costs { disk_return: 1024, disk_load_ns: 1 << 40, ..EVEN }.share(), SHARE_MIN);
-        // What compresses well frees little by going.
+        // Pages that compress well free little.
         assert!(Costs { object_bytes: 400, ..EVEN }.share() < 200);
         assert_eq!(Costs { object_bytes: 4096, ..EVEN }.share(), 1024);
     }
@@ -210,8 +208,8 @@ mod tests {
         assert!(of_1024(lately.recent.read, lately.recent.written) < 100);
     }
 
-    /// A load from the swap file that ends between two counters being read counts in the second
-    /// alone.
+    /// A load from the swap file that ends between the reads of two counters counts only in the
+    /// second.
     #[test]
     fn a_figure_that_seems_to_have_become_less_counts_once() {
         let mut lately = Lately::default();

@@ -1,6 +1,6 @@
-//! One batch on its way in: units compressed at once, objects allocated and written in bulk,
-//! entries published table first and list last. Pages need not be neighbours, so that a compressor
-//! that gains from eight units a request gets eight, for folios of any size.
+//! Storing one batch: units compressed at once, objects allocated and written in bulk, entries
+//! published table first and list last. Pages need not be neighbours, so that a compressor that
+//! gains from eight units a request gets eight, for folios of any size.
 
 use acomp::{CompressRequest, Page, UnitError, MAX_BATCH, PAGE_SIZE};
 
@@ -10,7 +10,7 @@ use crate::leaf::Entry;
 use crate::pool::Pool;
 use crate::{checksum, filled, Forms, Zswap};
 
-/// Most pages in one batch: what a worker's buffers hold.
+/// Most pages in one batch: the size of a worker's buffers.
 pub(crate) const BATCH_PAGES_MAX: usize = 32;
 
 /// The keys of a request's pages, ascending.
@@ -45,7 +45,6 @@ impl Keys<'_> {
     }
 }
 
-/// What all batches of a request share.
 pub(crate) struct Request<'a> {
     pub(crate) group: Group,
     pub(crate) cell: &'a GroupCell,
@@ -54,23 +53,23 @@ pub(crate) struct Request<'a> {
     pub(crate) raw_allowed: bool,
     pub(crate) keys: Keys<'a>,
     pub(crate) pages: &'a [&'a Page],
-    /// Whether all pages are stored or none: a batch of which one is refused stores nothing, and
-    /// the last one counts the folio.
+    /// Whether all pages are stored or none: a batch with a refused page stores nothing, and the
+    /// last batch counts the folio.
     pub(crate) is_whole: bool,
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 pub(crate) struct Stored {
-    /// Pages that it took from the request.
+    /// Pages taken from the request.
     pub(crate) pages: usize,
-    /// Those of them that were refused, as bits, and those of these that did not shrink.
+    /// Refused pages, as bits, and those of them that did not shrink.
     pub(crate) refused: u64,
     pub(crate) poor: u64,
     /// Why the first was refused.
     pub(crate) error: Option<StoreError>,
 }
 
-/// A unit of a batch: which of the batch's pages it covers.
+/// A unit of a batch, as a range of its pages.
 #[derive(Clone, Copy, Default)]
 struct Unit {
     first: u8,
@@ -82,7 +81,6 @@ impl Unit {
         self.first as usize..self.first as usize + self.pages as usize
     }
 
-    /// A bit for each of its pages.
     fn mask(self) -> u64 {
         u64::MAX >> (64 - self.pages) << self.first
     }
@@ -98,8 +96,8 @@ struct Cut {
 
 impl Cut {
     /// Cuts up to `batch` units off a request's pages from `done` to `end`. Pages that repeat a
-    /// word, as `is_same` says of a unit, need no place in the batch. Only its last unit may be
-    /// short.
+    /// word, which `is_same` decides for a unit, take no place in the batch. Only its last unit may
+    /// be short.
     fn new(
         keys: &Keys<'_>,
         (done, end): (usize, usize),
@@ -148,7 +146,7 @@ impl Zswap {
         let mut refs = self.pools.current(MAX_BATCH);
         let pool = refs.pool();
         let mut items = [Item { word: 0, same: false }; BATCH_PAGES_MAX];
-        // The pages of units that need an object, side by side.
+        // The pages of units that need an object, packed.
         let mut sources = [request.pages[done]; BATCH_PAGES_MAX];
         let mut sources_len = 0;
         let cut = Cut::new(&request.keys, (done, request.pages.len()), self.unit_pages, pool.batch, |unit| {
@@ -250,14 +248,14 @@ impl Zswap {
                 accepted -= 1;
             }
         }
-        // The objects hold their pool from here on, and may be gone already.
+        // The objects hold their pool from here on, and may already be freed.
         refs.hand_over(accepted);
         self.free(&mut freed);
         stored
     }
 
-    /// Compresses units and writes what they became to the arena, but for those that are left out:
-    /// all of them when one is and the request is stored whole.
+    /// Compresses units and writes the results to the arena. If a unit of a whole request is left
+    /// out, all are.
     fn put_objects(
         &self,
         request: &Request<'_>,
@@ -380,15 +378,14 @@ impl Zswap {
     }
 }
 
-/// Tells an algorithm that wants to know that an object will not be stored.
+/// Tells an algorithm with accounting that an object will not be stored.
 fn forget_unit(pool: &Pool, object: &[u8], unit: Unit) {
     if pool.keeps_account {
         pool.algorithm.forget(acomp::Object::whole(object), unit.pages as usize);
     }
 }
 
-/// Whether every page of a unit repeats a word, which needs no object; the pages' items are filled
-/// then.
+/// Whether every page of a unit repeats a word, which needs no object; then fills the pages' items.
 fn fill_items(pages: &[&Page], items: &mut [Item]) -> bool {
     for (page, item) in pages.iter().zip(items) {
         match filled::word_of(page) {
@@ -403,7 +400,7 @@ fn fill_items(pages: &[&Page], items: &mut [Item]) -> bool {
 mod tests {
     use super::*;
 
-    /// The pages of each unit of each batch; those of `same` pages have no place.
+    /// The pages of each unit of each batch; `same` pages have no place.
     fn cuts(keys: &Keys<'_>, pages: usize, unit_pages: usize, batch: usize, same: u64) -> Vec<Vec<u8>> {
         let (mut all, mut done) = (Vec::new(), 0);
         while done < pages {

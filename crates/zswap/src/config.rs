@@ -1,4 +1,4 @@
-//! What a store is made with, and what its calls answer when they refuse.
+//! The configuration of a store, and the errors of its calls.
 
 use std::fmt;
 use std::io;
@@ -10,53 +10,52 @@ use crate::Tally;
 
 /// Bits of a key: page numbers up to 2^36, which is 48 bits of address.
 pub const KEY_BITS: u32 = 36;
-/// NUMA nodes told apart; higher ones share lists.
+/// Distinct NUMA nodes; higher ones share lists.
 pub const NODES_MAX: usize = 8;
-/// Pools that may be alive at once: the current one, and older ones that drain.
+/// Most pools at once: the current one, and older ones that drain.
 pub const POOLS_MAX: usize = 8;
 
 /// A program or a tenant: keys, limits and LRU lists of different groups are separate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(pub u16);
 
-/// What a load does with the entries it read.
+/// Whether a load keeps the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// The entries go once every page of the request was decompressed: the caller has the only
+    /// Removes the entries once every page of the request is decompressed: the caller has the only
     /// copy.
     Exclusive,
-    /// The entries stay: for pages that will only be read.
+    /// Keeps the entries, for pages that will only be read.
     Shared,
 }
 
-/// How a store is set up.
+/// Configuration of a store.
 #[derive(Clone)]
 pub struct Config {
     /// Bytes compressed as one: 4, 8, 16, 32 or 64 KiB.
     pub unit_size: usize,
-    /// Units in one request to the compressor, 1 to 8; 0 takes the algorithm's own wish, or 8 when
+    /// Units in one request to the compressor, 1 to 8; 0 uses the algorithm's preference, or 8 if
     /// it has none.
     pub batch: usize,
-    /// Most bytes of memory that the objects of all pools may take.
+    /// Most bytes of memory for the objects of all pools.
     pub max_pool_bytes: u64,
     /// A pool that reached its maximum accepts stores again at this share of it.
     pub accept_threshold_percent: u8,
     /// Most pages chained to one zspage, 4 to 16.
     pub chain: usize,
-    /// Where pages go, compressed as they are, when the pool must shrink, and are loaded from like
-    /// those in the pool; with it, incompressible pages are kept raw instead of refused. The store
-    /// becomes its writer.
+    /// Destination of compressed pages when the pool must shrink. Loads read from it as from the
+    /// pool, and incompressible pages are kept raw instead of refused. The store becomes its
+    /// writer.
     pub swap: Option<Arc<SwapFile>>,
-    /// What a fault costs beside the load itself, in nanoseconds: the shrinker weighs with it.
+    /// Nanoseconds of a fault beside the load itself, as a weight for the shrinker.
     pub fault_ns: u64,
     /// Keep a checksum per page and check it on every load.
     pub verify: bool,
-    /// Groups are numbered below this.
+    /// Exclusive bound of group numbers.
     pub max_groups: u16,
-    /// Working contexts a pool: compressions and decompressions that can run at once. 0 means one a
-    /// CPU.
+    /// Contexts per pool, that is, concurrent compressions and decompressions. 0 means one per CPU.
     pub contexts: usize,
-    /// Told in what forms pages are stored.
+    /// Receives the forms of stored pages.
     pub tally: Option<Tally>,
 }
 
@@ -99,14 +98,14 @@ impl fmt::Debug for Config {
 /// A store or a pool could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A figure of the configuration is out of its range.
+    /// A figure of the configuration is out of range.
     #[error("{what} is {value}: {wanted}")]
     Config {
-        /// Which figure.
+        /// Name of the figure.
         what: &'static str,
-        /// What it was.
+        /// Its value.
         value: u64,
-        /// What it may be.
+        /// Its valid range.
         wanted: &'static str,
     },
     /// The allocator could not make an arena.
@@ -115,29 +114,27 @@ pub enum Error {
     /// The algorithm could not make a context.
     #[error(transparent)]
     Context(#[from] acomp::ContextError),
-    /// A swap file that another store writes to.
+    /// Another store writes to the swap file.
     #[error("{0}")]
     Swap(&'static str),
-    /// As many older pools still hold pages as there may be.
+    /// The maximum number of older pools still hold pages.
     #[error("{POOLS_MAX} pools still hold pages; load, invalidate or write back some first")]
     TooManyPools,
 }
 
-/// Why a folio was not stored. Nothing of it is, and nothing older is left under its keys.
+/// Why a folio was not stored. None of it is stored, and no older page is left under its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// A page did not shrink and may not be kept raw.
     #[error("page {index} of the request does not compress")]
     Poor {
-        /// The page, counted from the first of the request; with larger units, the first of its
-        /// unit.
+        /// The page's index in the request; with larger units, of the unit's first page.
         index: usize,
     },
     /// The compressor failed and the page may not be kept raw.
     #[error("the compressor failed on page {index} of the request")]
     Failed {
-        /// The page, counted from the first of the request; with larger units, the first of its
-        /// unit.
+        /// The page's index in the request; with larger units, of the unit's first page.
         index: usize,
     },
     /// No memory for objects or entries.
@@ -161,29 +158,28 @@ pub enum LoadError {
     /// A page is not stored.
     #[error("page {index} of the request is not stored")]
     Missing {
-        /// The page, counted from the first of the request.
+        /// The page's index in the request.
         index: usize,
     },
-    /// A page's object is damaged: it does not decompress, or not to what was stored.
+    /// A page's object is damaged: it does not decompress, or not to the stored bytes.
     #[error("the object of page {index} of the request is damaged")]
     Damaged {
-        /// The page, counted from the first of the request.
+        /// The page's index in the request.
         index: usize,
     },
-    /// A page is in the swap file and cannot be read from there. It stays there.
+    /// A page is in the swap file and cannot be read. It stays there.
     #[error("the object of page {index} of the request, at byte {offset} of the swap file, cannot be read: {fault}")]
     Disk {
-        /// The page, counted from the first of the request.
+        /// The page's index in the request.
         index: usize,
-        /// Where its object lies in the file.
+        /// Its object's offset in the file.
         offset: u64,
-        /// What is wrong.
+        /// The fault.
         fault: ReadFault,
     },
 }
 
 impl LoadError {
-    /// The same error with its index changed.
     pub(crate) fn at(self, change: impl Fn(usize) -> usize) -> LoadError {
         match self {
             LoadError::Missing { index } => LoadError::Missing { index: change(index) },
@@ -194,7 +190,7 @@ impl LoadError {
         }
     }
 
-    /// The same error of a request that begins `by` pages earlier.
+    /// Adjusts the error to a request that begins `by` pages earlier.
     pub(crate) fn shifted(self, by: usize) -> LoadError {
         self.at(|index| index + by)
     }

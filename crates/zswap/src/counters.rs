@@ -2,28 +2,28 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What happened so far, and what is stored now. The names and their meaning are the Linux zswap's.
+/// Events so far, and the current content. Names and meanings are the Linux zswap's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Pages stored now, those without object included.
+    /// Pages stored now, including those without object.
     pub stored_pages: u64,
-    /// Pages stored now as they are, because they did not shrink.
+    /// Pages stored raw now, because they did not shrink.
     pub stored_incompressible_pages: u64,
-    /// Pages stored now that repeat one word and take no object.
+    /// Pages stored now that repeat one word and need no object.
     pub same_filled_pages: u64,
-    /// Bytes of memory taken by the objects of all pools.
+    /// Bytes of memory of the objects of all pools.
     pub pool_total_size: u64,
-    /// Pages stored since the start, counted a folio at a time once all of it was stored.
+    /// Pages stored since the start; a folio counts once all of it is stored.
     pub zswpout: u64,
     /// Pages loaded since the start.
     pub zswpin: u64,
     /// Pages written back since the start.
     pub zswpwb: u64,
-    /// The same, as the debug counters name it.
+    /// The same, under the name of the debug counter.
     pub written_back_pages: u64,
     /// Stores that found the pool at or above its maximum.
     pub pool_limit_hit: u64,
-    /// Attempts to write pages back that failed.
+    /// Failed attempts to write pages back.
     pub reject_reclaim_fail: u64,
     /// Pages refused because the compressor failed on them.
     pub reject_compress_fail: u64,
@@ -33,24 +33,24 @@ pub struct Counters {
     pub reject_alloc_fail: u64,
     /// Folios refused because no entry could be allocated.
     pub reject_kmemcache_fail: u64,
-    /// Pages that could not be decompressed to what was stored.
+    /// Pages that did not decompress to the stored bytes.
     pub decompress_fail: u64,
     /// Pages in the swap file now.
     pub on_disk_pages: u64,
-    /// Pages loaded from the swap file since the start; they count as loaded, too.
+    /// Pages loaded from the swap file since the start, also counted in `zswpin`.
     pub disk_loads: u64,
-    /// Loads from the swap file that failed, or found something else than was written.
+    /// Loads from the swap file that failed, or found damaged bytes.
     pub disk_load_fail: u64,
 }
 
 /// One group's part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupUsage {
-    /// Compressed bytes: what counts against the group's limit.
+    /// Compressed bytes, which count against the group's limit.
     pub zswap: u64,
-    /// Bytes those were before compression.
+    /// Uncompressed bytes of its pages.
     pub zswapped: u64,
-    /// Pages kept as they are.
+    /// Pages kept raw.
     pub incompressible: u64,
     /// Pages stored since the start.
     pub zswpout: u64,
@@ -58,7 +58,7 @@ pub struct GroupUsage {
     pub zswpin: u64,
     /// Pages written back since the start.
     pub zswpwb: u64,
-    /// Bytes of pages in the swap file, before compression.
+    /// Uncompressed bytes of pages in the swap file.
     pub on_disk: u64,
     /// Pages loaded from the swap file since the start.
     pub disk_loads: u64,
@@ -78,7 +78,6 @@ impl Held {
         self.0.store(self.get() + value, Ordering::Relaxed);
     }
 
-    /// As [`Held::add`].
     pub(crate) fn sub(&self, value: u64) {
         let now = self.get();
         debug_assert!(now >= value, "{now} - {value}");
@@ -100,7 +99,6 @@ impl Event {
     }
 }
 
-/// The rare events of the whole store.
 #[derive(Default)]
 pub(crate) struct Events {
     pub(crate) pool_limit_hit: Event,
@@ -113,7 +111,7 @@ pub(crate) struct Events {
     pub(crate) disk_load_fail: Event,
 }
 
-/// A group's numbers; its lock guards them.
+/// A group's numbers, guarded by its lock.
 #[derive(Default)]
 pub(crate) struct GroupNumbers {
     pub(crate) stored_pages: Held,

@@ -1,4 +1,4 @@
-//! Objects that are in the swap file, on their way back.
+//! Loading objects from the swap file.
 
 use acomp::Object;
 use swapfile::{Objects, Place, READ_MAX};
@@ -8,7 +8,7 @@ use crate::group::Freed;
 use crate::load::Chunk;
 use crate::Zswap;
 
-/// What was read for a chunk of pages.
+/// The objects read for a chunk of pages.
 pub(crate) struct DiskRead<'a> {
     objects: Objects<'a>,
     places: Vec<Place>,
@@ -17,14 +17,13 @@ pub(crate) struct DiskRead<'a> {
 }
 
 impl DiskRead<'_> {
-    /// The object of a page of the chunk that is in the swap file.
     pub(crate) fn object(&self, index: usize) -> &[u8] {
         self.objects.get(self.object_of[index] as usize)
     }
 }
 
 impl Zswap {
-    /// Reads the objects of a chunk that are in the swap file, all at once. Its pages are pinned.
+    /// Reads the chunk's objects that are in the swap file, all at once. Its pages are pinned.
     pub(crate) fn read_disk(&self, chunk: &Chunk) -> Result<Option<DiskRead<'_>>, LoadError> {
         let mut places: Vec<Place> = Vec::new();
         let mut object_of = [0; READ_MAX];
@@ -52,8 +51,7 @@ impl Zswap {
         }
     }
 
-    /// Tells algorithms that want to know of objects which go from the swap file, and were read
-    /// just now.
+    /// Tells algorithms with accounting about objects that leave the swap file and were just read.
     pub(crate) fn forget_read(&self, read: &DiskRead<'_>, freed: &Freed) {
         for entry in freed.on_disk() {
             let pool = self.pools.of_objects(entry.pool());

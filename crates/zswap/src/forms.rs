@@ -1,31 +1,31 @@
-//! In what forms pages are stored, for reports.
+//! The forms of stored pages, for reports.
 
 use acomp::{Algorithm, Object};
 
 /// Pages that repeat a word.
 const SAME: usize = 0;
-/// Pages kept as they are.
+/// Pages kept raw.
 const RAW: usize = 1;
-/// The algorithm's forms come behind; one for all of its objects where it does not tell them apart.
+/// First of the algorithm's forms; one for all of its objects if it does not distinguish them.
 const FIRST: usize = 2;
 
-/// Forms told apart.
+/// Most forms.
 pub const FORMS_MAX: usize = FIRST + acomp::FORMS_MAX;
 
-/// Pages by the form they are stored in; [`form_names`] has the names.
+/// Pages by stored form; [`form_names`] has the names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Forms {
-    /// A number a form.
+    /// Pages of each form.
     pub pages: [u32; FORMS_MAX],
-    /// Requests to the compressor that this took.
+    /// Requests to the compressor for these pages.
     pub requests: u32,
-    /// Units in them, those included that did not shrink.
+    /// Units in them, including those that did not shrink.
     pub units: u32,
 }
 
-/// Told the forms of every folio once all of it is stored, from any thread, at any time; so it
-/// neither allocates nor takes long. A folio that is stored while the compressor is changed may
-/// have forms of both.
+/// Receives the forms of every folio once all of it is stored, from any thread at any time, so it
+/// must neither allocate nor take long. A folio stored during a change of compressor may have forms
+/// of both.
 pub type Tally = fn(&Forms);
 
 impl Forms {
@@ -48,8 +48,8 @@ impl Forms {
     }
 }
 
-/// The names of an algorithm's [`Forms`], in their order; a name that comes twice means the same
-/// both times. Where all objects are alike, theirs is the algorithm's, without parameters.
+/// The names of an algorithm's [`Forms`], in order; a repeated name has one meaning. If all objects
+/// are alike, their form is the algorithm's name without parameters.
 pub fn form_names(algorithm: &dyn Algorithm) -> Vec<String> {
     let own = algorithm.forms();
     let family = algorithm.name().split(':').next().unwrap_or_default();

@@ -13,13 +13,12 @@ pub(crate) struct GroupCell {
     shared: Padded<Shared>,
     /// Most compressed bytes; `u64::MAX` for no limit, 0 for no stores at all.
     pub(crate) limit: AtomicU64,
-    /// Whether the group's pages may be written back.
     pub(crate) writeback: AtomicBool,
     /// Whether the group reached its limit and is not yet down to the threshold.
     pub(crate) reached_full: AtomicBool,
 }
 
-/// What every call changes, apart from what every store only looks at.
+/// Fields that every call changes, apart from those that stores only read.
 struct Shared {
     state: Mutex<GroupState>,
     /// Signalled when pages stop being busy and a thread waits for that.
@@ -34,8 +33,7 @@ pub(crate) struct GroupState {
     waiting: u32,
 }
 
-/// Objects taken out of the tables, to be freed once no lock is held: those of a few leaves at a
-/// time.
+/// Objects taken out of the tables, of a few leaves at a time, to be freed once no lock is held.
 pub(crate) struct Freed {
     entries: [Entry; Freed::MAX],
     len: usize,
@@ -60,17 +58,16 @@ impl Freed {
         self.disk_len += 1;
     }
 
-    /// Whether another leaf's objects fit.
     pub(crate) fn has_room(&self) -> bool {
         self.len.max(self.disk_len) + LEAF_PAGES <= Freed::MAX
     }
 
-    /// Those in the pool.
+    /// Objects in the pool.
     pub(crate) fn as_slice(&self) -> &[Entry] {
         &self.entries[..self.len]
     }
 
-    /// Those in the swap file.
+    /// Objects in the swap file.
     pub(crate) fn on_disk(&self) -> &[DiskEntry] {
         &self.disk[..self.disk_len]
     }
@@ -96,7 +93,7 @@ pub(crate) fn leaf_part(key: u64, count: u64) -> (u32, u16) {
     ((key >> LEAF_BITS) as u32, (((1u32 << pages) - 1) << slot) as u16)
 }
 
-/// The places of the bits that are set, ascending.
+/// Positions of the set bits, ascending.
 pub(crate) fn slots(mut mask: u16) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let slot = mask.trailing_zeros() as usize;
@@ -123,12 +120,11 @@ impl GroupCell {
         lock(&self.shared.state)
     }
 
-    /// The group's numbers: changed under the lock, read by any thread.
     pub(crate) fn numbers(&self) -> &GroupNumbers {
         &self.shared.numbers
     }
 
-    /// Waits until some pages are no longer busy. Callers hold no context, no lock but this, and no
+    /// Waits until some pages are no longer busy. Callers hold no context, no other lock, and no
     /// pages that a reader with lower keys could want.
     pub(crate) fn wait<'a>(&'a self, mut state: MutexGuard<'a, GroupState>) -> MutexGuard<'a, GroupState> {
         state.waiting += 1;
@@ -137,7 +133,7 @@ impl GroupCell {
         state
     }
 
-    /// Ends the pages' being busy.
+    /// Clears the pages' busy bits.
     pub(crate) fn unpin(&self, state: &mut GroupState, slabs: &Slabs, name: u32, mask: u16) {
         let leaf = state.tree.leaf(slabs, name);
         assert!(leaf.busy & mask == mask, "pages are unpinned by who pinned them");
@@ -147,7 +143,7 @@ impl GroupCell {
         }
     }
 
-    /// Whether any page of the range is being read.
+    /// Whether any page of the range is busy.
     pub(crate) fn is_busy(
         &self,
         state: &mut GroupState,
@@ -168,8 +164,8 @@ impl GroupCell {
         false
     }
 
-    /// Takes the pages of `mask`, all present and idle, out of a leaf; their objects go to `freed`.
-    /// A leaf left empty goes too.
+    /// Removes the pages of `mask`, all present and idle, from a leaf, and an empty leaf from the
+    /// tree; their objects go to `freed`.
     pub(crate) fn remove(
         &self,
         state: &mut GroupState,
@@ -221,13 +217,12 @@ impl GroupCell {
         }
     }
 
-    /// Publishes consecutive pages, replacing what was there, and makes their leaves the youngest
-    /// of `node`: the table first, the list last. No page of the range is busy. `bytes` is what the
-    /// pages' objects weigh, `chances` says how many turns to be written back a leaf is passed
-    /// over.
+    /// Publishes consecutive pages, replacing older ones, and makes their leaves the youngest of
+    /// `node`: the table first, the list last. No page of the range is busy. `bytes` is the size of
+    /// the pages' objects; `chances` returns how many writeback turns skip a leaf.
     ///
     /// # Errors
-    /// When there is no memory for a leaf; nothing was published then.
+    /// If there is no memory for a leaf; then nothing was published.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn publish(
         &self,

@@ -1,4 +1,4 @@
-//! Forgetting ranges.
+//! Invalidation of ranges.
 
 use crate::config::Group;
 use crate::group::{Freed, GroupCell};
@@ -8,9 +8,9 @@ use crate::zswap::in_range;
 use crate::{group::GroupState, Zswap, KEY_BITS};
 
 impl Zswap {
-    /// Forgets what is stored of `[first_key, first_key + count)`, however long the range: the cost
-    /// is that of what is stored. Keys beyond the last possible one are ignored. Returns how many
-    /// pages went.
+    /// Invalidates `[first_key, first_key + count)`, however long the range: the cost depends on
+    /// its stored pages. Keys beyond the last possible one are ignored. Returns how many pages were
+    /// removed.
     pub fn invalidate(&self, group: Group, first_key: u64, count: u64) -> u64 {
         let count = count.min((1u64 << KEY_BITS).saturating_sub(first_key));
         if count == 0 || !in_range(first_key, count) {
@@ -22,7 +22,7 @@ impl Zswap {
         }
     }
 
-    /// Takes all pages of a range of at least one key out, waiting for those that are being read.
+    /// Removes all pages of a range, waiting for those that are being read.
     pub(crate) fn erase(&self, cell: &GroupCell, first_key: u64, count: u64) -> u64 {
         if count == 0 {
             return 0;
@@ -48,7 +48,7 @@ impl Zswap {
             let leaf = state.tree.leaf(&self.slabs, name);
             mask &= leaf.present();
             if leaf.busy & mask != 0 {
-                // The leaf itself may have gone during the wait, so look for it again.
+                // The leaf may have been removed during the wait, so look it up again.
                 state = self.free_between(cell, state, &mut freed);
                 state = self.wait_if_busy(cell, state, key_high, mask);
                 from = key_high;

@@ -12,10 +12,10 @@
 //!               4..2 node | 1..0 unused
 //! ```
 //!
-//! Entries of sixteen neighbours together, instead of an entry, a table slot and two links for each
-//! page, is what makes a batch cheap and the metadata small: 10 bytes a page in a full leaf, 14
-//! with checksums. The price is that age is told for 64 KiB of address space at once: folios are
-//! stored whole, so their pages have one age anyway.
+//! Keeping sixteen neighbours' entries together, instead of an entry, a table slot and two links
+//! per page, makes a batch cheap and the metadata small: 10 bytes a page in a full leaf, 14 with
+//! checksums. In return, age has a granularity of 64 KiB of address space: folios are stored whole,
+//! so their pages have one age anyway.
 //!
 //! A unit's pages never straddle two leaves. Each page of a unit repeats the unit's handle; the
 //! object is freed with the last page of its unit.
@@ -27,7 +27,7 @@ use swapfile::Place;
 pub const LEAF_PAGES: usize = 16;
 pub(crate) const LEAF_BITS: u32 = 4;
 
-/// What is known of a stored page that has an object.
+/// The entry of a stored page that has an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry(pub(crate) u64);
 
@@ -67,12 +67,11 @@ impl Entry {
         ((self.0 >> 16) as u16) as usize + 1
     }
 
-    /// The page's place in its unit.
+    /// The page's index in its unit.
     pub(crate) fn position(self) -> usize {
         (self.0 >> 12) as usize & 0xF
     }
 
-    /// Pages of the unit.
     pub(crate) fn pages(self) -> usize {
         ((self.0 >> 8) as usize & 0xF) + 1
     }
@@ -91,18 +90,17 @@ impl Entry {
         (self.0 >> 2) as usize & 7
     }
 
-    /// Whether the unit is kept as it was.
+    /// Whether the unit is kept raw.
     pub(crate) fn is_raw(self) -> bool {
         self.len() == self.pages() * PAGE_SIZE
     }
 
-    /// Whether both name the same object.
     pub(crate) fn same_object(self, other: Entry) -> bool {
         self.handle() == other.handle() && self.pool() == other.pool()
     }
 }
 
-/// What is known of a page whose object is in the swap file.
+/// The entry of a page whose object is in the swap file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DiskEntry(pub(crate) u64);
 
@@ -118,12 +116,10 @@ impl DiskEntry {
         Place::from_bits(self.0 >> 11)
     }
 
-    /// The page's place in its unit.
     pub(crate) fn position(self) -> usize {
         (self.0 >> 7) as usize & 0xF
     }
 
-    /// Pages of the unit.
     pub(crate) fn pages(self) -> usize {
         ((self.0 >> 3) as usize & 0xF) + 1
     }
@@ -133,12 +129,10 @@ impl DiskEntry {
     }
 }
 
-/// What a page is made of.
+/// The place of a page's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// An object in the pool.
     Memory(Entry),
-    /// An object in the swap file.
     Disk(DiskEntry),
 }
 
@@ -150,7 +144,6 @@ impl Source {
         }
     }
 
-    /// Pages of the unit.
     pub(crate) fn pages(self) -> usize {
         match self {
             Source::Memory(entry) => entry.pages(),
@@ -158,7 +151,6 @@ impl Source {
         }
     }
 
-    /// The page's place in its unit.
     pub(crate) fn position(self) -> usize {
         match self {
             Source::Memory(entry) => entry.position(),
@@ -166,7 +158,6 @@ impl Source {
         }
     }
 
-    /// Whether the unit is kept as it was.
     pub(crate) fn is_raw(self) -> bool {
         match self {
             Source::Memory(entry) => entry.is_raw(),
@@ -174,7 +165,6 @@ impl Source {
         }
     }
 
-    /// Whether both name the same object.
     pub(crate) fn same_object(self, other: Source) -> bool {
         match (self, other) {
             (Source::Memory(one), Source::Memory(other)) => one.same_object(other),
@@ -184,33 +174,33 @@ impl Source {
     }
 }
 
-/// The leaf itself, as it lies in its slab; checksums, one a page, follow it when they are kept.
+/// The leaf as it lies in its slab; checksums, one per page, follow it if they are kept.
 #[repr(C)]
 pub(crate) struct Leaf {
     words: [u64; LEAF_PAGES],
     /// The keys' bits above the page within the leaf.
     pub(crate) key_high: u32,
-    /// Which pages are stored.
+    /// Stored pages.
     present: u16,
-    /// Which of them repeat one word.
+    /// Those that repeat one word.
     same: u16,
-    /// Which of them are being read: they may not go, nor change.
+    /// Those that are being read: they may neither leave nor change.
     pub(crate) busy: u16,
-    /// Which of them are being written back and have not changed since.
+    /// Those that are being written back and have not changed since.
     writing: u16,
-    /// Which of them are in the swap file.
+    /// Those in the swap file.
     on_disk: u16,
-    /// The mark of the turn in which `writing` was noted: a leaf may be made again while an older
-    /// write is under way.
+    /// The mark of the turn that set `writing`: a leaf may be removed and made again during an
+    /// older write.
     mark: u16,
     /// LRU neighbours by name; 0 at the ends.
     pub(crate) prev: u32,
     pub(crate) next: u32,
     /// The list the leaf is on: its node + 1, or 0 when on none.
     pub(crate) list: u8,
-    /// How many of the leaf's next turns to be written back are skipped.
+    /// How many of the leaf's next writeback turns are skipped.
     pub(crate) chances: u8,
-    /// Whether the leaf's pages had their turn to be promoted, on the list that it is on.
+    /// Whether the leaf had its turn to be promoted, on its present list.
     pub(crate) tried: bool,
 }
 
@@ -223,12 +213,11 @@ impl Leaf {
         self.present
     }
 
-    /// Pages that have an object in the pool.
+    /// Pages with an object in the pool.
     pub(crate) fn objects(&self) -> u16 {
         self.present & !self.same & !self.on_disk
     }
 
-    /// Pages whose object is in the swap file.
     pub(crate) fn on_disk(&self) -> u16 {
         self.on_disk
     }
@@ -238,7 +227,7 @@ impl Leaf {
         (self.same >> slot & 1 == 1).then(|| self.words[slot])
     }
 
-    /// Where the object of a page is that has one.
+    /// The place of a page's object, which exists.
     pub(crate) fn source(&self, slot: usize) -> Source {
         match self.on_disk >> slot & 1 {
             0 => Source::Memory(self.entry(slot)),
@@ -260,7 +249,7 @@ impl Leaf {
         self.words[slot] = word;
     }
 
-    /// The pages still stored of the unit that the page at `slot`, which has an object, belongs to.
+    /// The stored pages of the unit of the page at `slot`, which has an object.
     pub(crate) fn unit_of(&self, slot: usize) -> u16 {
         let source = self.source(slot);
         if source.pages() == 1 {
@@ -273,8 +262,8 @@ impl Leaf {
             .fold(0, |mask, other| mask | 1 << other)
     }
 
-    /// Takes a page out. Returns its entry when that was the last page of its unit: the object is
-    /// the caller's to free.
+    /// Removes a page. Returns its entry if it was the last page of its unit: the caller frees the
+    /// object.
     pub(crate) fn remove(&mut self, slot: usize) -> Removed {
         let bit = 1u16 << slot;
         assert!(self.present & bit != 0 && self.busy & bit == 0);
@@ -296,22 +285,21 @@ impl Leaf {
         removed
     }
 
-    /// Gives a page that has an object, the only one of its unit, another object; returns the entry
-    /// it had.
+    /// Replaces the object of a page that is the only one of its unit; returns the old entry.
     pub(crate) fn replace(&mut self, slot: usize, entry: Entry) -> Entry {
         assert!(self.objects() >> slot & 1 == 1 && entry.pages() == 1);
         Entry(std::mem::replace(&mut self.words[slot], entry.0))
     }
 
-    /// Has a page's object be in the swap file; returns the entry it had.
+    /// Moves a page's object to the swap file; returns the old entry.
     pub(crate) fn move_to_disk(&mut self, slot: usize, entry: DiskEntry) -> Entry {
         assert!(self.objects() >> slot & 1 == 1 && self.busy >> slot & 1 == 0);
         self.on_disk |= 1 << slot;
         Entry(std::mem::replace(&mut self.words[slot], entry.0))
     }
 
-    /// Has an object be elsewhere in the swap file for those of a unit's pages that are still in
-    /// `from`; returns which these are.
+    /// Moves an object within the swap file, for those of a unit's pages that are still in `from`;
+    /// returns these pages.
     pub(crate) fn move_on_disk(&mut self, first: usize, pages: usize, from: Place, to: Place) -> u16 {
         let all = self.in_place(first, pages, from);
         for slot in crate::group::slots(all) {
@@ -321,25 +309,25 @@ impl Leaf {
         all
     }
 
-    /// Which of a unit's pages are in that place of the swap file.
+    /// Those of a unit's pages that are in this place of the swap file.
     pub(crate) fn in_place(&self, first: usize, pages: usize, place: Place) -> u16 {
         (first..(first + pages).min(LEAF_PAGES))
             .filter(|&slot| self.on_disk >> slot & 1 == 1 && DiskEntry(self.words[slot]).place() == place)
             .fold(0, |mask, slot| mask | 1 << slot)
     }
 
-    /// Notes that the pages are being written back in the turn of that mark.
+    /// Notes that the pages are being written back in the turn of `mark`.
     pub(crate) fn begin_writing(&mut self, mask: u16, mark: u16) {
         assert!(self.writing == 0 && mask & !self.objects() == 0);
         (self.writing, self.mark) = (mask, mark);
     }
 
-    /// Which pages are being written back and have not changed, by whichever write.
+    /// Unchanged pages of any writeback in progress.
     pub(crate) fn writing(&self) -> u16 {
         self.writing
     }
 
-    /// Which pages are being written back by that write and have not changed.
+    /// Unchanged pages of this writeback.
     pub(crate) fn writing_by(&self, mark: u16) -> u16 {
         if self.mark == mark {
             self.writing
@@ -348,7 +336,7 @@ impl Leaf {
         }
     }
 
-    /// The write ended: which of its pages neither went nor changed since.
+    /// Ends the writeback; returns its pages that neither left nor changed.
     pub(crate) fn end_writing(&mut self, mark: u16) -> u16 {
         if self.mark == mark {
             std::mem::take(&mut self.writing)
@@ -358,16 +346,16 @@ impl Leaf {
     }
 }
 
-/// What left a leaf.
+/// A removed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Removed {
     /// A page without object.
     Same,
-    /// A page whose unit has other pages yet.
+    /// A page whose unit has other pages left.
     Part(Entry),
     /// The last page of its unit.
     Object(Entry),
-    /// A page whose unit has other pages yet, in the swap file.
+    /// A page whose unit has other pages left, in the swap file.
     DiskPart,
     /// The last page of its unit, in the swap file.
     Disk(DiskEntry),
@@ -378,7 +366,7 @@ mod tests {
     use super::*;
 
     fn empty() -> Leaf {
-        // SAFETY: all fields are integers and a bool, for which zeroes are values.
+        // SAFETY: all fields are integers and a bool, for which zeroes are valid.
         unsafe { std::mem::zeroed() }
     }
 
@@ -409,7 +397,7 @@ mod tests {
         leaf.insert(8, Entry::new(9, 100, 0, 1, 2, 0).0, false);
         assert_eq!(leaf.unit_of(6), 0xF0);
         assert_eq!(leaf.remove(5), Removed::Part(unit.at(1)));
-        // A newer page in the unit's range is not of the unit.
+        // A newer page in the unit's range does not belong to the unit.
         leaf.insert(5, Entry::new(10, 50, 0, 1, 1, 0).0, false);
         assert_eq!(leaf.unit_of(7), 0xD0);
         assert_eq!(leaf.remove(4), Removed::Part(unit));
@@ -453,7 +441,7 @@ mod tests {
         }
         assert_eq!((leaf.objects(), leaf.on_disk(), leaf.unit_of(5)), (0, 0xF0, 0xF0));
         assert_eq!(leaf.remove(5), Removed::DiskPart);
-        // A newer page in the unit's range is not of the unit.
+        // A newer page in the unit's range does not belong to the unit.
         leaf.insert(5, Entry::new(10, 50, 0, 1, 1, 0).0, false);
         assert_eq!(leaf.in_place(4, 4, from), 0xD0);
         assert_eq!(leaf.move_on_disk(4, 4, to, from), 0);

@@ -1,21 +1,20 @@
-//! The compressed pool: pages go in by group and key, come out again byte for byte, and take little
-//! room between.
+//! The compressed pool: stores pages by group and key, and loads them byte for byte.
 //!
 //! A *group* is a program or a tenant; a *key* is a page number, up to 2^36 of them, sparse.
-//! [`Zswap::store`] takes a folio of consecutive pages, all or nothing, [`Zswap::store_scattered`]
-//! pages of many folios; [`Zswap::load`] gives pages back, keeping the entries or not;
-//! [`Zswap::invalidate`] forgets a range of any length. What is stored can be told from
-//! [`Zswap::present`].
+//! [`Zswap::store`] stores a folio of consecutive pages, all or nothing, [`Zswap::store_scattered`]
+//! pages of many folios. [`Zswap::load`] loads pages and keeps the entries or not.
+//! [`Zswap::invalidate`] removes a range of any length. [`Zswap::present`] returns which pages are
+//! stored.
 //!
-//! Behaviour, counters and their names follow the Linux zswap. Four things are its own:
+//! Behaviour, counters and their names follow the Linux zswap. Four things differ:
 //!
 //! - Entries live in *leaves* of 16 pages ([`LEAF_PAGES`]): table, LRU links and entries of 64 KiB
 //!   of address space in 160 bytes, so that a batch touches three cache lines instead of eight
 //!   scattered entries.
 //! - A unit of compression may be larger than a page. Its pages share one object; a partial load
-//!   gives the pages asked for and keeps the rest.
-//! - Pages that repeat one 8-byte word take no object at all.
-//! - Cold pages' objects can be made denser ([`Zswap::promote`]), where the compressor has a second
+//!   returns the requested pages and keeps the rest.
+//! - Pages that repeat one 8-byte word need no object.
+//! - Cold pages' objects can be made denser ([`Zswap::promote`]), if the compressor has a second
 //!   tier.
 //!
 //! The state is plain memory from [`sys::arena`] and the global allocator: no thread-local storage,

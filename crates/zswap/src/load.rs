@@ -1,5 +1,5 @@
-//! A page's way out: entries pinned, objects decompressed in batches with no lock held, entries
-//! removed at the end.
+//! Loading pages: pins entries, decompresses objects in batches with no lock held, then removes the
+//! entries.
 
 use acomp::{DecompressRequest, Object, Page, UnitError, MAX_BATCH, PAGE_SIZE};
 
@@ -14,13 +14,12 @@ use crate::{checksum, filled, filled::fetch_line, Zswap};
 /// Most pages whose entries are read at a time.
 const CHUNK: usize = 64;
 
-/// Entries of up to 64 pages, copied from the tables while their pages are pinned; page by page as
-/// asked for.
+/// Entries of up to 64 requested pages, copied from the tables while their pages are pinned.
 pub(crate) struct Chunk {
     words: [u64; CHUNK],
-    /// Which words are repeated words, by index.
+    /// Bits of the words that are repeated words.
     same: u64,
-    /// Which are of objects in the swap file.
+    /// Bits of the words whose objects are in the swap file.
     disk: u64,
     sums: [u32; CHUNK],
     len: usize,
@@ -38,14 +37,12 @@ impl Chunk {
         })
     }
 
-    /// The pages' entries whose objects are in the swap file, with their indices.
     pub(crate) fn on_disk(&self) -> impl Iterator<Item = (usize, DiskEntry)> + '_ {
         (0..self.len)
             .filter(|index| self.disk >> index & 1 == 1)
             .map(|index| (index, DiskEntry(self.words[index])))
     }
 
-    /// Adds the pages of `mask` of a leaf.
     pub(crate) fn add(&mut self, zswap: &Zswap, state: &mut GroupState, name: u32, mask: u16) {
         let sums = zswap.config.verify.then(|| *state.tree.sums(&zswap.slabs, name));
         let leaf = state.tree.leaf(&zswap.slabs, name);
@@ -87,8 +84,8 @@ fn parts(key: u64, mask: u64) -> impl Iterator<Item = (u32, u16)> {
     .filter(|&(_, part)| part != 0)
 }
 
-/// Pages of the chunk that starts at page `done` of a request: chunks end with leaves, so that no
-/// unit is in two.
+/// Pages of the chunk that starts at page `done` of a request. Chunks end with leaves, so that no
+/// unit is split.
 fn chunk_len(key: u64, done: usize, left: usize) -> usize {
     left.min(CHUNK - ((key + done as u64) % LEAF_PAGES as u64) as usize)
 }
@@ -105,7 +102,7 @@ impl Zswap {
     /// Loads consecutive pages from `key`.
     ///
     /// # Errors
-    /// [`LoadError`], when any page is missing or damaged; no entry was removed then.
+    /// [`LoadError`] if any page is missing or damaged; then no entry was removed.
     pub fn load(&self, group: Group, key: u64, pages: &mut [&mut Page], keep: Keep) -> Result<(), LoadError> {
         let missing = LoadError::Missing { index: 0 };
         if !in_range(key, pages.len() as u64) {
@@ -115,7 +112,7 @@ impl Zswap {
         let mut done = 0;
         let mut result = Ok(());
         let mut rest = &mut *pages;
-        // Kept until the end: some algorithms want to see what goes.
+        // Kept until the end, for algorithms with accounting.
         let mut reads = Vec::new();
         while !rest.is_empty() {
             let (pages, later) = rest.split_at_mut(chunk_len(key, done, rest.len()));
@@ -134,7 +131,7 @@ impl Zswap {
             done += pages.len();
         }
         if keep == Keep::Exclusive {
-            // Every page is here, or none will go.
+            // Either every page is loaded, or no entry is removed.
             let mut reads = reads.into_iter().peekable();
             let mut ended = 0;
             while ended < done {
@@ -154,14 +151,14 @@ impl Zswap {
         result
     }
 
-    /// Loads the pages of `mask`, bit `i` being key `key + i`: `pages` has one page a set bit, in
-    /// order. For ranges of which [`present`](Zswap::present) said what is stored.
+    /// Loads the pages of `mask`, bit `i` being key `key + i`; `pages` has one page per set bit, in
+    /// order. For masks from [`present`](Zswap::present).
     ///
     /// # Errors
     /// As [`load`](Zswap::load); an index counts `pages`.
     ///
     /// # Panics
-    /// When `pages` and the mask do not agree.
+    /// If `pages` and the mask do not agree.
     pub fn load_masked(
         &self,
         group: Group,
@@ -184,17 +181,16 @@ impl Zswap {
         Ok(())
     }
 
-    /// Loads those of the pages of `wanted` that are there at the moment, in the pool or in the
-    /// swap file, and returns which: no thread can take any of them between the check and the load.
-    /// `pages` has one page a bit of `wanted`, in order; those of pages that are not there are left
-    /// as they are.
+    /// Loads those of the pages of `wanted` that are stored, in the pool or in the swap file, and
+    /// returns their mask. No thread can take any of them between the check and the load. `pages`
+    /// has one page per bit of `wanted`, in order; those of missing pages are not touched.
     ///
     /// # Errors
-    /// As [`load`](Zswap::load), but never for a page that is missing; an index counts the bits of
+    /// As [`load`](Zswap::load), but never for a missing page; an index counts the bits of
     /// `wanted`.
     ///
     /// # Panics
-    /// When `pages` and the mask do not agree.
+    /// If `pages` and the mask do not agree.
     pub fn load_available(
         &self,
         group: Group,
@@ -220,18 +216,18 @@ impl Zswap {
             let mut some: Vec<&mut Page> = some.into_iter().flatten().collect();
             match self.load_masked(group, key, mask, &mut some, keep) {
                 Ok(()) => return Ok(mask),
-                // Another thread has taken it since: look again.
+                // Another thread has taken a page since: check again.
                 Err(LoadError::Missing { .. }) => {}
                 Err(error) => return Err(error.at(|index| indices[index])),
             }
         }
     }
 
-    /// Loads consecutive pages from `key` up to the first one that is in the swap file, and returns
-    /// how many. Never waits for the disk, nor for a thread that does.
+    /// Loads consecutive pages from `key` up to the first one in the swap file, and returns how
+    /// many. Never waits for the disk, nor for a thread that does.
     ///
     /// # Errors
-    /// As [`load`](Zswap::load); a page that is missing counts only if it comes before.
+    /// As [`load`](Zswap::load); a missing page counts only before the first one in the swap file.
     pub fn load_from_pool(
         &self,
         group: Group,
@@ -265,8 +261,7 @@ impl Zswap {
         Ok(done)
     }
 
-    /// Pins the first pages of a chunk, up to the first one that is in the swap file; returns how
-    /// many.
+    /// Pins the first pages of a chunk, up to the first one in the swap file; returns how many.
     fn pin_from_pool(
         &self,
         cell: &GroupCell,
@@ -289,14 +284,13 @@ impl Zswap {
             let count = (on_disk.trailing_zeros() as usize).min(count);
             match self.try_pin(&mut state, key, ones(count), chunk)? {
                 true => return Ok(count),
-                // By the time it is idle it may have gone to the disk.
+                // When it is idle it may have moved to the disk.
                 false => state = cell.wait(state),
             }
         }
     }
 
-    /// Pins, reads and decompresses up to 64 pages. They are pinned afterwards exactly when that
-    /// succeeded.
+    /// Pins, reads and decompresses up to 64 pages. They stay pinned only on success.
     fn load_chunk(
         &self,
         cell: &GroupCell,
@@ -309,7 +303,7 @@ impl Zswap {
         self.load_pinned(cell, key, mask, &chunk, pages)
     }
 
-    /// Reads and decompresses pages that are pinned; unpins them if that fails.
+    /// Reads and decompresses pinned pages; unpins them on failure.
     fn load_pinned(
         &self,
         cell: &GroupCell,
@@ -342,9 +336,8 @@ impl Zswap {
         loaded
     }
 
-    /// Pins the pages, all of them present and none busy, and copies their entries. Waits for busy
-    /// ones; since every load pins in ascending order, waiting while holding lower ones cannot go
-    /// round in circles.
+    /// Pins the pages, all present, and copies their entries. Waits for busy ones: every load pins
+    /// in ascending order, so waiting while holding lower ones cannot deadlock.
     fn pin_chunk(&self, cell: &GroupCell, key: u64, mask: u64, chunk: &mut Chunk) -> Result<(), LoadError> {
         let mut state = cell.lock();
         while !self.try_pin(&mut state, key, mask, chunk)? {
@@ -353,7 +346,7 @@ impl Zswap {
         Ok(())
     }
 
-    /// The same without waiting: false when one of them is busy, and nothing was done.
+    /// As `pin_chunk` without waiting: returns false, and does nothing, if a page is busy.
     fn try_pin(
         &self,
         state: &mut GroupState,
@@ -401,8 +394,8 @@ impl Zswap {
         }
     }
 
-    /// Ends the load of pages that were decompressed: unpins them, and takes them out or gives them
-    /// a second chance.
+    /// Ends the load of decompressed pages: unpins them, and removes them or gives them a second
+    /// chance.
     fn end_chunk(
         &self,
         group: Group,
@@ -422,7 +415,7 @@ impl Zswap {
             let leaf = state.tree.leaf(&self.slabs, name);
             let back = leaf.on_disk() & part;
             if back != 0 {
-                // What is left of the block is warmer than was thought.
+                // The rest of the block is warmer than assumed.
                 from_disk += u64::from(back.count_ones());
                 self.returned.insert(group, key_high);
                 leaf.chances = leaf.chances.max(1);
@@ -443,9 +436,8 @@ impl Zswap {
         self.free(&mut freed);
     }
 
-    /// Makes the pages of a chunk, of which `read` has what is in the swap file. The objects stay
-    /// during the call, since their pages are pinned. Returns the index of a page that could not be
-    /// made.
+    /// Decompresses the pages of a chunk; `read` has the objects from the swap file. The pages are
+    /// pinned, so their objects stay. Returns the index of a page that failed.
     pub(crate) fn decompress(
         &self,
         chunk: &Chunk,
@@ -454,14 +446,14 @@ impl Zswap {
     ) -> Result<(), usize> {
         assert_eq!(chunk.len, pages.len());
         let cpu = sys::cpu::current();
-        // Pages whose objects are still to be decompressed.
+        // Pages whose objects must be decompressed.
         let is_unit = |at: &usize| chunk.source(*at).is_some_and(|source| !source.is_raw());
         let units = (0..chunk.len).filter(is_unit).fold(0, |mask, at| mask | 1 << at);
         let mut left = units;
         while left != 0 {
             self.decompress_batch(chunk, read, &mut left, pages, cpu)?;
         }
-        // Last, so that what is written here is not waited for by the locks and fetches of a batch.
+        // Last, so that the locks and prefetches of a batch do not wait for these writes.
         for (at, page) in pages.iter_mut().enumerate().filter(|(at, _)| units >> at & 1 == 0) {
             match chunk.source(at) {
                 None => filled::fill(page, chunk.words[at]),
@@ -493,8 +485,8 @@ impl Zswap {
     }
 
     /// Decompresses one batch of units, the first ones of the pages of `left` and of one pool, and
-    /// takes their pages out of `left`. Pages between them, of other pools or without an object to
-    /// decompress, are passed over.
+    /// removes their pages from `left`. Skips pages between them of other pools or without an
+    /// object to decompress.
     fn decompress_batch(
         &self,
         chunk: &Chunk,
@@ -539,8 +531,7 @@ impl Zswap {
             (None, Some(_)) => Object::whole(of_disk(read, units[n].0 as usize)),
             (None, None) => Object::default(),
         });
-        // Objects lie anywhere, so each would begin with a walk through page tables and memory;
-        // these overlap.
+        // Each object would start with page-table and memory misses; prefetching overlaps them.
         for object in &objects[..len] {
             prefetch(object.head);
         }
@@ -583,12 +574,12 @@ impl Zswap {
     }
 }
 
-/// Asks for the first lines of an object; the processor follows by itself from there.
+/// Prefetches the first lines of an object; the processor's own prefetcher continues.
 fn prefetch(bytes: &[u8]) {
     bytes.chunks(64).take(PREFETCH_LINES).for_each(fetch_line);
 }
 
-/// 4, 12 and 32 lines were tried: 12 takes most off LZ4's and Zstandard's loads, 32 no more.
+/// Of 4, 12 and 32 lines, 12 saves most of LZ4's and Zstandard's load times, and 32 no more.
 const PREFETCH_LINES: usize = 12;
 
 /// A page's bytes from `start` of an object in two pieces.
@@ -600,7 +591,6 @@ fn piece<'a>(head: &'a [u8], tail: &'a [u8], start: usize) -> (&'a [u8], &'a [u8
     (first, second)
 }
 
-/// The object of a page in the swap file.
 fn of_disk<'a>(read: Option<&'a DiskRead<'_>>, index: usize) -> &'a [u8] {
     read.expect("what is in the swap file was read").object(index)
 }

@@ -1,44 +1,41 @@
-//! Leaves by age: one doubly linked list a group and node, oldest first.
+//! Leaves by age: one doubly linked list per group and node, oldest first.
 
 use crate::config::NODES_MAX;
 use crate::tree::{Slabs, Tree};
 
-/// The ends of a list, by name; 0 when empty.
+/// The ends of a list, by name; 0 if empty.
 #[derive(Default, Clone, Copy)]
 struct List {
     oldest: u32,
     youngest: u32,
     leaves: u32,
-    /// The youngest leaf that had its turn to be promoted; so had all older ones, and no younger
-    /// one.
+    /// The youngest leaf that had its promotion turn; all older ones had theirs, no younger one
+    /// has.
     tried: u32,
     tried_leaves: u32,
 }
 
-/// A group's lists.
 #[derive(Default)]
 pub(crate) struct Lru {
     lists: [List; NODES_MAX],
 }
 
 impl Lru {
-    /// Leaves on the node's list.
     pub(crate) fn leaves(&self, node: usize) -> u32 {
         self.lists[node].leaves
     }
 
-    /// The oldest leaf of the node.
     pub(crate) fn oldest(&self, node: usize) -> Option<u32> {
         let name = self.lists[node].oldest;
         (name != 0).then_some(name)
     }
 
-    /// Leaves of the node's list that had their turn to be promoted.
+    /// Leaves of the node's list that had their promotion turn.
     pub(crate) fn tried_leaves(&self, node: usize) -> u32 {
         self.lists[node].tried_leaves
     }
 
-    /// Gives the oldest leaf of the node that had no turn yet its turn.
+    /// Gives the node's oldest leaf without a promotion turn its turn.
     pub(crate) fn try_next(&mut self, tree: &mut Tree, slabs: &Slabs, node: usize) -> Option<u32> {
         let list = &mut self.lists[node];
         let name = match list.tried {
@@ -54,7 +51,7 @@ impl Lru {
         Some(name)
     }
 
-    /// Has a leaf be as if it had not been tried. To call when it leaves its place, or gets other
+    /// Clears a leaf's promotion turn. Call it when the leaf leaves its position, or gets other
     /// pages.
     fn untry(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32) {
         let leaf = tree.leaf(slabs, name);
@@ -68,7 +65,7 @@ impl Lru {
         }
     }
 
-    /// Puts a leaf at the young end of the node's list, taking it from where it was.
+    /// Moves a leaf to the young end of the node's list.
     pub(crate) fn touch(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32, node: usize) {
         if self.lists[node].youngest == name {
             self.untry(tree, slabs, name);

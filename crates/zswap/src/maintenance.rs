@@ -1,4 +1,4 @@
-//! The swap file's housekeeping, which its store alone can do: it knows what is needed.
+//! The swap file's housekeeping, by the store, which knows the needed objects.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::shrink::Shrinker;
 use crate::sync::lock;
 use crate::Zswap;
 
-/// Free segments that keep their blocks: what is written next need not ask for new ones.
+/// Free segments that keep their blocks, so that the next writes need no new ones.
 const SEGMENTS_KEPT: u64 = 24;
 
-/// What tending did.
+/// Result of maintenance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MaintenanceReport {
     /// Segments cleaned.
     pub segments_cleaned: u64,
-    /// Objects moved by that.
+    /// Objects moved by cleaning.
     pub objects_moved: u64,
     /// Bytes given back to the disk.
     pub bytes_released: u64,
@@ -30,8 +30,8 @@ impl Zswap {
         self.config.swap.as_ref()
     }
 
-    /// Cleans up to `segments_max` segments of the swap file if much of it is dead, and gives free
-    /// room back to the disk. For a thread that has time; shrinking cleans a little by itself.
+    /// Cleans up to `segments_max` segments of the swap file if enough of it is dead, and gives
+    /// free room back to the disk. For a thread that has time; shrinking also cleans a little.
     pub fn maintain(&self, segments_max: u64) -> MaintenanceReport {
         let Some(file) = &self.config.swap else { return MaintenanceReport::default() };
         let mut shrinker = lock(&self.shrinker);
@@ -46,7 +46,7 @@ impl Zswap {
         }
     }
 
-    /// For tests: cleans all that can be cleaned, wanted or not; returns how many objects moved.
+    /// For tests: cleans all segments that can be cleaned; returns how many objects moved.
     #[doc(hidden)]
     pub fn clean_now(&self, segments_max: u64) -> u64 {
         let mut shrinker = lock(&self.shrinker);
@@ -56,22 +56,21 @@ impl Zswap {
         self.clean(&mut shrinker, segments_max).objects
     }
 
-    /// Cleans the segments that pay most.
     pub(crate) fn clean(&self, shrinker: &mut Shrinker, segments_max: u64) -> CleanReport {
         let writer = shrinker.writer.as_mut().expect("a store with a swap file writes to it");
         match writer.clean(&Holder(self), segments_max) {
             Ok(report) => report,
             Err(_) => {
-                // Everything is where it was.
+                // All objects are in their old places.
                 self.events.reject_reclaim_fail.add(1);
                 CleanReport::default()
             }
         }
     }
 
-    /// In a child after fork, before any other call: the store continues with what it has in the
-    /// swap file, which its parent has too, by a row of its own (`SwapFile::fork_row`, called by
-    /// the parent before) and an engine of its own.
+    /// In a child after fork, before any other call: continues with the objects in the swap file
+    /// that the child shares with its parent, by the child's own engine and its own row, which the
+    /// parent made before (`SwapFile::fork_row`).
     pub fn inherit_swap(&self, row: ForkedRow, owner: u32, engine: Arc<dyn Engine>) {
         let Some(file) = &self.config.swap else { return };
         file.inherit(row, owner, engine);
@@ -104,7 +103,7 @@ impl Owner for Holder<'_> {
             let leaf = state.tree.leaf(&zswap.slabs, name);
             let mask = leaf.in_place(first, pages, from);
             if mask & leaf.busy != 0 {
-                // A reader holds it where it was.
+                // A reader holds its old place.
                 state = cell.wait(state);
                 continue;
             }
@@ -116,7 +115,7 @@ impl Owner for Holder<'_> {
 
 impl Drop for Zswap {
     fn drop(&mut self) {
-        // The swap file may go on without this store.
+        // The swap file may outlive this store.
         if self.config.swap.is_some() && !std::thread::panicking() {
             for cell in self.cells() {
                 self.erase(cell, 0, 1 << crate::KEY_BITS);

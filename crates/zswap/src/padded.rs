@@ -1,9 +1,7 @@
-//! Values that threads write, apart from their neighbours.
-
 use std::ops::Deref;
 
-/// A value alone on its cache lines. 128 bytes, since processors fetch lines in pairs: what two
-/// threads write in turn would otherwise travel between their caches although neither reads the
+/// A value alone on its cache lines. 128 bytes, since processors fetch lines in pairs: otherwise
+/// values that two threads write would travel between their caches although neither reads the
 /// other's.
 #[derive(Default)]
 #[repr(align(128))]

@@ -11,27 +11,26 @@ use crate::padded::Padded;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{lock, try_lock, Mutex, MutexGuard};
 
-/// A pool's living parts.
 pub(crate) struct Pool {
     pub(crate) algorithm: Arc<dyn Algorithm>,
     pub(crate) objects: zsmalloc::Pool,
     /// Units in one request.
     pub(crate) batch: usize,
-    /// Whether the algorithm wants to know of objects that go.
+    /// Whether the algorithm counts its objects.
     pub(crate) keeps_account: bool,
     workers: Box<[Padded<Mutex<Worker>>]>,
 }
 
-/// The memory of one request at a time: made with the pool, gone with the pool, shared by all CPUs
-/// and threads.
+/// The memory of one request at a time, shared by all CPUs and threads, made and dropped with the
+/// pool.
 pub(crate) struct Worker {
     pub(crate) context: Box<dyn Context>,
-    /// One unit of room for each unit of a batch: destinations of compressions, and of units larger
-    /// than a page.
+    /// One unit of room per unit of a batch: destinations of compressions, and of units larger than
+    /// a page.
     pub(crate) buffers: Box<[u8]>,
 }
 
-/// Room for units a worker has at most, so that large units do not mean large workers.
+/// Most room for units per worker, so that large units do not need large workers.
 const BUFFERS_BYTES_MAX: usize = 128 * 1024;
 
 impl Pool {
@@ -63,8 +62,8 @@ impl Pool {
         self.algorithm.forget(acomp::Object { head: object.head(), tail: object.tail() }, pages);
     }
 
-    /// A worker that is free, near `hint`; else the hint's own, when it becomes free. The holder of
-    /// a worker never waits for busy pages or for a group.
+    /// A free worker, near `hint`; otherwise waits for the hint's own. The holder of a worker never
+    /// waits for busy pages or for a group.
     pub(crate) fn worker(&self, hint: usize) -> MutexGuard<'_, Worker> {
         let first = hint % self.workers.len();
         let (before, from) = self.workers.split_at(first);
@@ -79,14 +78,12 @@ const DYING: usize = usize::MAX - 1;
 const REFS_MAX: usize = usize::MAX / 2;
 
 /// Room for a pool. `refs` counts its users: every object in it, requests in progress, and being
-/// current. The thread that takes the last reference, and finds that no other has come by, takes
-/// the pool down.
+/// current. The thread that drops the last reference, and sees no new one, drops the pool.
 struct Slot {
     refs: AtomicUsize,
     pool: UnsafeCell<Option<Pool>>,
 }
 
-/// All pools of a store.
 pub(crate) struct Pools {
     slots: [Slot; POOLS_MAX],
     current: AtomicUsize,
@@ -98,7 +95,7 @@ pub(crate) struct Pools {
 // under `switching`, and dropped only by the one thread that turned 0 references to DYING.
 unsafe impl Sync for Pools {}
 
-/// References to a pool, given back on drop unless they were handed to objects.
+/// References to a pool, returned on drop unless they were handed to objects.
 pub(crate) struct PoolRefs<'a> {
     pools: &'a Pools,
     pub(crate) id: usize,
@@ -133,7 +130,7 @@ impl Pools {
         }
     }
 
-    /// `count` more references to the pool of objects that stay during the call, for objects.
+    /// Adds `count` references for objects to the pool of objects that stay during the call.
     pub(crate) fn retain(&self, id: usize, count: usize) {
         self.try_get(id, count).expect("its objects keep it").hand_over(count);
     }
@@ -149,20 +146,18 @@ impl Pools {
         }
     }
 
-    /// The pool of objects that stay during the call: their pages are pinned, or they were just
-    /// taken out of the tables by the caller, who has not freed them yet.
+    /// The pool of objects that stay during the call: their pages are pinned, or the caller has
+    /// taken them out of the tables and not freed them yet.
     pub(crate) fn of_objects(&self, id: usize) -> &Pool {
         debug_assert!((1..=REFS_MAX).contains(&self.slots[id].refs.load(Ordering::Relaxed)));
         // SAFETY: each object holds a reference, so the pool stays.
         unsafe { (*self.slots[id].pool.get()).as_ref().expect("referenced pools exist") }
     }
 
-    /// Every pool that is alive, one after the other.
     pub(crate) fn each(&self) -> impl Iterator<Item = PoolRefs<'_>> {
         (0..POOLS_MAX).filter_map(|id| self.try_get(id, 1))
     }
 
-    /// Gives references back.
     pub(crate) fn put(&self, id: usize, count: usize) {
         if count == 0 {
             return;
@@ -173,10 +168,10 @@ impl Pools {
         if before > count {
             return;
         }
-        // Last one out, unless another thread has come by since: then that one is, later.
+        // If another thread has taken a reference since, that thread drops the pool later.
         if slot.refs.compare_exchange(0, DYING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            // SAFETY: no references and none can be had of a DYING slot; only one thread can have
-            // made it so.
+            // SAFETY: a DYING slot has no references and gives none; only one thread can have set
+            // it.
             let pool = unsafe { (*slot.pool.get()).take() };
             debug_assert!(pool.is_some());
             drop(pool);
@@ -184,8 +179,8 @@ impl Pools {
         }
     }
 
-    /// Makes the pool of `name` current when one is alive, else what `make` makes. The former
-    /// current pool drains.
+    /// Makes the pool of `name` current if one is alive, otherwise the one that `make` makes. The
+    /// former current pool drains.
     pub(crate) fn switch(&self, name: &str, make: impl FnOnce() -> Result<Pool, Error>) -> Result<(), Error> {
         let _switching = lock(&self.switching);
         let alive = self.each().find(|refs| refs.pool().algorithm.name() == name);
@@ -217,7 +212,7 @@ impl PoolRefs<'_> {
         self.pools.of_objects(self.id)
     }
 
-    /// Leaves `count` references to objects.
+    /// Passes `count` references to objects.
     pub(crate) fn hand_over(&mut self, count: usize) {
         self.count -= count;
     }

@@ -1,8 +1,8 @@
-//! Promotion: objects of cold pages become denser, where the compressor has a second tier; the
-//! oldest leaves first, each once while its pages stay.
+//! Promotion makes objects of cold pages denser, if the compressor has a second tier: oldest leaves
+//! first, each once while its pages stay.
 //!
-//! The pages are pinned during that, as by a reader: a thread that wants one of them waits for as
-//! long as sixteen objects take.
+//! It pins the pages as a reader does: a thread that wants one of them waits for at most sixteen
+//! objects.
 
 use acomp::{Object, PromoteRequest, TierSample, UnitError, MAX_BATCH};
 
@@ -12,21 +12,21 @@ use crate::leaf::{Entry, LEAF_PAGES};
 use crate::zswap::handle_of;
 use crate::Zswap;
 
-/// An object that becomes shorter by less than this stays: it would only change its place.
+/// An object that would shrink by less than this stays: it would only move.
 const SAVED_MIN: usize = 32;
 
-/// What promotion did.
+/// Result of promotion.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PromoteReport {
     /// Leaves of up to sixteen pages that had their turn.
     pub leaves: u64,
     /// Pages whose objects became denser.
     pub pages: u64,
-    /// Bytes by which the objects became shorter.
+    /// Bytes saved.
     pub bytes: u64,
 }
 
-/// Pages of a leaf that are pinned, with their entries.
+/// Pinned pages of a leaf, with their entries.
 struct Cold {
     key_high: u32,
     pinned: u16,
@@ -39,23 +39,23 @@ impl Zswap {
         self.pools.current(1).pool().algorithm.tiers().is_some()
     }
 
-    /// What both tiers of the current compressor made of some of the pages that were stored lately;
-    /// `None` when it has no second.
+    /// Sizes in both tiers of some recently stored pages; `None` if the current compressor has one
+    /// tier.
     pub fn tier_sample(&self) -> Option<TierSample> {
         self.pools.current(1).pool().algorithm.tiers().map(|tiers| tiers.sample())
     }
 
-    /// Pages are stored in the second tier at once from now on, or no longer, if there is one. It
-    /// holds for all stores with this compressor.
+    /// Sets whether pages are stored in the second tier at once, if there is one. It applies to all
+    /// stores with this compressor.
     pub fn set_dense(&self, dense: bool) {
         if let Some(tiers) = self.pools.current(1).pool().algorithm.tiers() {
             tiers.set_dense(dense);
         }
     }
 
-    /// Promotes the pages of up to `leaves_max` leaves of a group that had no turn yet, the oldest
-    /// first, as long as those that had theirs are at most `cold_percent` of the group's leaves.
-    /// Fewer leaves in the report: there are no more.
+    /// Promotes the pages of up to `leaves_max` leaves of a group without a turn yet, oldest first,
+    /// while leaves that had their turn are at most `cold_percent` of the group's. Fewer leaves in
+    /// the report mean that there are no more.
     pub fn promote(&self, group: Group, cold_percent: u32, leaves_max: u64) -> PromoteReport {
         let mut report = PromoteReport::default();
         let Some(cell) = self.group(group) else { return report };
@@ -124,8 +124,8 @@ impl Zswap {
         report.bytes += saved;
     }
 
-    /// Promotes as many of the pages of `mask` as a request holds, the first ones that are of one
-    /// pool. Returns which it tried; `done` and `dense` say what came of them.
+    /// Promotes the first pages of `mask` that are of one pool, as many as a request holds. Returns
+    /// which it tried; `done` and `dense` receive the results.
     fn promote_batch(
         &self,
         entries: &[Entry; LEAF_PAGES],
@@ -167,7 +167,7 @@ impl Zswap {
                 outputs: &mut outputs[..len],
                 results: &mut results[..len],
             });
-            // Let go of before anything is allocated, which may move objects.
+            // Released before any allocation, which may move objects.
         }
 
         let mut contents: [&[u8]; MAX_BATCH] = [&[]; MAX_BATCH];

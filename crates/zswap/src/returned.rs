@@ -1,17 +1,16 @@
-//! Which blocks came back from disk lately: they get another chance when they are stored again.
+//! Blocks that recently returned from disk: they get another chance when they are stored again.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::config::Group;
 
 const BITS: usize = 1 << 16;
-/// Blocks remembered before the older half is forgotten: an eighth of the bits, so that few others
-/// pass for them.
+/// Blocks remembered before the older half is dropped: an eighth of the bits, so that few others
+/// collide.
 const BLOCKS_MAX: u32 = BITS as u32 / 8;
 
-/// Two sets of hashed blocks, 16 KiB together: the younger one is filled, and becomes the older one
-/// when it is full. A block that passes for one that came back gets a chance too many, which does
-/// no harm.
+/// Two sets of hashed blocks, 16 KiB together: the younger one fills, and then becomes the older
+/// one. A colliding block gets a harmless extra chance.
 pub(crate) struct Returned {
     sets: [Box<[AtomicU64]>; 2],
     younger: AtomicBool,

@@ -1,4 +1,4 @@
-//! The way in for pages that are not neighbours: batches are filled across folios.
+//! Storing pages that are not neighbours: batches are filled across folios.
 
 use acomp::Page;
 
@@ -11,28 +11,27 @@ use crate::{Forms, Zswap};
 /// Most pages of one call of [`Zswap::store_scattered`].
 pub const SCATTERED_MAX: usize = 64;
 
-/// Pages of a call of [`Zswap::store_scattered`] that were not stored: bit `i` for `pages[i]`.
+/// Pages that a call of [`Zswap::store_scattered`] refused: bit `i` for `pages[i]`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// All of them.
+    /// All refused pages.
     pub pages: u64,
-    /// Those of them whose unit did not shrink. The others are of the same folios, or had no memory
-    /// or no compressor.
+    /// Those of them whose unit did not shrink. The others are of the same folios, or the memory or
+    /// the compressor failed.
     pub poor: u64,
 }
 
 impl Zswap {
     /// Stores pages that need not be neighbours, each under its key. Keys ascend; there are at most
     /// [`SCATTERED_MAX`]. Pages whose keys lie in the same aligned run of `folio_pages` keys (a
-    /// power of two; 1: each page by itself) are stored together or not at all. Returns which pages
-    /// were refused; all others are stored.
+    /// power of two; 1: each page by itself) are stored together or not at all. Returns the refused
+    /// pages; all others are stored.
     ///
-    /// What was stored under any of the keys before is gone afterwards, whether its page is refused
-    /// or not.
+    /// Older pages under any of the keys are removed, whether the new page is refused or not.
     ///
     /// # Errors
     /// [`StoreError::GroupLimit`], [`StoreError::PoolLimit`] and [`StoreError::OutOfRange`] (also
-    /// where keys do not ascend or there are too many); no page is stored then.
+    /// if keys do not ascend or there are too many); then no page is stored.
     pub fn store_scattered(
         &self,
         group: Group,
@@ -79,8 +78,7 @@ impl Zswap {
         Ok(refused)
     }
 
-    /// Takes out what is stored of folios with a page that was refused, and what was there before.
-    /// Returns all pages of such folios.
+    /// Removes new and older pages of folios with a refused page. Returns all pages of such folios.
     fn take_folios_out(
         &self,
         cell: &GroupCell,
@@ -103,7 +101,7 @@ impl Zswap {
     }
 }
 
-/// Runs of neighbours: the first key, and how many.
+/// Runs of neighbours: first key and length.
 fn runs_of<'a>(pages: &'a [(u64, &Page)]) -> impl Iterator<Item = (u64, u64)> + 'a {
     pages.chunk_by(|a, b| a.0 + 1 == b.0).map(|run| (run[0].0, run.len() as u64))
 }

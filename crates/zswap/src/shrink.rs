@@ -1,4 +1,5 @@
-//! Which leaves are written back: the oldest, group by group in turn, with a second chance each.
+//! The choice of leaves to write back: the oldest, group by group in turn, with a second chance
+//! each.
 
 use swapfile::Writer;
 
@@ -9,32 +10,32 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{lock, try_lock};
 use crate::Zswap;
 
-/// Turns that a leaf can be passed over: one for being stored or read, and one for having come back
-/// from disk lately.
+/// Most writeback turns that skip a leaf: one for being stored or read, and one for a recent return
+/// from disk.
 pub(crate) const CHANCES_MAX: u8 = 2;
 
-/// What a shrink did.
+/// Result of a shrink.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShrinkReport {
     /// Pages written back.
     pub pages_written: u64,
     /// Writes that failed.
     pub failures: u32,
-    /// Whether the pool is within the target now.
+    /// Whether the pool is within the target.
     pub reached: bool,
-    /// Whether the swap file, or its disk, had no room for more.
+    /// Whether the swap file, or its disk, is full.
     pub no_space: bool,
-    /// Why the last write to the swap file that was given up failed: the system's error number.
+    /// Error number of the last write to the swap file that failed for good.
     pub error: Option<i32>,
 }
 
 /// State of the one shrink that may be in progress.
 pub(crate) struct Shrinker {
-    /// The group whose turn is next.
+    /// The group with the next turn.
     cursor: usize,
-    /// Who writes to the swap file.
+    /// The swap file's writer.
     pub(crate) writer: Option<Writer>,
-    /// The node whose turn is next, there.
+    /// The node with the next turn, in that group.
     node: usize,
     /// The last leaf's mark.
     mark: u16,
@@ -50,21 +51,18 @@ impl Shrinker {
         Ok(Shrinker { cursor: 0, writer, node: 0, mark: 0, lately: Lately::default() })
     }
 
-    /// The group whose turn it is.
     pub(crate) fn next_group(&mut self, groups: usize) -> Group {
         let number = self.cursor % groups;
         self.cursor = (number + 1) % groups;
         Group(number as u16)
     }
 
-    /// A mark for a leaf that is about to be written: another than those of the few thousand whose
-    /// writes are under way.
+    /// A mark for a leaf to write, distinct from those of the few thousand writes in progress.
     pub(crate) fn next_mark(&mut self) -> u16 {
         self.mark = self.mark.wrapping_add(1);
         self.mark
     }
 
-    /// The node whose turn it is.
     pub(crate) fn next_node(&mut self) -> usize {
         self.node = (self.node + 1) % NODES_MAX;
         self.node
@@ -72,8 +70,8 @@ impl Shrinker {
 }
 
 impl Zswap {
-    /// Whether a store was refused because the pool is full, and writing back would help: time to
-    /// call [`shrink_to_accept`](Zswap::shrink_to_accept) from a thread that may wait.
+    /// Whether a store was refused because the pool is full, and writeback would help: call
+    /// [`shrink_to_accept`](Zswap::shrink_to_accept) from a thread that may wait.
     pub fn wants_shrink(&self) -> bool {
         self.config.swap.is_some() && self.reached_full.load(Ordering::Relaxed)
     }
@@ -83,9 +81,9 @@ impl Zswap {
         self.shrink(self.accept_threshold())
     }
 
-    /// Writes pages to the swap file, the oldest first, until the pools take no more than
-    /// `target_bytes`; gives up after two writes that failed, when no page may be written, or when
-    /// the file has no room. Without a swap file, packs the pools.
+    /// Writes pages to the swap file, oldest first, until the pools take at most `target_bytes`.
+    /// Gives up after two failed writes, when no page may be written, or when the file is full.
+    /// Without a swap file, packs the pools.
     pub fn shrink(&self, target_bytes: u64) -> ShrinkReport {
         let mut shrinker = lock(&self.shrinker);
         if self.config.swap.is_some() {
@@ -97,7 +95,7 @@ impl Zswap {
         ShrinkReport { reached: self.pool_bytes() <= target_bytes, ..ShrinkReport::default() }
     }
 
-    /// Has a group that is at its limit shrink to the threshold, by the thread that wants to store.
+    /// Shrinks a group at its limit to the threshold, on the storing thread.
     pub(crate) fn shrink_group(&self, group: Group, cell: &GroupCell, threshold: u64) {
         if self.config.swap.is_none() {
             return;
@@ -112,7 +110,7 @@ impl Zswap {
         self.threshold_of(self.config.max_pool_bytes)
     }
 
-    /// Bytes below which a store that reached `limit` is accepted again.
+    /// Bytes at which stores beyond `limit` are accepted again.
     pub(crate) fn threshold_of(&self, limit: u64) -> u64 {
         (u128::from(limit) * u128::from(self.config.accept_threshold_percent) / 100) as u64
     }
@@ -121,13 +119,13 @@ impl Zswap {
         self.config.swap.is_some() && cell.writeback.load(Ordering::Relaxed)
     }
 
-    /// Pins the pages with objects of the node's oldest leaf that had its chances and is not being
-    /// read, and makes it the youngest.
+    /// Pins the pages with objects of the node's oldest leaf that has no chances left and is not
+    /// being read, and makes the leaf the youngest.
     pub(crate) fn pin_oldest(&self, cell: &GroupCell, node: usize) -> Option<(u32, u16)> {
         let mut guard = cell.lock();
         let state = &mut *guard;
-        // Once round for every chance there can be, and once more for all that have just lost their
-        // last: the first of them may be in use.
+        // One round per possible chance, and one more for leaves that just lost their last: the
+        // first of them may be in use.
         for _ in 0..state.lru.leaves(node) * (u32::from(CHANCES_MAX) + 1) {
             let name = state.lru.oldest(node)?;
             state.lru.touch(&mut state.tree, &self.slabs, name, node);

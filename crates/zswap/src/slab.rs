@@ -1,7 +1,7 @@
 //! Equal-sized items named by a `u32`, in blocks from the arena.
 //!
-//! Blocks are never given back as address space, but an empty block's pages go back to the system,
-//! so that [`Slab::bytes`] returns to zero when the last item goes. Name 0 is no item.
+//! The slab keeps the address space of blocks, but gives an empty block's pages back to the system,
+//! so that [`Slab::bytes`] returns to zero with the last item. Name 0 is no item.
 
 use std::io;
 use std::ptr::NonNull;
@@ -19,12 +19,12 @@ pub(crate) struct Slab {
     directory: Box<[AtomicPtr<u8>]>,
     state: Mutex<State>,
     bytes: AtomicU64,
-    /// For tests: allocations that still succeed; negative means no limit.
+    /// For tests: allocations until failure; negative means no limit.
     allowed: AtomicI64,
 }
 
 struct State {
-    /// Blocks with an address. Their bookkeeping; grows by doubling, in the global allocator.
+    /// Blocks with an address. This bookkeeping grows by doubling, in the global allocator.
     blocks: Vec<Block>,
     /// First block with both used and free items, +1.
     partial: u32,
@@ -44,12 +44,12 @@ struct Block {
     next: u32,
 }
 
-/// As many null pointers. The memory comes zeroed and is not touched here: of a directory of more
+/// `count` null pointers. The memory comes zeroed and is not touched here: of a directory of more
 /// than a megabyte a small pool uses a few lines.
 fn nulls(count: usize) -> Box<[AtomicPtr<u8>]> {
     let zeroes = Box::into_raw(vec![0usize; count].into_boxed_slice());
-    // SAFETY: an atomic pointer has the size, the alignment and the valid values of a usize, and
-    // null is 0.
+    // SAFETY: an atomic pointer has the size, the alignment and the valid values of a usize; null
+    // is 0.
     unsafe { Box::from_raw(zeroes as *mut [AtomicPtr<u8>]) }
 }
 
@@ -73,17 +73,15 @@ impl Slab {
         (self.stride << self.index_bits).next_multiple_of(PAGE_SIZE)
     }
 
-    /// Bytes of the blocks that hold items.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Where item `name` is.
+    /// The address of item `name`.
     ///
     /// # Safety
-    /// `name` was allocated here and not freed since. What may be done with the memory is the
-    /// callers' matter: a leaf's and a node's belong to the group that they are linked in, under
-    /// its lock.
+    /// `name` was allocated here and not freed since. The callers guard the memory: a leaf and a
+    /// node belong to the group that links them, under its lock.
     pub(crate) unsafe fn get(&self, name: u32) -> *mut u8 {
         let number = name as usize - 1;
         let block = self.directory[number >> self.index_bits].load(Ordering::Acquire);
@@ -92,10 +90,10 @@ impl Slab {
         unsafe { block.add((number & ((1 << self.index_bits) - 1)) * self.stride) }
     }
 
-    /// Takes an item of zeroes.
+    /// Allocates an item of zeroes.
     ///
     /// # Errors
-    /// ENOMEM when the arena or the directory is full.
+    /// ENOMEM if the arena or the directory is full.
     pub(crate) fn alloc(&self) -> io::Result<u32> {
         if self.fails() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -129,7 +127,7 @@ impl Slab {
             unsafe { at.write_bytes(0, self.stride) };
             index
         } else {
-            // Never used since the block was mapped or discarded: already zero.
+            // Unused since the block was mapped or discarded: already zero.
             block.fresh += 1;
             block.fresh - 1
         };
@@ -159,7 +157,7 @@ impl Slab {
         Ok(number)
     }
 
-    /// Takes a block, which is on no list.
+    /// Adds a block, which is on no list.
     fn add_block(&self, state: &mut State) -> io::Result<u32> {
         let number = state.blocks.len();
         if number == self.directory.len() {
@@ -172,11 +170,10 @@ impl Slab {
         Ok(number as u32)
     }
 
-    /// Takes addresses for `items` items, so that the first that many that are there at once ask
-    /// for nothing.
+    /// Takes addresses for `items` items, so that they need no more later.
     ///
     /// # Errors
-    /// ENOMEM when the arena or the directory is full.
+    /// ENOMEM if the arena or the directory is full.
     pub(crate) fn reserve(&self, items: usize) -> io::Result<()> {
         let mut state = lock(&self.state);
         let wanted = items.div_ceil(1 << self.index_bits);
@@ -188,10 +185,10 @@ impl Slab {
         Ok(())
     }
 
-    /// Gives an item back.
+    /// Frees an item.
     ///
     /// # Safety
-    /// `name` was allocated here, was not freed since, and is not used any more.
+    /// `name` was allocated here, was not freed since, and is no longer used.
     pub(crate) unsafe fn free(&self, name: u32) {
         let mut state = lock(&self.state);
         let number = (name - 1) >> self.index_bits;
@@ -247,12 +244,12 @@ impl State {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // The arena keeps the addresses; their pages go back.
+        // The arena keeps the addresses; their pages go back to the system.
         for (block, at) in lock(&self.state).blocks.iter().zip(self.directory.iter()) {
             if block.used > 0 {
                 let at = NonNull::new(at.load(Ordering::Relaxed)).expect("blocks have addresses");
-                // SAFETY: whole pages from the arena; the slab goes, and its users hold it by
-                // reference.
+                // SAFETY: whole pages from the arena; the slab's users hold it by reference, so
+                // none is left.
                 unsafe { sys::memory::discard(at, self.block_bytes()) };
             }
         }
@@ -270,7 +267,7 @@ mod tests {
         for round in 0u32..3 {
             for _ in 0..1000 {
                 let name = slab.alloc().unwrap();
-                // SAFETY: allocated just now, 20 bytes, used by this thread only.
+                // SAFETY: allocated above, 20 bytes, used by this thread only.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(slab.get(name), 20) };
                 assert!(bytes.iter().all(|&byte| byte == 0));
                 bytes.fill(round as u8 + 1);
@@ -281,7 +278,7 @@ mod tests {
             sorted.dedup();
             assert_eq!(sorted.len(), names.len());
             assert!(slab.bytes() as usize >= names.len() * 20);
-            // Free in an order that leaves holes in every block.
+            // An order that leaves holes in every block.
             for start in 0..7 {
                 for name in names.iter().skip(start).step_by(7) {
                     // SAFETY: each name is freed once.

@@ -1,4 +1,4 @@
-//! A folio's way in: all of its pages or none.
+//! Storing a folio: all of its pages or none.
 
 use acomp::Page;
 
@@ -10,11 +10,11 @@ use crate::zswap::in_range;
 use crate::{Forms, Zswap};
 
 impl Zswap {
-    /// Stores consecutive pages from `key`. What was stored under these keys before is gone
-    /// afterwards, whether the call succeeds or not.
+    /// Stores consecutive pages from `key`. Older pages under these keys are removed, whether the
+    /// call succeeds or not.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing is stored under any of the keys then.
+    /// [`StoreError`]; then nothing is stored under any of the keys.
     pub fn store(&self, group: Group, key: u64, pages: &[&Page]) -> Result<(), StoreError> {
         if !in_range(key, pages.len() as u64) {
             return Err(StoreError::OutOfRange);
@@ -29,12 +29,12 @@ impl Zswap {
         stored
     }
 
-    /// The same for pages that have no other place: those that do not compress are kept as they
-    /// are, and no limit refuses them.
+    /// As [`store`](Zswap::store), for pages without another copy: incompressible ones are kept
+    /// raw, and no limit refuses them.
     ///
     /// # Errors
-    /// [`StoreError::NoMemory`] and [`StoreError::OutOfRange`]; nothing is stored under any of the
-    /// keys then.
+    /// [`StoreError::NoMemory`] and [`StoreError::OutOfRange`]; then nothing is stored under any of
+    /// the keys.
     pub fn store_any(&self, group: Group, key: u64, pages: &[&Page]) -> Result<(), StoreError> {
         if !in_range(key, pages.len() as u64) {
             return Err(StoreError::OutOfRange);

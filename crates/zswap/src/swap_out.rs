@@ -1,10 +1,10 @@
-//! Writeback to the swap file: the oldest leaves' objects as they are, many leaves at a time,
+//! Writeback to the swap file: compressed objects of the oldest leaves, many leaves at a time,
 //! several writes at once.
 //!
-//! A leaf's pages are busy for as long as their objects take to be copied. From then on until the
-//! write is done they are *writing*. If a page is loaded, overwritten or invalidated during the
-//! write, its on-disk copy is discarded. Those that are still writing afterwards change their
-//! object's place under the group's lock.
+//! A leaf's pages are busy while their objects are copied. From then on until the write is done
+//! they are *writing*. If a page is loaded, overwritten or invalidated during the write, its
+//! on-disk copy is discarded. Pages that are still writing afterwards change their object's place
+//! under the group's lock.
 
 use swapfile::{Age, Finished, Pack, Place, Record, WriteError, Writer, TOGETHER_MAX};
 
@@ -16,12 +16,11 @@ use crate::sync::lock;
 use crate::zswap::handle_of;
 use crate::{ShrinkReport, Zswap};
 
-/// Objects that go at least, if there are so many: a write of fewer is not worth its seek.
+/// Least objects to write, if there are enough: a smaller write is not worth its seek.
 const OBJECTS_MIN: u64 = 32;
-/// Writes that fail, each in several places, until a shrink gives up: a disk that is broken is not
-/// to be worn further.
+/// Failed writes, each in several places, until a shrink gives up, to spare a broken disk.
 const FAILURES_MAX: u32 = 2;
-/// Segments cleaned when the file is full, and when it wants to be cleaned.
+/// Segments cleaned when the file is full, and when it wants cleaning.
 const CLEAN_FULL: u64 = 4;
 const CLEAN_SOME: u64 = 2;
 
@@ -31,12 +30,12 @@ struct Pinned<'a> {
     cell: &'a GroupCell,
     key_high: u32,
     mask: u16,
-    /// Of this turn alone: the leaf may go, come again and have another while this one's write is
-    /// under way.
+    /// Unique to this turn: during its write the leaf may be removed, made again and have another
+    /// turn.
     mark: u16,
 }
 
-/// What of a leaf goes: its objects, with their units' first slots.
+/// The objects of a leaf to write, with their units' first slots.
 struct Going {
     records: [Record; TOGETHER_MAX],
     entries: [Entry; TOGETHER_MAX],
@@ -49,7 +48,7 @@ impl Going {
         Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 }
     }
 
-    /// Takes the objects in the pool of a leaf's pages.
+    /// Collects the objects in the pool of a leaf's pages.
     fn fill(&mut self, leaf: &Leaf, group: Group, mask: u16, mark: u16) {
         let mut left = mask;
         for slot in slots(mask) {
@@ -72,7 +71,8 @@ impl Going {
         }
     }
 
-    /// Copies the objects, which stay during the call, into a pack; false when they do not fit.
+    /// Copies the objects, which stay during the call, into a pack; returns false if they do not
+    /// fit.
     fn copy(&self, zswap: &Zswap, pack: &mut Pack) -> bool {
         let (records, entries) = (self.records(), &self.entries[..self.len]);
         let Some(first) = pack.add(records) else { return false };
@@ -91,10 +91,10 @@ impl Going {
     }
 }
 
-/// What a round of writing has done so far.
+/// Progress of a round of writing.
 #[derive(Default)]
 struct Round {
-    /// Bytes of objects handed over.
+    /// Bytes of submitted objects.
     bytes: u64,
     objects: u64,
     /// Whether there was nothing more to write.
@@ -102,7 +102,7 @@ struct Round {
 }
 
 impl Zswap {
-    /// Writes pages to the swap file until the pools take no more than `target_bytes`.
+    /// Writes pages to the swap file until the pools take at most `target_bytes`.
     pub(crate) fn swap_out(&self, shrinker: &mut Shrinker, target_bytes: u64) -> ShrinkReport {
         let mut report = ShrinkReport::default();
         let mut cleaned = false;
@@ -114,11 +114,11 @@ impl Zswap {
             report.no_space = false;
             let round = self.write_oldest(shrinker, None, now - target_bytes, &mut report);
             if self.pool_bytes() > target_bytes {
-                // Where pages went one by one no whole zspage may have become free.
+                // If single pages left, no whole zspage may be free yet.
                 self.compact();
             }
             if report.no_space {
-                // Once: room that cleaning makes and that is used up at once is no room.
+                // Only once: if the cleaned room is full again at once, cleaning does not help.
                 if std::mem::replace(&mut cleaned, true) || self.clean(shrinker, CLEAN_FULL).bytes_freed == 0
                 {
                     break;
@@ -134,9 +134,9 @@ impl Zswap {
         report
     }
 
-    /// Writes the oldest objects to the swap file, so many bytes of them or somewhat more, and
-    /// cleans it as it wants. Packs nothing, and so takes no memory but the swap file's buffers:
-    /// memory is free as whole zspages are. For a thread that writes before memory is wanted.
+    /// Writes the oldest objects to the swap file, `bytes` or slightly more, and cleans it if
+    /// needed. It does not pack, so it needs no memory but the swap file's buffers, and frees
+    /// memory only as whole zspages become free. For a thread that writes ahead of demand.
     pub fn write_out(&self, bytes: u64) -> ShrinkReport {
         let mut report = ShrinkReport::default();
         let Some(file) = &self.config.swap else { return report };
@@ -151,7 +151,7 @@ impl Zswap {
         report
     }
 
-    /// Writes pages of one group until its objects take no more than `target_bytes`.
+    /// Writes pages of one group until its objects take at most `target_bytes`.
     pub(crate) fn swap_out_group(
         &self,
         shrinker: &mut Shrinker,
@@ -175,8 +175,8 @@ impl Zswap {
         report
     }
 
-    /// Writes the oldest leaves of one group, or of all in turn, until so many bytes of objects
-    /// went; waits for all.
+    /// Writes the oldest leaves of one group, or of all in turn, until `goal_bytes` of objects are
+    /// submitted; waits for all writes.
     fn write_oldest(
         &self,
         shrinker: &mut Shrinker,
@@ -198,8 +198,8 @@ impl Zswap {
             if self.add_leaf(&pinned, pack.as_mut(), &mut round) {
                 continue;
             }
-            // Full, or none yet. A write may end by waiting for readers of what it wrote, who may
-            // wait for this leaf.
+            // The pack is full or missing. The leaf is unpinned first: a write may end by waiting
+            // for readers of its objects, who may wait for this leaf.
             self.unpin_leaf(&pinned);
             if let Some(full) = pack.take() {
                 self.hand_over(full, &mut writer, report);
@@ -226,7 +226,7 @@ impl Zswap {
         round
     }
 
-    /// Pins the oldest leaf of the group, or of the group whose turn it is; nodes take turns too.
+    /// Pins the oldest leaf of `only`, or of the group with the next turn; nodes take turns too.
     fn next_leaf(&self, shrinker: &mut Shrinker, only: Option<Group>) -> Option<Pinned<'_>> {
         let groups = self.groups.len();
         for _ in 0..if only.is_some() { 1 } else { groups } {
@@ -251,8 +251,7 @@ impl Zswap {
         pinned.cell.unpin(&mut state, &self.slabs, name, pinned.mask);
     }
 
-    /// Pins a leaf once more, with its present content; returns false when it has none or is in
-    /// use.
+    /// Pins a leaf again, with its present content; returns false if it has none or is in use.
     fn pin_again(&self, pinned: &mut Pinned<'_>) -> bool {
         let mut state = pinned.cell.lock();
         let Some(name) = state.tree.find(&self.slabs, pinned.key_high) else { return false };
@@ -265,7 +264,6 @@ impl Zswap {
         true
     }
 
-    /// What of a pinned leaf is to go.
     fn going(&self, pinned: &Pinned<'_>) -> Going {
         let mut going = Going::new();
         let mut state = pinned.cell.lock();
@@ -275,8 +273,8 @@ impl Zswap {
         going
     }
 
-    /// Copies a leaf's objects into the pack and has its pages be writing, no longer pinned; false,
-    /// and nothing is done, when they do not fit, or there is no pack.
+    /// Copies a leaf's objects into the pack and turns its pages from pinned to writing. Returns
+    /// false, and does nothing, if they do not fit or there is no pack.
     fn add_leaf(&self, pinned: &Pinned<'_>, pack: Option<&mut Pack>, round: &mut Round) -> bool {
         let Some(pack) = pack else { return false };
         let going = self.going(pinned);
@@ -293,8 +291,7 @@ impl Zswap {
         true
     }
 
-    /// Starts a write, when another one can be. Nothing is pinned during it: completed writes are
-    /// settled.
+    /// Settles completed writes and starts this one when possible. No page is pinned by the caller.
     fn hand_over(&self, pack: Pack, writer: &mut Writer, report: &mut ShrinkReport) {
         if pack.len() == 0 {
             writer.abandon(pack);
@@ -315,7 +312,7 @@ impl Zswap {
         self.events.reject_reclaim_fail.add(1);
     }
 
-    /// The end of a write.
+    /// Ends a write.
     fn settle(&self, writer: &mut Writer, finished: Finished, report: &mut ShrinkReport) {
         if let Err(error) = &finished.result {
             self.count_failure(error, report);
@@ -337,7 +334,7 @@ impl Zswap {
         writer.recycle(finished);
     }
 
-    /// The end of a write for a leaf's objects; returns how many pages are on disk by it.
+    /// Ends a write for a leaf's objects; returns how many pages it moved to disk.
     fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool) -> u64 {
         let (record, _) = objects[0].expect("a leaf that was written has objects");
         let cell = self.group(Group(record.group)).expect("groups stay");
@@ -345,8 +342,8 @@ impl Zswap {
         let mut freed = Freed::new();
         let (mut pages, mut bytes, mut raw, mut dead) = (0, 0, 0, u16::from(is_written) * u16::MAX);
         let mut state = cell.lock();
-        // A reader of such a page ends by itself; if it takes the page, the page is no longer being
-        // written.
+        // A reader of such a page ends by itself; if it takes the page, the page is no longer
+        // writing.
         while let Some(name) = state.tree.find(&self.slabs, key_high) {
             let leaf = state.tree.leaf(&self.slabs, name);
             if is_written && leaf.busy & leaf.writing_by(record.mark) != 0 {

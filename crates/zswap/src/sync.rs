@@ -1,4 +1,4 @@
-//! The locks and atomics everything here is built on; replaced by a model checker's in its tests.
+//! Locks and atomics of this crate; tests replace them by a model checker's.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{atomic, Condvar, Mutex, MutexGuard};
@@ -6,13 +6,11 @@ pub(crate) use std::sync::{atomic, Condvar, Mutex, MutexGuard};
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{atomic, Condvar, Mutex, MutexGuard};
 
-/// Locks, poisoned or not: the state's own assertions guard its invariants, and the flag adds
-/// nothing.
+/// Locks and ignores poisoning: the state's own assertions guard its invariants.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Locks when free.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

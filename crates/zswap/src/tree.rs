@@ -1,10 +1,10 @@
 //! A group's leaves by key: a radix tree of eight levels, 16 ways each, of names.
 //!
-//! Programs spread their heaps: V8's chunks of 256 KiB lie anywhere in some GiB. A lowest node is a
-//! cache line that covers 1 MiB; with 256 ways, nodes took 40 bytes a page of V8's.
+//! Programs spread their heaps: V8's chunks of 256 KiB are scattered over some GiB. A lowest node
+//! is a cache line that covers 1 MiB; with 256 ways, nodes took 40 bytes a page of V8's.
 //!
-//! The tree itself owns no memory, its nodes and leaves lie in the store's slabs; all calls happen
-//! under the lock of the group that the tree belongs to, which `&mut self` stands for.
+//! The tree owns no memory: its nodes and leaves lie in the store's slabs. All calls hold the lock
+//! of the tree's group, which `&mut self` stands for.
 
 use std::io;
 
@@ -15,7 +15,7 @@ const LEVELS: u32 = 8;
 const WAY_BITS: u32 = 4;
 const WAYS: usize = 1 << WAY_BITS;
 
-/// Where in a node of that level, 0 for the lowest, a key's child is.
+/// Index of a key's child in a node of `level`, 0 for the lowest.
 fn way_of(key_high: u32, level: u32) -> usize {
     (key_high >> (WAY_BITS * level)) as usize % WAYS
 }
@@ -24,19 +24,18 @@ fn way_of(key_high: u32, level: u32) -> usize {
 type Node = [u32; WAYS];
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 
-/// Nodes of a tree whose `leaves` leaves have neighbouring keys, at most: each level has a
-/// sixteenth of the one below, and two nodes of which only a part is used.
+/// Most nodes of a tree whose `leaves` leaves have neighbouring keys: each level has a sixteenth of
+/// the one below, and two partly used nodes.
 pub(crate) fn nodes_max(leaves: usize) -> usize {
     leaves / (WAYS - 1) + 2 * LEVELS as usize
 }
 
-/// The two slabs that trees are made of.
+/// The two slabs of all trees.
 pub(crate) struct Slabs {
     pub(crate) leaves: Slab,
     pub(crate) nodes: Slab,
 }
 
-/// One group's tree.
 #[derive(Default)]
 pub(crate) struct Tree {
     root: u32,
@@ -59,20 +58,18 @@ impl Tree {
         unsafe { &mut *slabs.nodes.get(name).cast::<Node>() }
     }
 
-    /// The leaf of that name, which [`Tree::find`], [`Tree::make`] or [`Tree::next`] answered or an
-    /// LRU list links.
+    /// The leaf of a name from [`Tree::find`], [`Tree::make`], [`Tree::next`] or an LRU list.
     pub(crate) fn leaf<'a>(&'a mut self, slabs: &'a Slabs, name: u32) -> &'a mut Leaf {
         // SAFETY: see above; strides are multiples of eight.
         unsafe { &mut *slabs.leaves.get(name).cast::<Leaf>() }
     }
 
-    /// The leaf's checksums, when the slab has room for them.
+    /// The leaf's checksums, if the slab has room for them.
     pub(crate) fn sums<'a>(&'a mut self, slabs: &'a Slabs, name: u32) -> &'a mut [u32; 16] {
         // SAFETY: see above; only called when the stride is that of leaves with sums.
         unsafe { &mut *slabs.leaves.get(name).add(crate::leaf::LEAF_BYTES).cast::<[u32; 16]>() }
     }
 
-    /// The leaf of a key.
     pub(crate) fn find(&mut self, slabs: &Slabs, key_high: u32) -> Option<u32> {
         if self.last_node != 0 && self.last_above == key_high >> WAY_BITS {
             let node = self.last_node;
@@ -94,10 +91,10 @@ impl Tree {
         (leaf != 0).then_some(leaf)
     }
 
-    /// The leaf of a key, made empty when there was none.
+    /// The leaf of a key, made empty if it did not exist.
     ///
     /// # Errors
-    /// ENOMEM; the tree is as it was.
+    /// ENOMEM; the tree is unchanged.
     pub(crate) fn make(&mut self, slabs: &Slabs, key_high: u32) -> io::Result<u32> {
         if let Some(leaf) = self.find(slabs, key_high) {
             return Ok(leaf);
@@ -132,7 +129,7 @@ impl Tree {
         Ok(leaf)
     }
 
-    /// Takes a leaf, which holds nothing and is on no list, out of the tree and frees it.
+    /// Removes and frees a leaf, which is empty and on no list.
     pub(crate) fn remove(&mut self, slabs: &Slabs, key_high: u32) {
         let leaf = self.find(slabs, key_high).expect("the leaf is in the tree");
         {
@@ -141,12 +138,12 @@ impl Tree {
         }
         let node = self.last_node;
         self.node(slabs, node)[way_of(key_high, 0)] = 0;
-        // SAFETY: unlinked just now, and the group's lock is held: it cannot be found.
+        // SAFETY: unlinked above under the group's lock, so it cannot be found.
         unsafe { slabs.leaves.free(leaf) };
         self.prune(slabs, key_high);
     }
 
-    /// Frees the nodes on the way to a key that have no child.
+    /// Frees the childless nodes on the way to a key.
     fn prune(&mut self, slabs: &Slabs, key_high: u32) {
         let mut path = [0u32; LEVELS as usize + 1];
         let mut name = self.root;
@@ -163,7 +160,7 @@ impl Tree {
         while depth > 0 {
             depth -= 1;
             let name = path[depth];
-            // A node is a cache line: to look at all of it is faster than to count children in it.
+            // A node is a cache line: scanning it is faster than counting its children.
             if self.node(slabs, name).iter().fold(0, |any, &child| any | child) != 0 {
                 return;
             }
@@ -177,7 +174,7 @@ impl Tree {
             if self.last_node == name {
                 self.last_node = 0;
             }
-            // SAFETY: unlinked just now and without children.
+            // SAFETY: unlinked above and without children.
             unsafe { slabs.nodes.free(name) };
         }
     }
@@ -210,7 +207,7 @@ impl Tree {
             if level == 0 {
                 return Some((prefix, child));
             }
-            // Below a later sibling everything counts.
+            // Below a later sibling every key counts.
             let from = if prefix > from >> shift { prefix << shift } else { from };
             if let Some(found) = self.next_below(slabs, child, level - 1, prefix, from) {
                 return Some(found);
@@ -241,7 +238,7 @@ mod tests {
             (seed >> 33) as u32
         };
         for _ in 0..20_000 {
-            // Clusters far apart, with neighbours within.
+            // Distant clusters, with neighbours within.
             let key = [0, 0x5500_0000, 0x7FFF_FF00, 0xFFFF_FFF0][random() as usize % 4]
                 | ((random() % 700) & !0x10);
             match random() % 3 {
@@ -294,7 +291,7 @@ mod tests {
                     tree.make(&slabs, 0x0101_0101).unwrap();
                 }
                 let before = (slabs.leaves.bytes(), slabs.nodes.bytes());
-                // The root and the node below it are there.
+                // The root and the node below it exist.
                 let nodes = if first { allowed.min(LEVELS - 2) } else { allowed };
                 slabs.nodes.fail_after(Some(nodes));
                 slabs.leaves.fail_after(Some(0));

@@ -1,4 +1,4 @@
-//! The store itself: what its calls share, and the calls that only ask.
+//! The store: the state of its calls, and its queries.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -25,9 +25,7 @@ const LEAVES_MAX: usize = 1 << 24;
 const NODES_TOTAL_MAX: usize = 1 << 24;
 const CONTEXTS_MAX: usize = 4096;
 
-/// The compressed pool. See the crate's documentation.
-///
-/// All calls may be made from any thread at any time.
+/// The compressed pool. See the crate's documentation. Any thread may make any call at any time.
 pub struct Zswap {
     pub(crate) config: Config,
     pub(crate) unit_pages: usize,
@@ -49,7 +47,7 @@ impl Zswap {
     /// Makes an empty store that compresses with `algorithm`.
     ///
     /// # Errors
-    /// [`Error`], when a figure is out of range or there is no memory for contexts.
+    /// [`Error`] if a figure is out of range or there is no memory for contexts.
     pub fn new(config: Config, algorithm: Arc<dyn Algorithm>) -> Result<Zswap, Error> {
         check(&config)?;
         let cpus = sys::cpu::count();
@@ -79,12 +77,12 @@ impl Zswap {
         })
     }
 
-    /// Takes room for the tables of `pages` pages of neighbouring keys and for `bytes` of objects,
-    /// so that stores ask for nothing but frames for objects: for a process that must not ask for
-    /// memory later, over an arena that is stocked.
+    /// Reserves tables for `pages` pages of neighbouring keys and for `bytes` of objects, so that
+    /// stores need only frames for objects: for a process over a stocked arena that must not
+    /// allocate later.
     ///
     /// # Errors
-    /// ENOMEM when the arena is full.
+    /// ENOMEM if the arena is full.
     pub fn make_room(&self, pages: u64, bytes: u64) -> io::Result<()> {
         let leaves = usize::try_from(pages).unwrap_or(usize::MAX).div_ceil(LEAF_PAGES).min(LEAVES_MAX);
         self.slabs.leaves.reserve(leaves)?;
@@ -93,16 +91,16 @@ impl Zswap {
         self.pools.each().try_for_each(|refs| refs.pool().objects.make_room(leaves * LEAF_PAGES, bytes))
     }
 
-    /// Bytes of address space that new zspages can have without asking for more.
+    /// Bytes of address space for new zspages without taking more.
     pub fn free_frame_bytes(&self) -> u64 {
         self.pools.each().map(|refs| refs.pool().objects.free_frame_bytes() as u64).sum()
     }
 
-    /// Compresses later stores with `algorithm`. What is stored stays readable; its pool goes with
-    /// its last object, unless the same name is chosen again before.
+    /// Compresses later stores with `algorithm`. Stored pages stay readable; their pool is dropped
+    /// with its last object, unless the same name is selected again before.
     ///
     /// # Errors
-    /// [`Error`], and the current compressor stays.
+    /// [`Error`]; then the current compressor stays.
     pub fn set_compressor(&self, algorithm: Arc<dyn Algorithm>) -> Result<(), Error> {
         let name = algorithm.name().to_owned();
         self.pools.switch(&name, || Pool::new(&self.config, self.contexts, self.nodes, algorithm))
@@ -113,19 +111,19 @@ impl Zswap {
         self.pools.current(1).pool().algorithm.name().to_owned()
     }
 
-    /// Names of the pools alive: the current one and those that drain.
+    /// Names of the living pools: the current one and those that drain.
     pub fn pools(&self) -> Vec<String> {
         self.pools.each().map(|refs| refs.pool().algorithm.name().to_owned()).collect()
     }
 
-    /// Whether a forked child can use its copy of the store, made while no call is under way: every
-    /// algorithm in use can be used there.
+    /// Whether a forked child can use its copy of the store, if no call is in progress: every
+    /// algorithm in use survives a fork.
     pub fn survives_fork(&self) -> bool {
         self.pools.each().all(|refs| refs.pool().algorithm.survives_fork())
     }
 
-    /// Lets every compressor in use look after what it works with: devices that came or went. A few
-    /// times a second, from a thread that may block.
+    /// Lets every compressor in use find devices that appeared or disappeared. Call it a few times
+    /// a second, from a thread that may block.
     pub fn maintain_compressors(&self) {
         self.pools.each().for_each(|refs| refs.pool().algorithm.maintain());
     }
@@ -136,14 +134,14 @@ impl Zswap {
         self.look(group, key, count, Leaf::present)
     }
 
-    /// Which of them are in the swap file: a load of one reads it from there. Those of a block of
-    /// sixteen that went there together come back with one read.
+    /// Which of them are in the swap file, so that a load reads it. One read returns pages of a
+    /// block of sixteen that were written together.
     pub fn on_disk(&self, group: Group, key: u64, count: usize) -> u64 {
         self.look(group, key, count, Leaf::on_disk)
     }
 
     fn look(&self, group: Group, key: u64, count: usize, pages: fn(&Leaf) -> u16) -> u64 {
-        // Keys beyond the last one are of no page.
+        // Keys beyond the last one have no page.
         let count = (1u64 << KEY_BITS).saturating_sub(key).min(count.min(64) as u64) as usize;
         let Some(cell) = self.group(group) else { return 0 };
         let mut state = cell.lock();
@@ -162,7 +160,7 @@ impl Zswap {
     /// Limits a group's compressed bytes. 0 refuses all its stores; `u64::MAX` lifts the limit.
     ///
     /// # Panics
-    /// When the group's number is not below the configured maximum.
+    /// If the group's number is not below the configured maximum.
     pub fn set_group_limit(&self, group: Group, bytes: u64) {
         self.make_group(group)
             .expect("a group within the configured maximum")
@@ -170,16 +168,16 @@ impl Zswap {
             .store(bytes, Ordering::Relaxed);
     }
 
-    /// Allows or forbids that a group's pages are written back. Allowed at first.
+    /// Allows or forbids writeback of a group's pages. Allowed at first.
     ///
     /// # Panics
-    /// When the group's number is not below the configured maximum.
+    /// If the group's number is not below the configured maximum.
     pub fn set_group_writeback(&self, group: Group, allowed: bool) {
         let cell = self.make_group(group).expect("a group within the configured maximum");
         cell.writeback.store(allowed, Ordering::Relaxed);
     }
 
-    /// What a group uses.
+    /// A group's usage.
     pub fn group_usage(&self, group: Group) -> GroupUsage {
         let Some(cell) = self.group(group) else { return GroupUsage::default() };
         let numbers = cell.numbers();
@@ -195,7 +193,7 @@ impl Zswap {
         }
     }
 
-    /// How many turns to be written back a leaf that is stored is passed over.
+    /// How many writeback turns skip a newly stored leaf.
     pub(crate) fn chances_of(&self, group: Group, key_high: u32) -> u8 {
         let came_back = self.config.swap.is_some() && self.returned.contains(group, key_high);
         if came_back {
@@ -205,7 +203,7 @@ impl Zswap {
         }
     }
 
-    /// All counters, as they are now.
+    /// Current values of all counters.
     pub fn counters(&self) -> Counters {
         let mut counters = Counters {
             pool_total_size: self.pool_bytes(),
@@ -239,12 +237,12 @@ impl Zswap {
         self.cells().map(|cell| cell.numbers().stored_pages.get()).sum()
     }
 
-    /// Bytes the objects of all pages have together, without what the arenas add.
+    /// Bytes of all pages' objects, without the overhead of the arenas.
     pub fn compressed_bytes(&self) -> u64 {
         self.cells().map(|cell| cell.numbers().bytes.get()).sum()
     }
 
-    /// Bytes of memory that the objects' arenas take.
+    /// Bytes of memory of the objects' arenas.
     pub fn pool_bytes(&self) -> u64 {
         self.pools.each().map(|refs| refs.pool().objects.bytes() as u64).sum()
     }
@@ -254,23 +252,23 @@ impl Zswap {
         self.pools.each().map(|refs| refs.pool().objects.stats().objects).sum()
     }
 
-    /// Bytes of memory that tables, entries and lists take; 0 when nothing is stored.
+    /// Bytes of memory of tables, entries and lists; 0 if nothing is stored.
     pub fn table_bytes(&self) -> u64 {
         self.slabs.leaves.bytes() + self.slabs.nodes.bytes()
     }
 
-    /// Bytes of memory that tables, entries, lists and handles take.
+    /// Bytes of memory of tables, entries, lists and handles.
     pub fn metadata_bytes(&self) -> u64 {
         let handles: u64 = self.pools.each().map(|refs| refs.pool().objects.metadata_bytes() as u64).sum();
         self.table_bytes() + handles
     }
 
-    /// Bytes of memory that the arenas keep for later.
+    /// Bytes of memory that the arenas cache.
     pub fn cached_bytes(&self) -> u64 {
         self.pools.each().map(|refs| refs.pool().objects.cached_bytes() as u64).sum()
     }
 
-    /// Gives the system what memory the arenas keep for later; returns how many bytes that was.
+    /// Gives the arenas' cached memory back to the system; returns how many bytes.
     pub fn trim(&self) -> u64 {
         let before = self.pool_bytes();
         self.pools.each().for_each(|refs| refs.pool().objects.trim());
@@ -307,7 +305,7 @@ impl Zswap {
         self.groups.get(group.0 as usize)?.get().map(|cell| &**cell)
     }
 
-    /// The group, made when it was never used.
+    /// The group, made if it was never used.
     pub(crate) fn make_group(&self, group: Group) -> Option<&GroupCell> {
         Some(self.groups.get(group.0 as usize)?.get_or_init(|| Box::new(GroupCell::new())))
     }
@@ -320,7 +318,7 @@ impl Zswap {
         self.node_of_cpu.get(cpu).copied().unwrap_or(0) as usize
     }
 
-    /// Frees objects that are in no table any more. Call with no lock held.
+    /// Frees objects that are no longer in any table. Call it with no lock held.
     pub(crate) fn free(&self, freed: &mut Freed) {
         self.free_memory(freed, false);
         for entry in freed.on_disk() {
@@ -331,8 +329,7 @@ impl Zswap {
         freed.clear();
     }
 
-    /// Frees the memory of objects that are in the swap file from now on; their pools stay for
-    /// them.
+    /// Frees the memory of objects that have moved to the swap file; they still hold their pools.
     pub(crate) fn free_moved(&self, freed: &mut Freed) {
         assert!(freed.on_disk().is_empty());
         self.free_memory(freed, true);
@@ -366,12 +363,10 @@ impl Zswap {
     }
 }
 
-/// The allocator's name of an entry's object.
 pub(crate) fn handle_of(entry: Entry) -> zsmalloc::Handle {
     zsmalloc::Handle::from_raw(NonZeroU32::new(entry.handle()).expect("entries with objects have handles"))
 }
 
-/// Whether all keys of a range are keys.
 pub(crate) fn in_range(key: u64, count: u64) -> bool {
     key.checked_add(count).is_some_and(|end| end <= 1 << KEY_BITS)
 }

@@ -1,4 +1,4 @@
-//! Failures at every point in turn: a folio is stored as a whole or not at all, and nothing older
+//! Failures at every point in turn: a folio is stored as a whole or not at all, and no older page
 //! is left under it.
 #![cfg(not(feature = "shuttle"))]
 
@@ -14,7 +14,7 @@ const A: Group = Group(3);
 const FOLIO: usize = 21;
 const KEY: u64 = 1000;
 
-/// A store with an older folio under the keys to come and neighbours on both sides.
+/// A store with an older folio under the test's keys and neighbours on both sides.
 struct Scene {
     zswap: Zswap,
     trim: Arc<Trim>,
@@ -56,7 +56,7 @@ fn folio() -> Vec<Page> {
 fn the_compressor_fails_on_every_unit_in_turn() {
     for unit_size in [4096, 16384] {
         for batch in [1, 8] {
-            // KEY is in the middle of no unit, so units are counted from it.
+            // KEY is not inside a unit, so units are counted from it.
             let pages_per_unit = unit_size / 4096;
             for unit in 0..FOLIO.div_ceil(pages_per_unit) {
                 let scene = Scene::new(Config { unit_size, batch, ..Config::default() });
@@ -102,7 +102,7 @@ fn the_allocator_fails_on_every_object_in_turn() {
 
 #[test]
 fn every_leaf_and_every_node_fails_in_turn() {
-    // A folio far from everything, so that it needs three leaves and three nodes of its own.
+    // A distant folio, so that it needs three leaves and three nodes of its own.
     const FAR: u64 = (1 << 33) + 5;
     let pages: Vec<Page> = (0..40).map(|n| page(2, n)).collect();
     for nodes in [false, true] {

@@ -1,4 +1,4 @@
-//! Stores tell in what forms pages are stored: of whole folios, once each.
+//! Stores report the forms of stored pages: of whole folios, once each.
 
 mod support;
 
@@ -16,15 +16,14 @@ fn tally(forms: &Forms) {
     }
 }
 
-/// What was told since the last call.
+/// The report since the last call.
 fn told() -> Vec<u64> {
     let totals: Vec<u64> = TOTALS.iter().map(|total| total.swap(0, Ordering::Relaxed)).collect();
     let used = totals.iter().rposition(|total| *total > 0).map_or(0, |last| last + 1);
     totals[..used].to_vec()
 }
 
-/// A page that Trim shortens to `len` bytes; of one byte repeated, the store needs no object for
-/// it.
+/// A page that Trim shortens to `len` bytes; for one repeated byte the store needs no object.
 fn page(len: usize) -> Page {
     let mut page = [0; 4096];
     for (at, byte) in page[..len].iter_mut().enumerate() {
@@ -47,8 +46,8 @@ fn what_is_stored_is_told_by_form() {
     store.store(Group(0), 0, &[&same; 4]).unwrap();
     assert_eq!(told(), [4]);
 
-    // The second batch fails after the first was compressed and published: nothing of the folio is
-    // stored, or told.
+    // The second batch fails after the first was published: nothing of the folio is stored or
+    // reported.
     let mut poor = [&small; 16];
     poor[12] = &full;
     assert_eq!(store.store(Group(0), 64, &poor), Err(StoreError::Poor { index: 12 }));
@@ -59,12 +58,12 @@ fn what_is_stored_is_told_by_form() {
     store.store(Group(0), 64, &poor[..12]).unwrap();
     assert_eq!(told(), [0, 0, 12]);
 
-    // Where pages can be written back, those that do not shrink are kept as they are.
+    // With writeback, pages that do not shrink are kept raw.
     let store = Zswap::new(with_swap(config.clone()), trim.clone()).unwrap();
     store.store(Group(0), 0, &poor).unwrap();
     assert_eq!(told(), [0, 1, 15]);
 
-    // Units of four pages: one that is the same word throughout takes no object.
+    // Units of four pages: one that is the same word throughout needs no object.
     let store = Zswap::new(Config { unit_size: 4 * 4096, ..config }, trim).unwrap();
     let folio: Vec<&Page> = [&same; 4].into_iter().chain([&small, &same, &small, &same]).collect();
     store.store(Group(0), 0, &folio).unwrap();

@@ -31,7 +31,7 @@ fn world(unit_size: usize, contexts: usize, swap: &Swap) -> Arc<Zswap> {
     Arc::new(Zswap::new(config, Trim::new("first", 1)).unwrap())
 }
 
-/// Takes the pages that are stored at the moment.
+/// Takes the currently stored pages.
 fn take_present(zswap: &Zswap, keep: Keep) -> Vec<(usize, Page)> {
     let mask = zswap.present(A, 0, PAGES);
     let mut loaded = vec![[0xEE; 4096]; mask.count_ones() as usize];
@@ -42,8 +42,7 @@ fn take_present(zswap: &Zswap, keep: Keep) -> Vec<(usize, Page)> {
     }
 }
 
-/// What is where at the end: the newer version of each page is in one place, and nothing is left
-/// over.
+/// Checks the end state: the newer version of each page is in one place, and nothing is left over.
 fn check(zswap: &Zswap, taken: &[(usize, Page)], newer: &[Page], older: &[Page]) {
     for at in 0..PAGES {
         let mut places = Vec::new();
@@ -63,7 +62,7 @@ fn check(zswap: &Zswap, taken: &[(usize, Page)], newer: &[Page], older: &[Page])
     assert_eq!(zswap.pools().len(), 1);
 }
 
-/// Stores newer pages, loads and does what `others` does, all at once.
+/// Stores newer pages, loads and runs `others`, all at once.
 fn store_load_and(
     unit_size: usize,
     contexts: usize,
@@ -197,7 +196,7 @@ fn loads_that_overlap_wait_in_order() {
     shuttle::check_random(
         || {
             let zswap = world(4096, 1, &Swap::new(4));
-            // More than one chunk of 64, so that pages are held while others are waited for.
+            // More than one chunk of 64, so that a thread waits for pages while it holds others.
             let all: Vec<Page> = (0..80).map(|n| page(0, n)).collect();
             zswap.store(A, 8, &refs(&all)).unwrap();
             let loading: Vec<_> = [(8, 80), (60, 28), (8, 60)]
@@ -217,14 +216,13 @@ fn loads_that_overlap_wait_in_order() {
     );
 }
 
-/// Objects that cleaning moved: it is in the middle of things, not idle.
+/// Objects that cleaning moved, as proof that it was not idle.
 static MOVED: AtomicU64 = AtomicU64::new(0);
 
-/// What a thread does to pages that may be in the pool, on their way to disk, there, or on their
-/// way back.
+/// An action of a thread on pages in the pool, on disk, or on their way between.
 type Doing = fn(&Zswap, &[Page]) -> Vec<(usize, Page)>;
 
-/// Takes the pages that are anywhere at the moment.
+/// Takes the available pages.
 fn take_available(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
     let mut loaded = vec![[0xEE; 4096]; PAGES];
     let mut pages: Vec<&mut Page> = loaded.iter_mut().collect();
@@ -257,8 +255,7 @@ fn clean(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
 fn shrink_group(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
     zswap.set_group_limit(A, 1);
     let page = page(2, 999);
-    // Whether there is room by then depends on who was first; the page is not of those that are
-    // watched.
+    // Whether there is room depends on the interleaving; the page is not one of those watched.
     let _ = zswap.store(A, 100, &[&page]);
     zswap.set_group_limit(A, u64::MAX);
     Vec::new()
@@ -269,8 +266,8 @@ fn forget_last(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
     Vec::new()
 }
 
-/// Older pages are in the pool or on disk; all of `doings` happens at once. At the end each page
-/// was there once: the newer one if it was stored, unless it was forgotten.
+/// Older pages start in the pool or on disk; all `doings` run at once. At the end each page was
+/// found once: the newer one if it was stored, unless it was invalidated.
 fn at_once(unit_size: usize, starts_on_disk: bool, doings: &'static [Doing]) {
     let stores = doings.iter().any(|doing| std::ptr::fn_addr_eq(*doing, store_newer as Doing));
     let forgets = doings.iter().any(|doing| std::ptr::fn_addr_eq(*doing, forget_last as Doing));

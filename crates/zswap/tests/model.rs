@@ -1,5 +1,4 @@
-//! Random operations against an ordered map, without a swap file and with one, with all that a disk
-//! does to it.
+//! Random operations against an ordered map, without a swap file and with one on a faulty disk.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;

@@ -1,4 +1,4 @@
-//! Promotion: which pages' objects become denser, and what stays as it is.
+//! Promotion: which objects become denser, and which stay.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -60,7 +60,7 @@ fn the_oldest_become_denser_once_and_stay_what_they_are() {
     assert_eq!(zswap.objects(), 80);
     assert_eq!(trim.alive.load(Ordering::Relaxed), 80, "the old objects were given back");
     assert!(load(&zswap, A, 0, 64, Keep::Shared).unwrap() == all);
-    // What is overwritten is young again.
+    // An overwritten page is young again.
     let newer = pages(1, 2);
     zswap.store(A, 5, &refs(&newer)).unwrap();
     assert_eq!(zswap.promote(A, 100, 100), report(2, 17), "the youngest leaf and the new page");
@@ -94,7 +94,7 @@ fn pages_without_a_denser_object_stay() {
     assert!(load(&zswap, A, 0, 1, Keep::Exclusive).unwrap()[0] == some[0]);
     zswap.store(A, 0, &refs(&some[..1])).unwrap();
     assert_eq!(zswap.promote(A, 100, 100), report(1, 0), "it is dense already");
-    // Of another compressor's pool, which has one tier.
+    // Another compressor's pool, which has one tier.
     zswap.set_compressor(Trim::new("plain", 1)).unwrap();
     assert!(!zswap.has_tiers());
     let others = pages(16, 4);
@@ -124,7 +124,7 @@ fn without_memory_everything_stays() {
     let all = pages(32, 1);
     zswap.store(A, 0, &refs(&all)).unwrap();
     let before = zswap.compressed_bytes();
-    // The third batch of four fails, and so does every later one.
+    // The third batch of four fails, and every later one.
     zswap.fail_objects_after(Some(9));
     let report = zswap.promote(A, 100, 100);
     zswap.fail_objects_after(None);

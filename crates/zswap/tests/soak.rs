@@ -1,7 +1,8 @@
-//! Two threads store, load, invalidate, switch compressors, promote, compact, write to a disk that
-//! fails, clean it and run out of memory, against a model.
+//! Two threads store, load, invalidate, switch compressors, promote, compact, write to a failing
+//! disk, clean it and run out of memory, against a model.
 //!
-//! 20 seconds, or as many as `UZSWAP_TEST_SOAK_SECONDS` says; `UZSWAP_TEST_SEED` takes other steps.
+//! It runs for 20 seconds, or for `UZSWAP_TEST_SOAK_SECONDS`; `UZSWAP_TEST_SEED` selects other
+//! steps.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -75,8 +76,7 @@ impl World {
         let long = below(10) == 0;
         let count = (1 + below(if long { 100 } else { 16 })).min((FOLIOS * FOLIO) as u64 - key);
         let keys = key..key + count;
-        // A folio is locked by the thread that works on it, in ascending order: what the owner of
-        // the pages does.
+        // The thread locks its folios in ascending order, as the owner of the pages does.
         let folios = key as usize / FOLIO..=(key + count - 1) as usize / FOLIO;
         let first = (folios.start() * FOLIO) as u64;
         let lock = || -> Vec<_> {
@@ -89,7 +89,7 @@ impl World {
             0..35 => {
                 let mut models = lock();
                 let version = self.versions.fetch_add(count, Ordering::Relaxed);
-                // No two pages are ever the same, so that an older one is known for what it is.
+                // No two pages are equal, so that an older one is recognizable.
                 let unique = |kind, version: u64| match kind {
                     0 => version.to_le_bytes().repeat(512).try_into().expect("4096 bytes"),
                     kind => page(kind, version),
@@ -145,7 +145,7 @@ impl World {
                 }
             }
             92..95 => {
-                // Pools that drain may be as many as there can be.
+                // The maximum number of pools may be draining.
                 let (name, batch) = (below(6), 1 + below(8) as usize);
                 let make = if name < 3 { Trim::tiered } else { Trim::new };
                 let _ = self.zswap.set_compressor(make(&name.to_string(), batch));
@@ -184,7 +184,7 @@ impl World {
             0 => Rates { write_enospc: 100, reserve_enospc: 100, release_fails: 100, ..default() },
             1 => Rates { write_short: 200, read_short: 200, interrupted: 100, ..default() },
             2 => Rates { read_eio: 60, read_flip: 60, ..default() },
-            // Every one costs a segment for good.
+            // Each of these faults costs a segment for good.
             3 => Rates { write_eio: u16::from(self.file.counters().segments_retired < 24), ..default() },
             _ => default(),
         }

@@ -38,8 +38,7 @@ fn what_goes_in_comes_out_for_every_unit_and_alignment() {
     }
 }
 
-/// Between two units of a batch may be pages that have nothing to decompress, or belong to an older
-/// compressor.
+/// Between two units of a batch may be pages without decompression, or of an older compressor.
 #[test]
 fn batches_of_a_load_pass_over_pages_without_a_unit() {
     let load_in = |kinds: &[u8; 64], unit_size: usize, switch: bool| -> Vec<[u64; 9]> {
@@ -71,11 +70,11 @@ fn batches_of_a_load_pass_over_pages_without_a_unit() {
     // Every third page is same-filled, every other third raw: 22 pages are left.
     let sparse: [u8; 64] = std::array::from_fn(|n| [2, 0, 1][n % 3]);
     assert_eq!(load_in(&sparse, 4096, false), [of(&[(8, 2), (6, 1)]), of(&[])]);
-    // One page in two went to the second compressor since.
+    // One page in two was stored with the second compressor.
     let turns: [u8; 64] = std::array::from_fn(|n| 2 + (n % 2) as u8);
     assert_eq!(load_in(&turns, 4096, true), [of(&[(8, 4)]), of(&[(4, 8)])]);
-    // Units of four pages, each second one same-filled; one page of each other was stored by itself
-    // since.
+    // Units of four pages, each second one same-filled; of each other unit one page was stored
+    // again by itself.
     let units: [u8; 64] = std::array::from_fn(|n| if n / 4 % 2 == 1 { 0 } else { 2 + u8::from(n % 4 == 1) });
     assert_eq!(load_in(&units, 16384, false), [of(&[(8, 1)]), of(&[])]);
     assert_eq!(load_in(&units, 16384, true), [of(&[(8, 2)]), of(&[(4, 2)])]);
@@ -106,7 +105,7 @@ fn a_part_of_a_unit_leaves_the_rest() {
     assert_eq!(load(&zswap, A, 17, 2, Keep::Exclusive).unwrap(), pages[1..3]);
     assert_eq!(zswap.compressed_bytes(), bytes, "the unit has pages yet");
     assert_eq!(zswap.present(A, 16, 16), 0xFFF9);
-    // A newer page where the unit had one.
+    // A newer page in the unit's range.
     let newer = page(2, 99);
     zswap.store(A, 18, &[&newer]).unwrap();
     assert_eq!(load(&zswap, A, 18, 3, Keep::Shared).unwrap(), [newer, pages[3], pages[4]]);
@@ -246,9 +245,8 @@ fn metadata_is_at_most_32_bytes_a_page_and_checksums_4_more() {
     }
 }
 
-/// Pages of many folios fill batches: eight by eight, where stores one by one make a request for
-/// each; pages that repeat a word take no place, and those that do not compress take no others with
-/// them.
+/// Pages of many folios fill batches of eight, where single stores make a request each. Pages that
+/// repeat a word take no place, and incompressible ones do not affect others.
 #[test]
 fn scattered_pages_fill_batches() {
     let sizes = |trim: &Trim| -> Vec<u64> {

@@ -1,5 +1,5 @@
-//! Writeback to a swap file: what goes, how, and how it comes back; what happens during a write,
-//! and when the disk fails.
+//! Writeback to a swap file: the pages written, their return, events during a write, and a failing
+//! disk.
 #![cfg(not(feature = "shuttle"))]
 
 mod support;
@@ -40,7 +40,7 @@ fn world() -> World {
 }
 
 impl World {
-    /// Stores pages of one seed and has all of them written.
+    /// Stores pages of one seed and writes all of them.
     fn written(&self, count: usize, seed: u64) -> Vec<Page> {
         let all = pages(count, seed);
         self.zswap.store(A, 0, &refs(&all)).unwrap();
@@ -74,7 +74,7 @@ fn objects_go_as_they_are_in_large_writes_and_come_back() {
     world.swap.assert_empty(&world.zswap);
 }
 
-/// Ahead of who wants memory: as many bytes as asked for, or somewhat more, and nothing is packed.
+/// Writing ahead of demand takes the requested bytes or slightly more, and packs nothing.
 #[test]
 fn writing_out_takes_what_was_asked_for_and_packs_nothing() {
     let world = world();
@@ -88,7 +88,7 @@ fn writing_out_takes_what_was_asked_for_and_packs_nothing() {
     assert!(world.zswap.pool_bytes() <= held);
     let rest = world.zswap.write_out(u64::MAX);
     assert!(!rest.reached && rest.pages_written == 1024 - report.pages_written, "{rest:?}");
-    // A disk without room is said, and so is one that fails.
+    // A full disk is reported, and so is a failing one.
     world.zswap.store(A, 0, &refs(&all)).unwrap();
     world.swap.faults.set_room(Some(Room { available: 0, total: 1 << 41 }));
     world.swap.faults.next_write(Fault::Errno(28));
@@ -163,7 +163,7 @@ fn the_oldest_go_first_and_what_came_back_has_another_chance() {
         (world.zswap.on_disk(A, 0, 48), world.zswap.present(A, 0, 48)),
         (0xFFFF_FFFF, 0xFFFF_FFFF_FFFF)
     );
-    // The oldest block comes back and is stored again; so is a new one after it, which did not.
+    // The oldest block returns and is stored again; then a new one is stored, which never returned.
     load(&world.zswap, A, 0, 16, Keep::Exclusive).unwrap();
     world.zswap.store(A, 0, &refs(&pages(16, 0))).unwrap();
     world.zswap.store(A, 1000 * 16, &refs(&pages(16, 50))).unwrap();
@@ -255,12 +255,12 @@ fn a_group_at_its_limit_writes_its_own_down_to_the_threshold() {
         gone += 1;
     }
     world.zswap.store(A, 5000, &refs(&pages(1, 1))).unwrap();
-    // Nor is anything of it written for the pool's sake.
+    // Nor is it written when the pool shrinks.
     let before = world.zswap.group_usage(A).zswpwb;
     assert!(!world.zswap.shrink(0).reached);
     assert_eq!(world.zswap.group_usage(A).zswpwb, before);
     assert_eq!(world.zswap.group_usage(B).on_disk, 64 * 4096);
-    // A limit of nothing is no store at all, for this group.
+    // A limit of zero refuses all stores of this group.
     world.zswap.invalidate(A, 0, u64::MAX);
     world.zswap.set_group_limit(A, 0);
     assert_eq!(world.zswap.store(A, 5000, &refs(&pages(1, 1))), Err(StoreError::GroupLimit));
@@ -338,7 +338,7 @@ fn units_of_several_pages_are_one_object_there_too() {
     let world = world_with(Config { unit_size: 16384, ..Config::default() });
     let all = pages(64, 1);
     world.zswap.store(A, 0, &refs(&all)).unwrap();
-    // One page of a unit goes before, one while it is on disk; newer pages lie in the range of
+    // One page of a unit leaves before, one while it is on disk; newer pages lie in the range of
     // others.
     load(&world.zswap, A, 5, 1, Keep::Exclusive).unwrap();
     world.zswap.store(A, 12, &refs(&all[12..13])).unwrap();
@@ -408,7 +408,7 @@ fn a_disk_without_room_leaves_pages_where_they_are_until_it_has_some() {
     assert_eq!(world.swap.file.counters().bytes_written, 0);
     world.swap.faults.set_room(None);
     assert!(world.zswap.shrink(0).reached);
-    // In the middle of writing.
+    // During a write.
     let more = pages(256, 2);
     world.zswap.store(A, 1000, &refs(&more)).unwrap();
     world.swap.faults.next_write(Fault::Errno(28));
@@ -482,7 +482,7 @@ fn a_read_that_fails_says_where_and_takes_nothing() {
 fn a_bit_that_changed_on_disk_is_never_a_page() {
     let world = world();
     let all = world.written(64, 1);
-    // Somewhere in what was written; whichever object it hits is the only one that is lost.
+    // Anywhere in the written bytes; only the damaged object is lost.
     let written = world.swap.disk.bytes();
     for at in (100..written).step_by(9973) {
         assert!(world.swap.disk.flip(at, 4));
@@ -497,7 +497,7 @@ fn a_bit_that_changed_on_disk_is_never_a_page() {
     assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all);
 }
 
-/// Has the shrinker's write wait while something else happens.
+/// Holds the shrinker's write while `happens` runs.
 fn during_write(config: Config, happens: impl FnOnce(&Zswap)) -> (World, Vec<Page>) {
     let world = world_with(config);
     let all = pages(48, 1);
@@ -557,13 +557,12 @@ fn a_slow_disk_does_not_keep_the_pool_from_answering() {
     assert!(load(&world.zswap, A, 0, 48, Keep::Exclusive).unwrap() == all);
 }
 
-/// Who wrote waited, with the next block in its hands, for a reader of what it had written, and the
-/// reader for that block.
+/// The writer, holding the next block, waited for a reader of a block it had written, and the
+/// reader waited for the next block.
 #[test]
 fn who_loads_much_and_who_writes_do_not_wait_for_each_other() {
     let world = Arc::new(world());
-    // So that the third pack waits for the first to be written. Each has three blocks of sixteen
-    // pages.
+    // So that the third pack waits for the first write. Each has three blocks of sixteen pages.
     world.swap.file.limit_packs(1);
     let all = raw_pages(192, 1);
     world.zswap.store(A, 0, &refs(&all)).unwrap();
@@ -623,7 +622,7 @@ fn a_disk_whose_loads_cost_much_is_written_to_less() {
             load(&world.zswap, A, folio * 16, 16, Keep::Exclusive).unwrap();
         }
         world.swap.faults.throttle(Duration::ZERO, 0);
-        // Most of what is in the pool is wanted again, too.
+        // Most pages in the pool are wanted again, too.
         for folio in 100..140 {
             world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
             load(&world.zswap, A, folio * 16, 16, Keep::Exclusive).unwrap();

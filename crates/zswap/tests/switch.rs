@@ -56,7 +56,7 @@ fn switching_back_revives_the_draining_pool() {
     zswap.store(A, 0, &refs(&pages(0))).unwrap();
     zswap.set_compressor(Trim::new("second", 1)).unwrap();
     zswap.store(A, 16, &refs(&pages(1))).unwrap();
-    // The same name: the pool that is alive serves, not the algorithm handed over.
+    // The same name: the living pool is used, not the given algorithm.
     let other = Trim::new("first", 1);
     zswap.set_compressor(other.clone()).unwrap();
     assert_eq!((zswap.compressor(), zswap.pools().len()), ("first".to_owned(), 2));

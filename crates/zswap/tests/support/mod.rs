@@ -1,4 +1,4 @@
-//! A compressor whose faults are asked for, and pages for it.
+//! A compressor with faults on request, and pages for it.
 #![allow(dead_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -11,25 +11,25 @@ use acomp::{
     Software, TierSample, Tiers, UnitCodec, UnitError, UnitResult,
 };
 
-/// Leaves out the zeroes that end a page, and keeps a sum to find damage. With two tiers its
-/// objects end with [`PADDING`] bytes of nothing, until they are promoted.
+/// Leaves out the zeroes at the end of a page, and keeps a sum to find damage. With two tiers its
+/// objects end with [`PADDING`] unused bytes, until they are promoted.
 pub struct Trim {
     name: String,
     batch: usize,
     tiers: bool,
-    /// Units that still compress before one fails; negative for no failure.
+    /// Units until one fails to compress; negative for no failure.
     pub fail_after: Arc<AtomicI64>,
-    /// Objects that still decompress before one does not; negative for no failure.
+    /// Objects until one fails to decompress; negative for no failure.
     pub damage_after: Arc<AtomicI64>,
     /// Units compressed.
     pub units: Arc<AtomicU64>,
-    /// Requests of each size.
+    /// Compression requests of each size.
     pub requests: Arc<[AtomicU64; 9]>,
-    /// Requests to decompress of each size.
+    /// Decompression requests of each size.
     pub decompressions: Arc<[AtomicU64; 9]>,
     /// Objects made and not yet forgotten.
     pub alive: Arc<AtomicI64>,
-    /// Whether it was asked for dense objects.
+    /// Whether dense objects were requested.
     pub dense: AtomicBool,
 }
 
@@ -58,12 +58,12 @@ impl Trim {
     }
 }
 
-/// Bytes that promotion takes off.
+/// Bytes that promotion saves.
 pub const PADDING: usize = 64;
-/// In the header of an object's first page: it ends with padding.
+/// In the header of an object's first page: the object ends with padding.
 const PADDED: u16 = 1 << 15;
 
-/// An object without its padding, if it has any; `None` when it is damaged.
+/// An object without its padding, if any; `None` if it is damaged.
 fn unpadded(object: &[u8]) -> Option<(&[u8], bool)> {
     let header = u16::from_le_bytes([*object.get(4)?, *object.get(5)?]);
     match header & PADDED {
@@ -72,7 +72,7 @@ fn unpadded(object: &[u8]) -> Option<(&[u8], bool)> {
     }
 }
 
-/// Its second tier is for promotion alone: it only notes what it is asked for.
+/// The second tier is for promotion alone: it only records the request.
 impl Tiers for Trim {
     fn set_dense(&self, dense: bool) {
         self.dense.store(dense, Ordering::Relaxed);
@@ -189,8 +189,7 @@ impl UnitCodec for TrimCodec {
         }
         let mut at = 4;
         for page in unit.chunks(4096) {
-            // Pages of one byte repeated, and what follows the last byte that is not zero, are left
-            // out.
+            // Leaves out pages of one repeated byte, and the zeroes at the end of a page.
             let same = page.iter().all(|byte| *byte == page[0]);
             let len = if same { 1 } else { page.iter().rposition(|&byte| byte != 0).unwrap_or(0) + 1 };
             if at + len + 2 >= output.len() {
@@ -235,7 +234,7 @@ impl UnitCodec for TrimCodec {
     }
 }
 
-/// A compressor that compresses and then gives other bytes back.
+/// A compressor whose decompression returns other bytes.
 pub struct Liar;
 
 impl Algorithm for Liar {
@@ -262,8 +261,7 @@ impl UnitCodec for LiarCodec {
     }
 }
 
-/// A page of a kind: 0 same-filled, 1 incompressible, else about half full; `seed` makes it its
-/// own.
+/// A page of a kind: 0 same-filled, 1 incompressible, else about half full; `seed` makes it unique.
 pub fn page(kind: u8, seed: u64) -> Page {
     let mut page = [0; 4096];
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -289,12 +287,10 @@ pub fn page(kind: u8, seed: u64) -> Page {
     page
 }
 
-/// Borrows pages the way a store wants them.
 pub fn refs(pages: &[Page]) -> Vec<&Page> {
     pages.iter().collect()
 }
 
-/// Loads pages into fresh memory.
 pub fn load(
     zswap: &zswap::Zswap,
     group: zswap::Group,
@@ -307,12 +303,12 @@ pub fn load(
     Ok(pages)
 }
 
-/// The same, with a swap file: what does not compress is kept as it is.
+/// The same configuration with a swap file: incompressible pages are kept raw.
 pub fn with_swap(config: zswap::Config) -> zswap::Config {
     zswap::Config { swap: Some(Swap::new(8).file), ..config }
 }
 
-/// A swap file whose disk is memory and whose faults are asked for.
+/// A swap file on a disk in memory, with faults on request.
 pub struct Swap {
     pub file: Arc<SwapFile>,
     pub faults: Arc<Faults>,
@@ -320,7 +316,7 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Of so many segments of 1 MiB.
+    /// With `segments` segments of 1 MiB.
     pub fn new(segments: usize) -> Swap {
         let room = Room { available: 1 << 40, total: 1 << 41 };
         let disk = MemoryEngine::new(room);
@@ -328,7 +324,7 @@ impl Swap {
         Swap { file, faults, disk }
     }
 
-    /// A swap file on an engine, with faults between.
+    /// A swap file on an engine, with injected faults.
     pub fn on(engine: Arc<dyn Engine>, segments: usize) -> (Arc<SwapFile>, Arc<Faults>) {
         let faults = Faults::new(3);
         let engine = Arc::new(FaultyEngine::new(engine, faults.clone()));
@@ -336,22 +332,19 @@ impl Swap {
         (SwapFile::with(engine, Seal::Encrypted, space, 1, 5).unwrap(), faults)
     }
 
-    /// Nothing is left in the file.
     pub fn assert_empty(&self, zswap: &zswap::Zswap) {
         assert_empty(zswap);
         assert_file_empty(&self.file);
     }
 }
 
-/// Nothing lives in the file.
 pub fn assert_file_empty(file: &SwapFile) {
     let counters = file.counters();
     assert_eq!(counters.live_bytes, 0);
-    // But for what is open to be written to.
+    // Except for segments open for writing.
     assert!(counters.used_bytes <= 2 << 20, "{} bytes in use", counters.used_bytes);
 }
 
-/// Nothing is left of anything.
 pub fn assert_empty(zswap: &zswap::Zswap) {
     let counters = zswap.counters();
     assert_eq!(counters.stored_pages, 0);
