@@ -7,12 +7,10 @@
 //!          level   until       pages that are left alone for a while
 //! ```
 //!
-//! Behind it follows what the replacement policy remembers of each page, two bytes a page
-//! ([`History`]).
+//! The policy's memory of each page follows, two bytes a page ([`History`]).
 //!
-//! Nothing else of a record is read or changed but through a [`BlockGuard`], which holds its lock;
-//! changing where a page is takes the modules beside this one, which alone may call the kernel for
-//! a managed page.
+//! The rest of a record is accessed only through a [`BlockGuard`], which holds its lock. Only the
+//! modules beside this one, which alone call the kernel for managed pages, change where a page is.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,23 +23,23 @@ use crate::units::{ALL_PAGES, BLOCK_PAGES};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageState {
-    /// Mapped, or never touched: the kernel knows. Telling these two apart here would need an
-    /// update for every first touch.
+    /// Mapped or never touched. The kernel knows which; recording it here would need an update for
+    /// every first touch.
     Kernel = 0,
     /// In the block's staging slot.
     Staged = 1,
     /// In the pool, under its page number.
     Stored = 2,
-    /// The kernel's, and seen mapped after an event said that the kernel is about to discard it:
-    /// its bytes must not be saved. Ends when the page is filled again or when a grace period has
-    /// passed (see [`crate::grace`]).
+    /// Seen mapped after an event said that the kernel is about to discard it: its bytes must not
+    /// be saved. Ends when the page is refilled or a grace period has passed (see
+    /// [`crate::grace`]).
     DiscardEven = 4,
-    /// The same, of the other generation of grace periods.
+    /// The same, for the other generation of grace periods.
     DiscardOdd = 5,
 }
 
 impl PageState {
-    /// Whether the page tables of the kernel say where the page is.
+    /// Whether the kernel's page tables say where the page is.
     pub fn is_kernels(self) -> bool {
         !matches!(self, PageState::Staged | PageState::Stored)
     }
@@ -58,14 +56,13 @@ impl PageState {
     }
 }
 
-/// Flag: the slot is being read without the lock: nothing in it may change, and no second
+/// Flag: the slot is being read without the lock. Its pages must not change, and no second
 /// compression may begin.
 const COMPRESSING: u32 = 1 << 3;
-/// Flag: a thread reads pages of the block from the swap file, without the lock. No second one
-/// does.
+/// Flag: a thread reads pages of the block from the swap file, without the lock. At most one does.
 const READING: u32 = 1 << 4;
-/// Added to the state of each page that is read so. Any change of the state ends it: the page may
-/// be another by then, also when it is stored again.
+/// Added to the state of each page that is being read from the swap file. Any change of the state
+/// clears it: even if the page is stored again, it may hold other bytes.
 const WATCHED: u64 = 8;
 const SLOT_SHIFT: u32 = 8;
 /// No staging slot.
@@ -74,8 +71,7 @@ pub const NO_SLOT: u32 = 0xff_ffff;
 /// The unit of [`Block::refused`]'s clock.
 const REFUSED_TICK_MS: u32 = 256;
 const REFUSED_UNTIL_MASK: u32 = 0xfff;
-/// Ticks that refused pages are left alone for at first: four seconds; doubled each time, up to two
-/// minutes.
+/// Ticks for which refused pages are first skipped (4 s). Doubled each time, up to two minutes.
 const REFUSED_TICKS: u32 = 16;
 const REFUSED_LEVEL_MAX: u32 = 5;
 
@@ -94,7 +90,6 @@ impl Block {
         lock_bits(&self.word);
     }
 
-    /// Takes the lock if it is free.
     pub(super) fn try_lock(&self) -> bool {
         try_lock_bits(&self.word)
     }
@@ -103,22 +98,22 @@ impl Block {
         self.word.load(Ordering::Relaxed) & flag != 0
     }
 
-    /// Whether page `index` is staged or stored. A hint without the lock.
+    /// Whether page `index` is staged or stored. A hint: no lock is taken.
     pub fn is_out(&self, index: usize) -> bool {
         !PageState::of(self.pages.load(Ordering::Relaxed) >> (4 * index)).is_kernels()
     }
 
-    /// What the policy remembers of the pages. Hints: no lock is needed.
+    /// The policy's memory of the pages. Hints: no lock is needed.
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Whether the slot is being compressed. A hint without the lock.
+    /// Whether the slot is being compressed. A hint: no lock is taken.
     pub fn is_compressing(&self) -> bool {
         self.has(COMPRESSING)
     }
 
-    /// Pages that are left alone at `now_ms`. A hint: no lock is taken.
+    /// Pages to skip at `now_ms`. A hint: no lock is taken.
     pub fn refused_at(&self, now_ms: u32) -> u32 {
         let word = self.refused.load(Ordering::Relaxed);
         let now = now_ms / REFUSED_TICK_MS;
@@ -127,15 +122,14 @@ impl Block {
             return word & ALL_PAGES;
         }
         if word & ALL_PAGES != 0 {
-            // The clock goes round in 17 minutes: what is over stays over. How often they were
-            // refused is kept.
+            // Clear the pages, because the clock wraps after 17 minutes. Keep the refusal level.
             let over = word & !ALL_PAGES;
             let _ = self.refused.compare_exchange(word, over, Ordering::Relaxed, Ordering::Relaxed);
         }
         0
     }
 
-    /// Whether nothing is known of any page but that it is the kernel's.
+    /// Whether the record holds no more than a fresh one.
     pub(super) fn is_blank(&self) -> bool {
         self.pages.load(Ordering::Relaxed) == 0 && self.refused.load(Ordering::Relaxed) == 0
     }
@@ -145,7 +139,7 @@ impl Block {
     }
 }
 
-/// A block whose lock is held until this is dropped.
+/// Holds a block's lock until it is dropped.
 pub struct BlockGuard<'a> {
     block: &'a Block,
     base: usize,
@@ -153,7 +147,7 @@ pub struct BlockGuard<'a> {
 
 impl Drop for BlockGuard<'_> {
     fn drop(&mut self) {
-        // A panic tells what broke already.
+        // A panic has already said what broke.
         if cfg!(debug_assertions) && !std::thread::panicking() {
             self.check("unlocked");
         }
@@ -162,7 +156,7 @@ impl Drop for BlockGuard<'_> {
 }
 
 impl<'a> BlockGuard<'a> {
-    /// Of the block at `base`, whose lock the caller has just taken.
+    /// Wraps the block at `base`, whose lock the caller has just taken.
     pub(super) fn locked(block: &'a Block, base: usize) -> Self {
         let guard = BlockGuard { block, base };
         if cfg!(debug_assertions) {
@@ -173,11 +167,9 @@ impl<'a> BlockGuard<'a> {
 }
 
 impl BlockGuard<'_> {
-    /// Checks what is true of every block whose lock is free: debug builds ask at each lock and
-    /// unlock.
+    /// Checks the invariants of an unlocked block. Debug builds do so at each lock and unlock.
     ///
-    /// # Panics
-    /// When something is not.
+    /// # Panics If an invariant is broken.
     fn check(&self, when: &str) {
         let (word, base) = (self.block.word.load(Ordering::Relaxed), self.base);
         let broken = |what: &str| panic!("the block at {base:#x} is {when} although {what}: {word:#x}");
@@ -233,24 +225,24 @@ impl BlockGuard<'_> {
         self.block.is_compressing()
     }
 
-    /// What the policy remembers of the pages.
+    /// The policy's memory of the pages.
+    /// The policy's memory of the pages.
     pub fn history(&self) -> &History {
         &self.block.history
     }
 
-    /// Leaves the pages of `mask` alone for a while: they did not compress, or cannot be moved.
-    /// Longer each time.
+    /// Skips the pages of `mask` for a while, longer each time: they did not compress or cannot be
+    /// moved.
     pub fn refuse(&self, mask: u32, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
         let level = if word == 0 { 0 } else { (word >> 28) + 1 }.min(REFUSED_LEVEL_MAX);
         let until = (now_ms / REFUSED_TICK_MS + (REFUSED_TICKS << level)) & REFUSED_UNTIL_MASK;
-        // What is still left alone from earlier stays so; what was tried again counts again.
+        // Pages still refused stay refused. Retried pages count again.
         let kept = self.block.refused_at(now_ms) | mask;
         self.block.refused.store(level << 28 | until << 16 | kept, Ordering::Relaxed);
     }
 
-    /// Leaves the pages of `mask` alone for half a second: a relative has them, too, for the time
-    /// being.
+    /// Skips the pages of `mask` for half a second: a relative still shares them.
     pub fn refuse_briefly(&self, mask: u32, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
         if self.block.refused_at(now_ms) == 0 {
@@ -259,7 +251,7 @@ impl BlockGuard<'_> {
         }
     }
 
-    /// Forgets that pages of `mask` were refused: they are others now.
+    /// Clears refusals of the pages of `mask`, whose content has changed.
     pub fn forget_refused(&self, mask: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
         if word & mask != 0 {
@@ -268,7 +260,6 @@ impl BlockGuard<'_> {
         }
     }
 
-    /// Sets or ends that the slot is being read without the lock.
     pub(super) fn set_compressing(&self, on: bool) {
         if on {
             self.block.word.fetch_or(COMPRESSING, Ordering::Relaxed);
@@ -282,11 +273,9 @@ impl BlockGuard<'_> {
         self.block.has(READING)
     }
 
-    /// The caller reads the pages of `mask`, all of them stored, from the swap file, without the
-    /// lock.
+    /// Marks the pages of `mask` as being read from the swap file, without the lock.
     ///
-    /// # Panics
-    /// When a thread does already, or one of them is not stored.
+    /// # Panics If another thread reads the block, or one of the pages is not stored.
     pub(super) fn begin_reading(&self, mask: u32) {
         assert!(!self.is_reading(), "two readers of the block at {:#x}", self.base);
         assert_eq!(self.mask(PageState::Stored) & mask, mask, "pages that are not stored");
@@ -296,7 +285,7 @@ impl BlockGuard<'_> {
         self.block.pages.fetch_or(marks, Ordering::Relaxed);
     }
 
-    /// Of the pages that are being read, those that are as they were when that began.
+    /// The pages being read whose state has not changed since [`BlockGuard::begin_reading`].
     pub(super) fn watched(&self) -> u32 {
         let pages = self.block.pages.load(Ordering::Relaxed);
         (0..BLOCK_PAGES)
@@ -304,14 +293,12 @@ impl BlockGuard<'_> {
             .fold(0, |mask, index| mask | 1 << index)
     }
 
-    /// Ends what [`BlockGuard::begin_reading`] began.
     pub(super) fn end_reading(&self) {
         let all = (0..BLOCK_PAGES).fold(0, |marks, index| marks | WATCHED << (4 * index));
         self.block.pages.fetch_and(!all, Ordering::Relaxed);
         self.block.word.fetch_and(!READING, Ordering::Relaxed);
     }
 
-    /// Sets the staging slot.
     pub(super) fn set_slot(&self, slot: u32) {
         assert!(slot <= NO_SLOT);
         let wanted = !slot << SLOT_SHIFT;
@@ -319,7 +306,7 @@ impl BlockGuard<'_> {
         let _ = self.block.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
     }
 
-    /// Frees the slot number of a block without staged pages.
+    /// Releases the slot number if no page is staged.
     pub(super) fn drop_slot_if_unused(&self) {
         if self.mask(PageState::Staged) == 0 {
             self.set_slot(NO_SLOT);
@@ -328,18 +315,16 @@ impl BlockGuard<'_> {
 
     /// Moves the pages of `mask` from one state to another.
     ///
-    /// # Panics
-    /// When one of them is not in `from`: a page was lost track of.
+    /// # Panics If one of them is not in `from`: a page was lost track of.
     pub(super) fn change(&self, mask: u32, from: PageState, to: PageState) {
         self.change_if(mask, to, |index, state| {
             assert_eq!(state, from, "state of page {index} of the block at {:#x}", self.base);
         });
     }
 
-    /// Moves the pages of `mask`, all of them the kernel's, to another state.
+    /// Moves the pages of `mask` from any of the kernel's states to another state.
     ///
-    /// # Panics
-    /// When one of them is not the kernel's.
+    /// # Panics If one of them is not the kernel's.
     pub(super) fn change_kernels(&self, mask: u32, to: PageState) {
         self.change_if(mask, to, |index, state| {
             assert!(state.is_kernels(), "page {index} of the block at {:#x} is {state:?}", self.base);
@@ -398,7 +383,7 @@ mod tests {
         block.begin_reading(0x70);
         assert!(block.is_reading() && block.watched() == 0x70);
         assert_eq!((block.mask(PageState::Stored), block.state(5)), (0xf0, PageState::Stored));
-        // Gone, and overwritten.
+        // One page leaves and another is overwritten.
         block.change(1 << 5, PageState::Stored, PageState::Kernel);
         block.change(1 << 5, PageState::Kernel, PageState::Stored);
         block.change(1 << 6, PageState::Stored, PageState::Kernel);

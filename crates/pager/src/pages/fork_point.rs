@@ -1,38 +1,38 @@
-//! Where a fork stands among the parent's calls that changed mappings at about the same time.
+//! The place of a fork among the parent's concurrent calls that change mappings.
 //!
-//! The kernel orders them by a lock and reports each after it has let go of it, so the report of a
-//! fork may be read later than those of calls that came after it. Pages are where the table says by
-//! then, and the child has them where they were at the fork.
+//! The kernel orders these calls by a lock and reports each after releasing it. So the report of a
+//! fork may be read after those of later calls. Then the table says where pages are now, but the
+//! child has them where they were at the fork.
 //!
 //! ```text
 //!   reports read:   move a -> b    move c -> d    FORK        the child was made here, or there, or before both
 //!                 ^              ^              ^
 //! ```
 //!
-//! What is certain is taken off first: whenever no call is under way, everything before that moment
-//! precedes every later fork ([`super::Pages::settle`]). Of the rest the child's own mappings tell.
-//! Nothing is registered while something is under way, so what is registered in the child where a
-//! move began has not moved yet, or has come there by another of these moves; and what is
-//! registered where something was unmapped has not been unmapped yet. The fork stands where the
-//! calls explain best what the child has, all of them together: page by page an unrelated mapping
-//! at an old place would be taken for the page's own.
+//! Whenever no call is under way, everything before that moment precedes every later fork and is
+//! dropped ([`super::Pages::settle`]). The child's mappings decide the rest. Nothing is registered
+//! while a call is under way. So if the source of a move is registered in the child, the mapping
+//! has not moved yet or another of these moves brought it there; and a registered range that was
+//! unmapped has not been unmapped yet. The fork stands where all calls together best explain the
+//! child's registrations: page by page, an unrelated mapping at an old place would be taken for the
+//! page's own.
 
 use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 
 use super::guard::Registration;
 
-/// The reports whose order against a fork is not certain, and where it stands among them.
+/// The reports whose order against a fork is uncertain, and the fork's place among them.
 #[derive(Debug, Default)]
 pub(crate) struct ForkPoint {
     reports: Vec<Message>,
-    /// How many of them the table knows.
+    /// Number of reports that the table knows.
     applied: usize,
-    /// How many of them came before the fork.
+    /// Number of reports before the fork.
     before: usize,
 }
 
-/// What a report says of an address.
+/// The effect of a report on an address.
 enum Touch {
     Arrives,
     Moves,
@@ -48,8 +48,8 @@ fn touch(report: Message, at: usize) -> Option<Touch> {
     }
 }
 
-/// Where a page is after a report; `None` when another mapping is there now. What is unmapped
-/// stays: whether that was before the fork is seen best when the page is put there.
+/// The place of a page after a report, `None` if another mapping is there now. An unmapped page
+/// keeps its place: placing it shows best whether the fork came before.
 fn redo(report: Message, at: usize) -> Option<usize> {
     match report {
         Message::Remap { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
@@ -58,7 +58,7 @@ fn redo(report: Message, at: usize) -> Option<usize> {
     }
 }
 
-/// Where a page was before a report; `None` when another mapping was there.
+/// The place of a page before a report, `None` if another mapping was there.
 fn undo(report: Message, at: usize) -> Option<usize> {
     match report {
         Message::Remap { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
@@ -68,8 +68,8 @@ fn undo(report: Message, at: usize) -> Option<usize> {
 }
 
 impl ForkPoint {
-    /// Finds it. `reports` are in order, and the first `applied` of them are known to the table;
-    /// `registration` says what the child had at an address when it was made.
+    /// Finds the fork's place. `reports` are in order, and the table knows the first `applied`.
+    /// `registration` returns what the child had at an address when it was made.
     pub fn find(
         reports: Vec<Message>,
         applied: usize,
@@ -99,7 +99,7 @@ impl ForkPoint {
             }
             (sure, likely)
         };
-        // Of equal ones that where the table is, or a later one: putting nothing in a place is
+        // Between equals, prefer the table's place, then the later one: placing nothing is
         // harmless.
         let rank = |before: usize| (misses(before), before != applied, usize::MAX - before);
         let before = (0..=reports.len()).min_by_key(|before| rank(*before)).unwrap_or(applied);
@@ -134,13 +134,12 @@ impl ForkPoint {
 /// Whether something was registered at an address.
 enum Expected {
     Surely(bool),
-    /// It was part of something that was unmapped, and of that the kernel says no more than that
-    /// some of it was registered.
+    /// Part of an unmapped range. The kernel says only that some of the range was registered.
     Likely(bool),
     Anything,
 }
 
-/// What the reports tell of `at` after the first `before` of them.
+/// The expected registration of `at` after the first `before` reports.
 fn expected(reports: &[Message], before: usize, at: usize) -> Expected {
     let (earlier, later) = reports.split_at(before);
     match earlier.iter().rev().find_map(|report| touch(*report, at)) {
@@ -148,7 +147,7 @@ fn expected(reports: &[Message], before: usize, at: usize) -> Expected {
         Some(Touch::Moves | Touch::Goes) => return Expected::Surely(false),
         None => {}
     }
-    // What leaves was there; what is moved to may have replaced something.
+    // A range that leaves was there. The target of a move may have replaced something.
     match later.iter().find_map(|report| touch(*report, at)) {
         Some(Touch::Moves) => Expected::Surely(true),
         Some(Touch::Goes) => Expected::Likely(true),
@@ -171,10 +170,10 @@ mod tests {
         (place + 1) * 0x10_0000
     }
 
-    /// A mapping of the model: by place, who it is and whether it is registered.
+    /// A mapping of the model: by place, its name and whether it is registered.
     type Space = BTreeMap<usize, (usize, bool)>;
 
-    /// What one thread after the other does; nothing gets registered in between.
+    /// A thread's call. Calls run one after another, and nothing gets registered in between.
     #[derive(Debug, Clone, Copy)]
     enum Call {
         Move(usize, usize),
@@ -199,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Does a call, and reports it if it is about something registered.
+    /// Executes a call, and returns its reports, if the range is registered.
     fn step(space: &mut Space, call: Call, name: usize) -> Vec<Message> {
         let unmap = |space: &mut Space, place: usize| {
             let gone = space.remove(&place);
@@ -241,9 +240,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-        /// Wherever the fork stands and however far the table is, each page that the table has goes
-        /// where the child has it, or nowhere; unless the child looks the same at two points of
-        /// time, as after a swap of two mappings.
+        /// Wherever the fork stands and however many reports the table knows, each page of the
+        /// table goes where the child has it, or nowhere. Excluded: the child looks the same at two
+        /// times, as after a swap of two mappings.
         #[test]
         fn no_page_goes_to_another_mapping(
             start in proptest::collection::vec(prop_oneof![Just(None), Just(Some(true))], PLACES),
@@ -252,7 +251,7 @@ mod tests {
             let mut space: Space = start.iter().enumerate()
                 .filter_map(|(place, is)| is.map(|is| (place, (place, is)))).collect();
             let mut reports = Vec::new();
-            // After so many reports the mappings were these.
+            // The mappings after each number of reports.
             let mut history = vec![(0, space.clone())];
             for (number, call) in calls.iter().enumerate() {
                 reports.extend(step(&mut space, *call, 100 + number));
@@ -285,16 +284,16 @@ mod tests {
         }
     }
 
-    /// The story: a page that had moved away, and whose new place was unmapped just before the
-    /// fork, was put into what had been mapped again where it came from.
+    /// Regression: a page had moved away, and its new place was unmapped just before the fork. It
+    /// was placed into a new mapping at its old address.
     #[test]
     fn what_is_nowhere_does_not_go_to_where_it_once_was() {
         let (from, to) = (address(0), address(1));
         let reports = vec![Message::Remap { from, to, len: LEN }];
-        // Settled already: nothing is uncertain.
+        // Settled: nothing is uncertain.
         let point = ForkPoint::find(Vec::new(), 0, |_| unreachable!());
         assert_eq!(point.in_child(to), Some(to));
-        // Not settled: what is new cannot be registered yet.
+        // Not settled: a new mapping cannot be registered yet.
         let point = ForkPoint::find(reports, 1, |_| Registration::Unregistered);
         assert_eq!(point.in_child(to), Some(to));
     }
@@ -305,9 +304,9 @@ mod tests {
         [Message::Remap { from, to, len: LEN }, Message::Unmap { start: from, end: from + LEN }]
     }
 
-    /// The story: three moves end where the first began, so that before all of it and behind all of
-    /// it the child looks alike but for the place that was unmapped; that one was not looked at,
-    /// and a page went to another mapping.
+    /// Regression: three moves end where the first began, so the child looks the same before and
+    /// after all of them, except for the unmapped place. That was ignored, and a page went to
+    /// another mapping.
     #[test]
     fn what_was_unmapped_tells_as_well() {
         let mut reports = vec![Message::Unmap { start: address(5), end: address(5) + LEN }];
@@ -321,7 +320,7 @@ mod tests {
         assert_eq!(point.in_table(address(3)), Some(address(1)));
     }
 
-    /// What was unmapped may have begun and ended where nothing was registered: the moves say more.
+    /// The ends of an unmapped range may be unregistered, so the moves say more.
     #[test]
     fn the_ends_of_what_was_unmapped_say_less_than_a_move() {
         let mut reports = vec![Message::Unmap { start: address(2), end: address(5) }];

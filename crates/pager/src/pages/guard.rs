@@ -1,11 +1,11 @@
 //! A userfaultfd over the memory of one process, with reliable results.
 //!
-//! While a call changes mappings the kernel refuses to move, copy or zero with EAGAIN. But since
-//! Linux 6.9 it looks for the mapping first, and returns ENOENT when that is where mremap() has
-//! just taken it away, before its report is read. Who believes that takes the page for gone, and it
-//! is lost when the report is applied. (So a `bytearray` that grew by data that do not compress
-//! came out different.) So ENOENT counts only if no call is under way afterwards: one that was
-//! would be still, because its report is not read in between.
+//! While a call changes mappings, the kernel refuses to move, copy or zero with EAGAIN. But since
+//! Linux 6.9 it looks up the mapping first: after mremap() has moved it away and before the report
+//! is read, the kernel returns ENOENT. Trusting that loses the page when the report is applied (a
+//! growing `bytearray` of incompressible data came out different). So ENOENT counts only if no call
+//! is under way afterwards: an earlier one would still be, because its report is not read in
+//! between.
 
 use sys::userfaultfd::{Message, Progress, Stop, MESSAGES_MAX};
 use sys::PAGE_SIZE;
@@ -15,21 +15,19 @@ use crate::sync::Userfaultfd;
 /// Whether a mapping is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registration {
-    /// It is.
     Registered,
-    /// It is not, or nothing is mapped.
+    /// Not registered, or nothing is mapped.
     Unregistered,
-    /// That cannot be told: a call that changes mappings is under way.
+    /// Unknown: a call that changes mappings is under way.
     Changing,
 }
 
-/// A userfaultfd without the calls that fill, move or empty a page: what is registered, reported
-/// and woken. All that those have who prove nothing.
+/// A userfaultfd without the calls that fill, move or empty a page: registration, reports and
+/// wakes. Callers without a proof get only this.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reports(Userfaultfd);
 
 impl Reports {
-    /// Its number.
     pub fn descriptor(&self) -> i32 {
         self.0.descriptor()
     }
@@ -44,28 +42,27 @@ impl Reports {
         self.0.unregister(start, len)
     }
 
-    /// Has threads that wait for pages look again.
+    /// Wakes threads that wait for pages.
     pub fn wake(&self, start: usize, len: usize) {
         self.0.wake(start, len);
     }
 
-    /// Waits for a message; whether there is one.
+    /// Waits for a message. Returns whether there is one.
     pub fn wait(&self, timeout_ms: i32) -> bool {
         self.0.wait(timeout_ms)
     }
 
-    /// Reads up to `limit` messages; how many.
+    /// Reads up to `limit` messages. Returns their number.
     pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], limit: usize) -> usize {
         self.0.read(messages, limit)
     }
 
-    /// Closes it.
     pub fn close(self) {
         self.0.close();
     }
 }
 
-/// The descriptor, and a page that is present and registered with it, to ask about.
+/// A userfaultfd, and a present page registered with it as a probe.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Guard {
     uffd: Userfaultfd,
@@ -73,27 +70,26 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Of the process that `uffd` is of: this one, or a child that has the same page.
+    /// Guards the process of `uffd`: this one, or a child that has the same probe.
     pub fn new(uffd: Userfaultfd, probe: usize) -> Self {
         Guard { uffd, probe }
     }
 
-    /// What is reported, and what is registered.
     pub fn reports(&self) -> Reports {
         Reports(self.uffd)
     }
 
-    /// The page.
+    /// The address of the probe.
     pub fn probe(&self) -> usize {
         self.probe
     }
 
-    /// The same of a child, by its descriptor.
+    /// The guard of a child, by its userfaultfd.
     pub fn of_child(&self, descriptor: i32) -> Self {
         Guard::new(Userfaultfd::from_descriptor(descriptor), self.probe)
     }
 
-    /// Whether some call that changes mappings is under way: its event is unread, or its thread has
+    /// Whether a call that changes mappings is under way: its event is unread, or its thread has
     /// not run since.
     pub fn is_changing(&self) -> bool {
         self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
@@ -153,12 +149,12 @@ mod tests {
         sys::memory::map(bytes_of(pages)).unwrap().as_ptr() as usize
     }
 
-    /// A page where the kernel maps nothing of its own accord: other tests' threads are given the
-    /// address of one that has gone.
+    /// Maps a page where the kernel does not place mappings by itself: a freed address may be
+    /// reused by another test's thread.
     fn map_apart() -> usize {
         let (at, protection) = (0x2000_0000 as *mut libc::c_void, libc::PROT_READ | libc::PROT_WRITE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: replaces nothing.
+        // SAFETY: replaces no mapping.
         let mapped = unsafe { libc::mmap(at, PAGE_SIZE, protection, flags, -1, 0) };
         assert_eq!(mapped, at);
         at as usize
@@ -185,14 +181,14 @@ mod tests {
                 assert_eq!(unsafe { libc::mremap(from, PAGE_SIZE, PAGE_SIZE, flags, to) }, to);
             });
             assert!(uffd.wait(10_000));
-            // The mapping has gone, before its report is read.
+            // The mapping is gone, and its report is unread.
             // SAFETY: fills a missing page of this test's.
             let copied = unsafe { guard.copy(from, page, PAGE_SIZE) };
             assert_eq!((copied.done, copied.stop), (0, Some(Stop::Again)));
             assert_eq!(guard.zero(from, PAGE_SIZE).stop, Some(Stop::Again));
             assert_eq!(guard.registration(from), Changing);
             let mut messages = [Message::Unmap { start: 0, end: 0 }; MESSAGES_MAX];
-            // The move, and that nothing is left where it was.
+            // mremap() reports a REMAP and an UNMAP.
             for _ in 0..2 {
                 assert!(uffd.wait(10_000));
                 assert_eq!(uffd.read(&mut messages, 1), 1);

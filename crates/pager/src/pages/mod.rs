@@ -1,7 +1,6 @@
-//! Where every managed page is, and the one way to change that.
+//! Where every managed page is, and the only transitions that change it.
 //!
-//! A page is mapped, staged, stored or never touched (`table`). It changes its place in one of the
-//! transitions of this module and nowhere else:
+//! A page is mapped, staged, stored or never touched (`table`). Only these transitions move it:
 //!
 //! | transition | from | to | file |
 //! |---|---|---|---|
@@ -12,10 +11,10 @@
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
 //! | hand over | - | copied into a child | `children` |
 //!
-//! Each takes the lock of the page's block ([`block::BlockGuard`]) and, to call the kernel for the
-//! page, the proof that no event about the address space is unread or unapplied ([`mover::Quiet`]),
-//! which is made from that lock and has the calls. Neither the state of a page nor the system calls
-//! that move one can be reached without them.
+//! Each takes the lock of the page's block ([`block::BlockGuard`]). To call the kernel for the
+//! page, it makes from that lock the proof that no event about the address space is unread or
+//! unapplied ([`mover::Quiet`]), which has the calls. The state and the system calls are private to
+//! these two.
 
 pub(crate) mod block;
 mod children;
@@ -75,41 +74,40 @@ pub(crate) use own_threads::ThreadsState;
 pub(crate) use staging::Staging;
 use table::AddressTable;
 
-/// How an attempt to register a range ended.
+/// The result of an attempt to register a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registered {
-    /// It is registered.
     Done,
-    /// The kernel refuses.
+    /// The kernel refuses the range.
     Refused,
-    /// Reports are to come.
+    /// Reports are still unread.
     NotNow,
 }
 
 /// The one group of the pool: a pager serves one program.
 pub(crate) const GROUP: zswap::Group = zswap::Group(0);
-/// Pages whose place something newer has taken before it was known where they go.
+/// Pages displaced by something newer before their destination was known.
 const DISPLACED: zswap::Group = zswap::Group(1);
-/// Groups that the pool must have.
+/// Groups that the pool needs.
 pub(crate) const GROUPS: u16 = 2;
 
 /// A message for the thread that serves faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Nothing was there, or too many events wait.
+    /// No message, or too many unapplied events.
     Nothing,
     /// A page is missing.
     Fault { address: usize, write: bool, thread: u32 },
-    /// An event, which has been applied.
+    /// An event. It has been applied.
     Event,
 }
 
-/// Tries to register a range while calls are under way, before it is left for later.
+/// Attempts to register a range while calls are under way, before it is deferred.
 const REGISTER_TRIES: usize = 20;
-/// Ranges of changed mappings that are remembered; with more, all count as changed.
+/// Changed ranges that are remembered. Beyond that, all mappings count as changed.
 const CHANGED_MAX: usize = 256;
 
-/// Ranges whose mappings may be others than those that were registered.
+/// Ranges whose mappings may have been replaced since they were registered.
 struct Changed {
     ranges: Vec<(usize, usize)>,
     all: bool,
@@ -123,22 +121,21 @@ pub(crate) struct Pages {
     store: Zswap,
     /// Whether pages of the store may be in a swap file.
     has_swap: bool,
-    /// Learns from what goes and comes which pages are to go.
     policy: Policy,
     events: EventQueue,
     mover: Mover,
-    /// Frames that pages left in are filled again; else they go back to the system, because
-    /// something beside the program may still refer to them.
+    /// Frames of moved pages are refilled. If false they return to the system, because something
+    /// beside the program may still refer to them.
     recycles: AtomicBool,
-    /// Generation of grace periods: which of the two discard states new ones get.
+    /// Generation of grace periods: selects the discard state of newly discarded pages.
     odd: AtomicBool,
-    /// Pages that are being discarded, roughly: raised when one is marked, reset when a grace
-    /// period clears them.
+    /// Approximate number of discarded pages: raised by each mark, reset when a grace period
+    /// clears.
     discarding: AtomicU64,
     changed: Mutex<Changed>,
     reorder: Mutex<reorder::ReorderBuffer>,
     own_threads: OwnThreads,
-    /// Bytes of what follows an mremap(), in transit.
+    /// Bytes of pages that follow an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
 }
 
@@ -188,7 +185,6 @@ impl Pages {
         Ok((pages, features))
     }
 
-    /// The pool.
     pub fn store(&self) -> &Zswap {
         &self.store
     }
@@ -203,17 +199,15 @@ impl Pages {
         self.table.find(at).is_some_and(|block| block.history().is_armed(index_of(at)))
     }
 
-    /// The replacement policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Tells the policy of pages that came back from staging or the pool, of which `needed` were
-    /// asked for.
+    /// Tells the policy of pages that came back from staging or the pool. Faults needed `needed`.
     fn note_returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) {
         let returned = self.policy.returned(history, mask, needed, in_run);
         if self.mover.tracker.sees_uses() {
-            // A run is moved in armed but for its first page.
+            // In a run, every page but the first is moved in armed.
             self.policy.came_armed(history, mask & !needed & mask.wrapping_sub(1));
         }
         if returned.pages > 0 {
@@ -222,62 +216,57 @@ impl Pages {
         }
     }
 
-    /// Where pages wait.
     pub fn staging(&self) -> &Staging {
         &self.staging
     }
 
-    /// The table, for looks without a lock.
+    /// The table, for reads without a lock.
     pub fn table(&self) -> &AddressTable {
         &self.table
     }
 
-    /// The pagemap of this process.
     pub fn pagemap(&self) -> &Pagemap {
         &self.mover.pagemap
     }
 
-    /// What the userfaultfd that guards the program's memory reports, and what is registered with
-    /// it.
+    /// The reporting side of the userfaultfd that guards the program's memory.
     pub fn reports(&self) -> Reports {
         self.mover.guard.reports()
     }
 
-    /// The same, for questions whose results count.
+    /// The same userfaultfd, for calls whose results must be reliable.
     pub fn guard(&self) -> &Guard {
         &self.mover.guard
     }
 
-    /// Where frames are given back.
+    /// The window through which frames return to the system.
     pub fn discard_window(&self) -> &DiscardWindow {
         &self.staging.discard_window
     }
 
-    /// Has frames that pages left in be given back from now on, never filled again: the program
-    /// hands references to its pages to others (vmsplice, MSG_ZEROCOPY), which the kernel keeps
-    /// after a page has been moved away.
+    /// Stops refilling frames, for good. The program shares references to its pages (vmsplice,
+    /// MSG_ZEROCOPY), and the kernel keeps them after the page has moved away.
     pub fn stop_recycling(&self) {
         self.recycles.store(false, Ordering::Release);
     }
 
-    /// Whether frames are filled again.
+    /// Whether frames of moved pages are refilled.
     pub fn recycles(&self) -> bool {
         self.recycles.load(Ordering::Acquire)
     }
 
-    /// What sees uses.
+    /// The tracker of page uses.
     pub fn tracker(&self) -> &dyn AccessTracker {
         &*self.mover.tracker
     }
 
-    /// Has a test's tracker say which pages are used.
+    /// Replaces the tracker in a test.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub fn track_by(&mut self, tracker: Box<dyn AccessTracker>) {
         self.mover.tracker = tracker;
     }
 
-    /// Registers a range, so that uses of its pages are seen if that can be: not where nothing may
-    /// be accessed.
+    /// Registers a range with tracking of uses where possible: not in inaccessible mappings.
     fn register_tracked(&self, range: &Range<usize>) -> bool {
         let register = |mode| {
             let len = range.end - range.start;
@@ -289,8 +278,8 @@ impl Pages {
         }
     }
 
-    /// Registers a range with this process's userfaultfd. Not while reports are to come: what the
-    /// table says of the range may be about an earlier mapping.
+    /// Registers a range with this process's userfaultfd. Fails while reports are unread: the table
+    /// may still describe an earlier mapping of the range.
     pub fn register(&self, range: Range<usize>) -> Registered {
         let try_now = || (!self.mover.is_changing()).then(|| self.register_tracked(&range));
         for _ in 0..REGISTER_TRIES {
@@ -305,14 +294,14 @@ impl Pages {
         Registered::NotNow
     }
 
-    /// Has the kernel fill a range by itself until the mappings are looked at again, unless its
-    /// first page is there, or any of it is out: then it is not what it was taken for.
+    /// Lets the kernel fill a range by itself until the mappings are read again. Does nothing if
+    /// the first page is present or any page is out: then the mapping is not new.
     pub fn leave_to_kernel(&self, range: Range<usize>) {
-        // Nothing goes out during that.
+        // Nothing is evicted while events are read.
         let Some(reading) = self.events.reading().filter(|_| !self.events.pending()) else { return };
         let is_new = self.mover.mapped(range.start, 1) == 0 && !self.has_out(range.clone());
         if is_new {
-            // A mapping that is gone needs nothing.
+            // If the mapping is gone, nothing is left to do.
             let _ = self.mover.guard.reports().unregister(range.start, range.len());
         }
         drop(reading);
@@ -321,7 +310,7 @@ impl Pages {
         }
     }
 
-    /// Whether some page of a range is out.
+    /// Whether any page of a range is out.
     fn has_out(&self, range: Range<usize>) -> bool {
         self.table.busy(range.start, range.end).any(|base| {
             let mask = within(base, range.start, range.end);
@@ -329,54 +318,52 @@ impl Pages {
         })
     }
 
-    /// In a forked child: no call is under way, and no report is to come.
+    /// In a forked child, where no call is under way and no report is unread.
     pub fn forget_reports(&self) {
         self.settle();
         debug_assert!(self.events.is_quiet());
     }
 
-    /// Begins to watch for calls that change mappings, or ends it: nothing at all is registered
-    /// then.
+    /// Starts or stops watching for calls that change mappings. Stopped, nothing is registered.
     pub fn watch_changes(&self, on: bool) {
-        // It may be so already.
+        // The result does not matter: the state may be set already.
         let _ = self.mover.guard_probe(on);
         let _ = self.mover.guard_staging(self.staging.range(), on);
     }
 
-    /// Registers a page whose replacement is reported; `None` when that fails. After
-    /// [`Pages::watch_changes`] was ended.
+    /// Registers a page whose replacement is reported, after [`Pages::watch_changes`] was stopped.
+    /// `None` on failure.
     pub fn register_bell(&self) -> Option<Bell> {
         let probe = self.mover.guard.probe();
         self.reports().register(probe, PAGE_SIZE, MISSING).ok()?;
-        // SAFETY: the guard's own page, taken for the probe alone: nothing else has its address.
+        // SAFETY: the guard took this page for the probe alone, and nothing else has its address.
         Some(unsafe { Bell::new(probe) })
     }
 
-    /// Gives back what staging and the table had, neither of which is used any more.
+    /// Frees the memory of staging and the table after their last use.
     pub fn let_go(&mut self) {
         let staging = self.staging.range();
         let at = std::ptr::NonNull::new(staging.start as *mut u8).expect("in the arena");
-        // SAFETY: staging's range, of which nothing is needed.
+        // SAFETY: staging's own range, whose content is not needed.
         unsafe { sys::memory::discard(at, staging.len()) };
         self.table.let_go();
     }
 
-    /// Counts a thread of the pager's that has started.
+    /// Counts a started thread of the pager.
     pub fn add_own_thread(&self) {
         self.own_threads.add();
     }
 
-    /// Threads counted so far.
     pub fn own_threads(&self) -> u32 {
         self.own_threads.count()
     }
 
-    /// What all of them but the caller do.
+    /// The state of the pager's threads except the caller.
     pub fn own_threads_state(&self) -> ThreadsState {
         self.own_threads.state()
     }
 
-    /// In a forked child, which has none of them but the caller.
+    /// In a forked child, where the caller is the pager's only thread.
     pub fn reset_own_threads(&self) {
         self.own_threads.reset();
         self.own_threads.add();
@@ -386,7 +373,7 @@ impl Pages {
     pub fn read_message(&self) -> Read {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         let mut read = Read::Nothing;
-        // One at a time: a second fault is better served by another handler than by queueing here.
+        // One at a time: another handler serves a second fault sooner than this one's queue.
         if let Some(reading) = self.events.reading() {
             if self.mover.guard.reports().read(&mut messages, 1) == 1 {
                 read = match messages[0] {
@@ -416,7 +403,7 @@ impl Pages {
         }
     }
 
-    /// Calls `each` with the ranges whose mappings may be others since the last call.
+    /// Calls `each` with the ranges whose mappings may have changed since the last call.
     pub fn take_changed(&self, mut each: impl FnMut(usize, usize)) {
         let mut changed = self.changed.lock().expect("no panic while held");
         if std::mem::take(&mut changed.all) {
@@ -425,35 +412,34 @@ impl Pages {
         changed.ranges.drain(..).for_each(|(start, end)| each(start, end));
     }
 
-    /// Queues an event that was read while everybody else stands still, and applies it.
+    /// Queues and applies an event that was read while all other threads stand still.
     pub fn apply_now(&self, event: Message) {
         self.events.push(event);
         self.apply_events();
     }
 
-    /// Whether events wait to be applied.
     pub fn has_pending_events(&self) -> bool {
         !self.events.is_quiet()
     }
 
-    /// Ends the process with a message that names what broke: the alternative is a wrong byte.
+    /// Ends the process with a message that names the broken invariant: going on could corrupt
+    /// data.
     pub fn fatal(&self, what: std::fmt::Arguments<'_>) -> ! {
         self.accounts.broken(FixedText::new(format_args!("the program is ended: {what}")).as_str());
         sys::thread::end_process()
     }
 
-    /// Says something about this process.
+    /// Reports a message about this process.
     pub fn say(&self, what: std::fmt::Arguments<'_>) {
         self.accounts.say(FixedText::new(what).as_str());
     }
 
-    /// The proof for what is locked; `None` when events wait to be applied.
+    /// The proof for the locked blocks. `None` while events are unapplied.
     fn quiet<'a>(&'a self, locked: &'a impl run::Locked) -> Option<mover::Quiet<'a>> {
         self.mover.quiet(&self.events, locked)
     }
 
-    /// Checks, in debug builds, that the staged pages of a block that was just locked are in its
-    /// slot.
+    /// In debug builds, checks that the staged pages of a just locked block are in its slot.
     fn checked<'a>(&self, block: block::BlockGuard<'a>) -> block::BlockGuard<'a> {
         if cfg!(debug_assertions) {
             let (staged, slot) = (block.mask(block::PageState::Staged), block.slot());
@@ -466,7 +452,7 @@ impl Pages {
         block
     }
 
-    /// The lock of a block that must have a record.
+    /// Locks a block, creating its record if needed.
     fn lock(&self, address: usize) -> block::BlockGuard<'_> {
         match self.table.lock(address) {
             Ok(guard) => self.checked(guard),
@@ -481,7 +467,7 @@ impl Pages {
         }
     }
 
-    /// Reads a stored page without taking it out of the pool.
+    /// Reads a stored page and leaves it in the pool.
     fn load_copy(&self, at: usize, page: &mut [u8; PAGE_SIZE]) {
         let key = PageNumber::of(at).key();
         if let Err(error) = self.store.load(GROUP, key, &mut [page], zswap::Keep::Shared) {
@@ -490,7 +476,7 @@ impl Pages {
     }
 }
 
-/// A coarse clock.
+/// A coarse clock in milliseconds.
 pub(crate) fn now_ms() -> u32 {
     (sys::now_ns() / 1_000_000) as u32
 }

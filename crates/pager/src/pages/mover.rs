@@ -1,9 +1,8 @@
-//! The system calls on managed pages. They are methods of a proof, and of nothing else.
+//! The system calls on managed pages, as methods of a proof only.
 //!
-//! A [`Quiet`] is made from a block's lock, or those of adjacent blocks, while no event about the
-//! address space is unread or unapplied. Its calls name pages by their numbers in what is locked.
-//! So there is no call that moves, copies or fills a page whose block is not locked, and none on
-//! stale knowledge of it:
+//! A [`Quiet`] is made from the lock of a block, or of adjacent blocks, while no event about the
+//! address space is unread or unapplied. Its calls name pages by their number in the locked blocks.
+//! So no call can move, copy or fill a page without its block's lock, or on stale knowledge of it:
 //!
 //! ```
 //! use pager::proofs::{BlockGuard, EventQueue, Mover, PageRun};
@@ -56,21 +55,20 @@ use crate::units::{bytes_of, page_at};
 
 /// The descriptors of one process.
 pub struct Mover {
-    /// Guards the program's memory and staging.
     pub(super) guard: Guard,
     pub(super) pagemap: Pagemap,
     pub(super) tracker: Box<dyn AccessTracker>,
 }
 
 impl Mover {
-    /// With a page of the arena to ask about, registered from now on.
+    /// Takes a page of the arena as the probe and registers it.
     pub(super) fn new(
         uffd: Userfaultfd,
         pagemap: Pagemap,
         tracker: Box<dyn AccessTracker>,
     ) -> std::io::Result<Self> {
         let probe = sys::arena::take(PAGE_SIZE, PAGE_SIZE)?.as_ptr() as usize;
-        // SAFETY: the page was taken just now.
+        // SAFETY: the page was just taken.
         unsafe { (probe as *mut u64).write_volatile(1) };
         let mover = Mover { guard: Guard::new(uffd, probe), pagemap, tracker };
         match mover.guard_probe(true) {
@@ -79,18 +77,18 @@ impl Mover {
         }
     }
 
-    /// The proof for what is locked; `None` when events wait to be applied.
+    /// The proof for the locked blocks. `None` while events are unapplied.
     ///
-    /// The lock makes it good for what was seen of the block since it was taken: an event about the
-    /// block that was read in between cannot have been applied, and so the proof is refused. An
-    /// event that was applied without the lock changed nothing here.
+    /// It covers everything seen since the lock was taken: an event about the block that was read
+    /// since then cannot have been applied, so the proof is refused. An event that was applied
+    /// without the lock changed nothing here.
     pub fn quiet<'a>(&'a self, events: &'a EventQueue, locked: &'a impl Locked) -> Option<Quiet<'a>> {
         let pages = Subject { mover: self, base: locked.base(), pages: locked.pages() };
         events.still().map(|still| Quiet { pages, _still: still })
     }
 
-    /// Registers the probe, or not: while nothing is registered a fork must not wait for any
-    /// reader. Whether that could be.
+    /// Registers or unregisters the probe. A fork waits for a reader while anything is registered.
+    /// Returns whether it succeeded.
     pub(super) fn guard_probe(&self, on: bool) -> bool {
         match on {
             true => self.guard.reports().register(self.guard.probe(), PAGE_SIZE, MISSING).is_ok(),
@@ -98,11 +96,11 @@ impl Mover {
         }
     }
 
-    /// Has staging, `range`, see changes of mappings, or ends it, for the same reason. Whether that
-    /// could be.
+    /// Registers or unregisters staging, at `range`, for the same reason. Returns whether it
+    /// succeeded.
     pub(super) fn guard_staging(&self, range: Range<usize>, on: bool) -> bool {
-        // Write-protect mode satisfies the kernel's rule that a destination of moves is registered,
-        // and leaves first touches to the kernel. No page is ever protected.
+        // Write-protect mode fulfills the kernel's rule that the destination of a move is
+        // registered, but leaves first touches to the kernel. No page is ever protected.
         let (reports, len) = (self.guard.reports(), range.len());
         match on {
             true => reports.register(range.start, len, WRITE_PROTECT).is_ok(),
@@ -110,23 +108,22 @@ impl Mover {
         }
     }
 
-    /// Whether some call that changes mappings is under way: its event is unread, or its thread has
+    /// Whether a call that changes mappings is under way: its event is unread, or its thread has
     /// not run since.
     pub(super) fn is_changing(&self) -> bool {
         self.guard.is_changing()
     }
 
-    /// Whether the mapping at `at` is registered with us.
     pub(super) fn registration(&self, at: usize) -> Registration {
         self.guard.registration(at)
     }
 
-    /// Has threads that wait for pages look again.
+    /// Wakes threads that wait for pages.
     pub(super) fn wake(&self, at: usize, count: usize) {
         self.guard.reports().wake(at, bytes_of(count));
     }
 
-    /// Which of the first `count` pages from `start` are mapped; at most an extent's.
+    /// Mask of the mapped pages among the first `count` from `start`, at most an extent's.
     pub(super) fn mapped(&self, start: usize, count: usize) -> u128 {
         const HALF: usize = EXTENT_PAGES / 2;
         let low = self.pagemap.mapped(start, count.min(HALF));
@@ -137,18 +134,18 @@ impl Mover {
         u128::from(high) << HALF | u128::from(low)
     }
 
-    /// Which of `count` pages a move brought from `source` to `target`, regardless of its result.
+    /// Mask of the pages that a move brought from `source` to `target`, regardless of its result.
     ///
-    /// Linux 6.18 may answer EEXIST after having moved: when something inside makes it start over
-    /// (a huge page to split, an accessed bit that changed), it forgets to count what the second
-    /// attempt moves, tries once more and finds the pages there. Taking its word means losing them
-    /// (seen as zeroes under `stress-ng --vm` with huge pages, November 2026).
+    /// Linux 6.18 may return EEXIST after having moved pages. If it restarts (to split a huge page,
+    /// or because an accessed bit changed), it forgets to count what the second attempt moves,
+    /// tries again and finds the pages present. Trusting the result loses them (seen as zeroes
+    /// under `stress-ng --vm` with huge pages, November 2026).
     pub(super) fn arrived(&self, target: usize, source: usize, count: usize) -> u128 {
         self.mapped(target, count) & !self.mapped(source, count)
     }
 }
 
-/// The pages that a proof is of.
+/// The pages that a proof covers.
 struct Subject<'a> {
     mover: &'a Mover,
     base: usize,
@@ -156,7 +153,7 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Where a run of them begins, and its length in bytes.
+    /// Address and length in bytes of a run.
     fn locate(&self, run: PageRun) -> (usize, usize) {
         assert!(run.first + run.count <= self.pages, "{run:?} of {} locked pages", self.pages);
         (self.base + bytes_of(run.first), bytes_of(run.count))
@@ -164,8 +161,8 @@ impl Subject<'_> {
 
     fn copy_in(&self, run: PageRun, source: usize) -> Progress {
         let (at, len) = self.locate(run);
-        // SAFETY: only missing pages are filled, and their block's lock is held; the kernel reads
-        // the source, and refuses what cannot be read.
+        // SAFETY: only missing pages are filled, under their block's lock. The kernel reads the
+        // source and refuses unreadable memory.
         unsafe { self.mover.guard.copy(at, source, len) }
     }
 
@@ -175,31 +172,31 @@ impl Subject<'_> {
     }
 }
 
-/// The proof that a block's lock is held, that every event read has been applied, and that none is
-/// read while this lives. Its methods are the only calls that move, copy or fill a managed page.
+/// Proof that a block's lock is held, every event read has been applied, and none is read while
+/// this lives. Only its methods move, copy or fill managed pages.
 pub struct Quiet<'a> {
     pages: Subject<'a>,
     _still: Still<'a>,
 }
 
 impl Quiet<'_> {
-    /// Moves pages out of the program to staging; `Again` while a call that changes mappings is
-    /// under way.
+    /// Moves pages out of the program to staging. Stops with `Again` while a call that changes
+    /// mappings is under way.
     pub fn move_out(&self, run: PageRun, target: Frame) -> Progress {
         let (at, len) = self.pages.locate(run);
-        // SAFETY: the source's lock is held, and its state is changed under it. The target is
-        // staging memory, which has no objects; the kernel moves to missing pages only.
+        // SAFETY: the source's lock is held, and its state changes under it. The target is staging
+        // memory, which has no objects. The kernel moves to missing pages only.
         unsafe { self.pages.mover.guard.move_pages(target.address(), at, len, false) }
     }
 
-    /// Moves pages into the program. Where uses are seen, moved pages come armed: the first one,
-    /// for which a thread waits, is disarmed before the thread runs, or it would fault twice.
+    /// Moves pages into the program. If uses are tracked, moved pages arrive armed. The first one
+    /// is disarmed before its waiting thread runs, which would fault twice otherwise.
     pub fn move_in(&self, run: PageRun, source: Frame) -> Progress {
         let (at, len) = self.pages.locate(run);
         let mover = self.pages.mover;
         let sees_uses = mover.tracker.sees_uses();
-        // SAFETY: only missing pages are filled, and their block's lock is held. The source is
-        // staging memory, which has no objects.
+        // SAFETY: only missing pages are filled, under their block's lock. The source is staging
+        // memory, which has no objects.
         let progress = unsafe { mover.guard.move_pages(at, source.address(), len, !sees_uses) };
         if sees_uses && progress.done > 0 {
             mover.tracker.disarm(at, PAGE_SIZE);
@@ -218,24 +215,23 @@ impl Quiet<'_> {
         self.pages.zero(run)
     }
 
-    /// Whether a page is in a mapping registered with us and no change of mappings is under way.
+    /// Whether a page's mapping is registered with us and no change of mappings is under way.
     pub(super) fn is_guarded(&self, page: usize) -> bool {
         self.pages.mover.registration(self.address(page)) == Registration::Registered
     }
 
-    /// Has threads that wait for pages look again.
+    /// Wakes threads that wait for pages.
     pub(super) fn wake(&self, run: PageRun) {
         let (at, len) = self.pages.locate(run);
         self.pages.mover.guard.reports().wake(at, len);
     }
 
-    /// Which of the pages a move brought, regardless of its result: see [`Mover::arrived`].
+    /// Mask of the pages that a move brought, regardless of its result: see [`Mover::arrived`].
     pub(super) fn arrived(&self, run: PageRun, source: Frame) -> u128 {
         let (at, _) = self.pages.locate(run);
         self.pages.mover.arrived(at, source.address(), run.count)
     }
 
-    /// Address of a page.
     pub(super) fn address(&self, page: usize) -> usize {
         self.pages.locate(PageRun::new(page, 1)).0
     }

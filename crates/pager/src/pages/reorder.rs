@@ -1,33 +1,30 @@
 //! The order of events that the kernel reports out of order.
 //!
-//! munmap() and mremap() do their work under the kernel's lock and report it after they have let go
-//! of it. So when two threads are at it, what one of them freed may be in use again by the other,
-//! and the report about the new use may come first:
+//! munmap() and mremap() work under the kernel's lock and report after they release it. So when two
+//! threads do this at once, one may reuse what the other freed, and the report of the new use may
+//! come first:
 //!
 //! ```text
 //!   thread A  munmap(s) ------------------------- reports UNMAP s        read second
 //!   thread B             mremap(x -> s) reports REMAP x s                read first
 //! ```
 //!
-//! Applied as they are read, the second would discard what the first has brought to `s`. The kernel
-//! counts the calls that are under way, and refuses to fill pages until it is zero: that is how one
-//! knows whether some older report is still to come. So after a REMAP nothing is brought in or
-//! evicted until no call is under way, and what is reported in between about the target of such a
-//! REMAP is put aside. Then everything has been reported, and what is mapped at a place now tells
-//! the rest:
+//! Applied in this order, the UNMAP would discard what the REMAP brought to `s`. The kernel counts
+//! the calls under way and refuses to fill pages until the count is zero, which shows whether an
+//! older report may still come. So after a REMAP nothing is brought in or evicted until no call is
+//! under way, and reports about the target of such a REMAP are put aside. Then all reports have
+//! been read, and the mapping now at a place decides:
 //!
-//! * An UNMAP, whichever mapping it was about: what the table has at a place that is not registered
-//!   any more is of no use, and what is registered is the newest mapping's. (The kernel also
-//!   reports an UNMAP of what mremap() has moved away, its second report, of which nothing is left
-//!   in the table.)
-//! * A REMAP away from the place: every mapping that comes to a place leaves it once, but for the
-//!   present one. If more has left than has come since, the first to be reported was the mapping
-//!   before. What was out at the place when the newer mapping came has been kept apart, and
-//!   follows.
+//! * An UNMAP, of either mapping: pages that the table has at an unregistered place are useless, and a
+//!   registered place belongs to the newest mapping. (mremap() also reports an UNMAP of its source,
+//!   where the table has nothing left.)
+//! * A REMAP away from the place: every mapping that comes to a place leaves it once, except the
+//!   present one. If more mappings have left than have come since, the first reported was the older
+//!   mapping. Its pages were kept apart when the newer mapping came, and follow it.
 //!
-//! A thread cannot know, and so not free, what another thread's mremap() is about to return: so
-//! reports of what comes to a place are read in the order in which it came. A program with one
-//! thread has no such cases, and they are not looked for.
+//! A thread cannot know, and so cannot free, the address that another thread's mremap() is about to
+//! return. So arrivals at a place are reported in their order. A single-threaded program has no
+//! such cases, and the check is skipped.
 
 use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
@@ -37,12 +34,12 @@ use super::guard::Registration;
 use super::{Pages, DISPLACED, GROUP};
 use crate::units::{page_at, span, within, PageNumber, BLOCK_PAGES};
 
-/// Where a REMAP has moved pages to lately.
+/// A recent target of a REMAP.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     start: usize,
     end: usize,
-    /// A report about the older mapping has come.
+    /// A report about the older mapping has been read.
     settled: bool,
 }
 
@@ -50,26 +47,25 @@ struct Arrival {
 struct Part {
     start: usize,
     end: usize,
-    /// It is about what was there before a REMAP.
+    /// About the mapping before a REMAP.
     is_older: bool,
 }
 
-/// Reports whose order is not known yet.
+/// Reports whose order is still unknown.
 #[derive(Default)]
 pub(super) struct ReorderBuffer {
     arrivals: Vec<Arrival>,
     aside: Vec<Message>,
-    /// UNMAPs among them that have had their turn.
+    /// UNMAPs of `aside` that are decided.
     unmapped: Vec<(usize, usize)>,
-    /// Ranges that mremap() moved away from, whose UNMAP is still to come.
+    /// Sources of mremap() calls whose UNMAP is still unread.
     unmaps_of_moves: Vec<(usize, usize)>,
-    /// What has been applied since, in order, of what changes mappings: a fork that is reported now
-    /// may have come before it.
+    /// Mapping changes applied since, in order. A fork reported now may precede them.
     applied: Vec<Message>,
 }
 
 impl ReorderBuffer {
-    /// Takes an UNMAP that comes along with a move away from that very range.
+    /// Takes an UNMAP that belongs to a move away from exactly its range.
     fn take_unmap_of_move(&mut self, event: Message) -> bool {
         let Message::Unmap { start, end } = event else { return false };
         let twin = self.unmaps_of_moves.iter().position(|range| *range == (start, end));
@@ -134,14 +130,14 @@ impl Pages {
         }
     }
 
-    /// Decides about what was put aside, once no call is under way. Hold no block's lock.
+    /// Decides about the reports put aside, once no call is under way. Hold no block's lock.
     pub(super) fn settle(&self) {
         if !self.events.is_unsettled() {
             return;
         }
         let mut reorder = self.reorder.lock().expect("no panic while held");
-        // Nothing under way, and everything that was reported has been read and applied or put
-        // aside: reading is what lets calls end.
+        // With no call under way, every report has been read, and applied or put aside: reading
+        // lets calls end.
         if self.events.pending() || self.mover.is_changing() {
             return;
         }
@@ -192,14 +188,14 @@ impl Pages {
         reorder.arrivals.clear();
         reorder.unmaps_of_moves.clear();
         reorder.applied.clear();
-        // Displaced pages that no report was about: their mapping is gone, or was replaced without
-        // one.
+        // No report was about the displaced pages that remain: their mapping is gone, or was
+        // replaced without a report.
         self.store.invalidate(DISPLACED, 0, u64::MAX);
         self.events.set_unsettled(false);
     }
 
-    /// Discards what is out in `[start, end)`, but for what is registered where something has come
-    /// to; false when that cannot be told now.
+    /// Discards out pages in `[start, end)`, except registered ones at an arrival. Returns false if
+    /// registrations are unknown now.
     fn discard_unmapped(&self, start: usize, end: usize, arrivals: &[Arrival]) -> bool {
         for base in self.table.known(start, end) {
             let Some(out) =
@@ -225,8 +221,8 @@ impl Pages {
         true
     }
 
-    /// The parts of the range that the first of `reports` is of having left, and whether that was
-    /// what was there before the last REMAP came; `None` when that cannot be told now.
+    /// Splits the range that the first of `reports` left into parts, each about the mapping before
+    /// or after the last REMAP. `None` if that is unknown now.
     fn parts(
         &self,
         arrivals: &mut [Arrival],
@@ -262,7 +258,7 @@ impl Pages {
         Some(parts)
     }
 
-    /// Keeps what is out in `[start, end)` apart: it is older than what comes there now.
+    /// Keeps out pages in `[start, end)` apart: they are older than the mapping that arrives.
     fn displace(&self, start: usize, end: usize) {
         let mut page = [0u8; PAGE_SIZE];
         for base in self.table.busy(start, end) {
@@ -278,7 +274,7 @@ impl Pages {
         }
     }
 
-    /// Takes displaced pages of a block; returns which.
+    /// Takes displaced pages of a block. Returns their mask.
     pub(super) fn take_displaced(
         &self,
         base: usize,
@@ -301,8 +297,7 @@ fn key(at: usize) -> u64 {
     PageNumber::of(at).key()
 }
 
-/// How many of the reports are of something that left `at`, and how many of something that came
-/// there.
+/// Number of reports about a range leaving `at`, and number of those arriving there.
 fn traffic(reports: &[Message], at: usize) -> (usize, usize) {
     let (mut left, mut come) = (0, 0);
     for report in reports {
@@ -320,7 +315,7 @@ fn traffic(reports: &[Message], at: usize) -> (usize, usize) {
     (left, come)
 }
 
-/// Whether one of the reports is of a move away from that very range.
+/// Whether a report is a move away from exactly this range.
 fn has_twin(reports: &[Message], start: usize, end: usize) -> bool {
     reports.iter().any(
         |report| matches!(*report, Message::Remap { from, len, .. } if (from, from + len) == (start, end)),

@@ -1,13 +1,11 @@
-//! Staging: slots of 16 pages that program pages are moved into on the way out and out of on the
-//! way in.
+//! Staging: slots of 16 pages, which program pages pass through on their way out and in.
 //!
-//! There are many more slots than pages that may be in them at once: slots are address space, pages
-//! are memory, and the limit is on pages. A block that had one page evicted occupies a slot, yet
-//! one page.
+//! Slots are address space, pages are memory, and only pages are limited. So there are many more
+//! slots than pages: a block with one evicted page occupies a slot, but one page of memory.
 //!
-//! Slots recycle physical pages. A slot whose pages have been compressed keeps them as *ready*
-//! pages: the next fault decompresses into them and moves them into the program, so in steady state
-//! the kernel neither allocates, nor zeroes, nor frees a page.
+//! Slots recycle physical pages. After compression a slot keeps its pages as *ready* pages. The
+//! next fault decompresses into them and moves them into the program, so in steady state the kernel
+//! neither allocates, zeroes nor frees a page.
 //!
 //! ```text
 //! empty --evict--> staged (queue, oldest first) --compress--> ready --fault-in--> empty
@@ -27,9 +25,8 @@ use super::extents::{Extents, EXTENT_PAGES, EXTENT_SLOTS};
 use crate::units::{bytes_of, page_at, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
 struct Slot {
-    /// Address of the block whose pages are staged here.
     owner: AtomicUsize,
-    /// Pages that physically exist in the slot.
+    /// Pages physically present in the slot.
     present: AtomicU32,
 }
 
@@ -38,60 +35,57 @@ pub(crate) struct Lists {
     empty: Vec<u32>,
     /// Ready slots with at least [`FULL`] pages.
     full: Vec<u32>,
-    /// Ready slots with fewer.
+    /// Ready slots with fewer than [`FULL`] pages.
     partial: Vec<u32>,
     queue: VecDeque<u32>,
     pub(crate) extents: Extents,
 }
 
-/// A place in staging memory, which has room for pages and no objects.
+/// A page-sized place in staging memory, which has no objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame(usize);
 
 impl Frame {
-    /// Its address.
+    /// The address in staging memory.
     pub fn address(self) -> usize {
         self.0
     }
 }
 
-/// All slots of a pager. A slot outside the lists belongs to the thread that took it; a queued
-/// slot's pages belong to its owner's block and are touched under that block's lock only.
+/// All slots of a pager. The thread that took an unlisted slot owns it. A queued slot's pages
+/// belong to its owner's block and are accessed only under that block's lock.
 pub struct Staging {
     base: usize,
     slots: Box<[Slot]>,
     pub(crate) lists: Mutex<Lists>,
-    /// Slots from here on are those of extents.
+    /// The first slot of the extents.
     pub(crate) first_extent_slot: u32,
-    /// Pages that it was made for, and the part of them that may be used now.
+    /// Most pages that `pages_max` may allow.
     capacity: usize,
     pages_max: AtomicUsize,
-    /// Pages in all slots.
     pages: AtomicUsize,
     /// Pages in ready slots.
     pub(crate) ready: AtomicUsize,
     queued: AtomicUsize,
-    /// Through which frames are given back.
+    /// The window through which frames return to the system.
     pub(super) discard_window: DiscardWindow,
 }
 
-/// Pages from which a ready slot is kept for runs rather than for single pages.
+/// Ready slots with at least this number of pages are kept for runs, not single pages.
 pub(crate) const FULL: u32 = 8;
 
 impl Staging {
-    /// Makes empty slots for up to `pages_max` pages, wherever they come from.
+    /// Makes empty slots for up to `pages_max` pages.
     ///
-    /// # Errors
-    /// When the arena is full.
+    /// # Errors If the arena is full.
     pub fn new(pages_max: usize, discard_window: DiscardWindow) -> io::Result<Self> {
-        // Twice the extents that can be full: those whose pages come back one by one stay occupied
-        // for a while.
+        // Twice the number of full extents: an extent whose pages return one by one stays occupied.
         let (singles, extents) = (pages_max, 2 * pages_max / EXTENT_PAGES);
         let count = singles + extents * EXTENT_SLOTS;
         let base = arena::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
         let slot = |_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) };
         let slots = (0..count).map(slot).collect();
-        // Full capacity now: nothing here allocates later.
+        // Allocate full capacity now, because nothing here may allocate later.
         let mut lists = Lists {
             empty: Vec::with_capacity(count),
             full: Vec::with_capacity(count),
@@ -116,14 +110,13 @@ impl Staging {
         })
     }
 
-    /// Gives the slots the protection of memory that may be executed, whose pages cannot move here
-    /// otherwise.
+    /// Makes the slots executable: pages of executable mappings cannot move here otherwise.
     ///
     /// # Errors
-    /// EACCES where the system forbids memory that is both writable and executable.
+    /// EACCES if the system forbids memory that is both writable and executable.
     pub fn allow_execution(&self) -> io::Result<()> {
         let base = NonNull::new(self.base as *mut u8).expect("in the arena");
-        // SAFETY: the slots are this structure's.
+        // SAFETY: this structure owns the slots.
         unsafe { memory::allow_execution(base, self.slots.len() * BLOCK_BYTES) }
     }
 
@@ -132,13 +125,13 @@ impl Staging {
         self.base..self.base + self.slots.len() * BLOCK_BYTES
     }
 
-    /// Pages that may be here at once.
+    /// Most pages that may be here at once.
     pub fn pages_max(&self) -> usize {
         self.pages_max.load(Ordering::Relaxed)
     }
 
-    /// Has at most `pages` be here from now on, as far as it was made for so many, and four blocks
-    /// at least. What is here beyond that goes as it would anyway.
+    /// Limits staging to `pages`, between four blocks and the capacity. Surplus pages leave by
+    /// normal compression.
     pub fn limit(&self, pages: usize) {
         let least = self.capacity.min(4 * BLOCK_PAGES);
         self.pages_max.store(pages.clamp(least, self.capacity), Ordering::Relaxed);
@@ -154,13 +147,13 @@ impl Staging {
         page_at(self.base + slot as usize * BLOCK_BYTES, index)
     }
 
-    /// Place of page `index` of `slot`.
+    /// The frame of page `index` of `slot`.
     pub fn frame(&self, slot: u32, index: usize) -> Frame {
         assert!((slot as usize) < self.slots.len() && index < BLOCK_PAGES, "page {index} of slot {slot}");
         Frame(self.address(slot, index))
     }
 
-    /// Reusable pages in listed slots.
+    /// Ready pages in listed slots.
     pub fn ready_pages(&self) -> usize {
         self.ready.load(Ordering::Relaxed)
     }
@@ -180,27 +173,27 @@ impl Staging {
         self.slots[slot as usize].present.load(Ordering::Relaxed)
     }
 
-    /// Notes that pages arrived in `slot`.
+    /// Records that pages arrived in `slot`.
     pub fn arrived(&self, slot: u32, mask: u32) {
         let before = self.slots[slot as usize].present.fetch_or(mask, Ordering::Relaxed);
         assert_eq!(before & mask, 0, "a page arrived where one was");
         self.pages.fetch_add(mask.count_ones() as usize, Ordering::Relaxed);
     }
 
-    /// Notes that pages left `slot`.
+    /// Records that pages left `slot`.
     pub fn left(&self, slot: u32, mask: u32) {
         let before = self.slots[slot as usize].present.fetch_and(!mask, Ordering::Relaxed);
         assert_eq!(before & mask, mask, "a page left that was not there");
         self.pages.fetch_sub(mask.count_ones() as usize, Ordering::Relaxed);
     }
 
-    /// A slot without pages.
+    /// Takes a slot without pages.
     pub fn take_empty(&self) -> Option<u32> {
         self.lists.lock().expect("no panic while held").empty.pop()
     }
 
-    /// A slot with some pages ready for use: a full one for a run of `wanted` pages, else one with
-    /// partial, if possible.
+    /// Takes a slot with ready pages: preferably a full one for a run of `wanted` pages, a partial
+    /// one for fewer.
     pub fn take_ready(&self, wanted: usize) -> Option<u32> {
         if self.ready_pages() == 0 {
             return None;
@@ -219,7 +212,7 @@ impl Staging {
         Some(slot)
     }
 
-    /// Gives back a slot that holds nothing of value.
+    /// Returns a slot whose content is not needed.
     pub fn give(&self, slot: u32) {
         let mut lists = self.lists.lock().expect("no panic while held");
         if slot >= self.first_extent_slot {
@@ -248,17 +241,17 @@ impl Staging {
         self.queued.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Names `slot`'s owner before its first page is moved in.
+    /// Sets the owner of `slot` before its first page is moved in.
     pub fn set_owner(&self, slot: u32, owner: usize) {
         self.slots[slot as usize].owner.store(owner, Ordering::Relaxed);
     }
 
-    /// The slot that has waited longest.
+    /// Takes the slot that has waited longest.
     pub fn oldest(&self) -> Option<u32> {
         self.oldest_of(BLOCK_PAGES)
     }
 
-    /// The slot that has waited longest, if its pages are at most `pages_max`.
+    /// Takes the slot that has waited longest, if it has at most `pages_max` pages.
     pub fn oldest_of(&self, pages_max: usize) -> Option<u32> {
         if self.queued_slots() == 0 {
             return None;
@@ -272,26 +265,25 @@ impl Staging {
         Some(slot)
     }
 
-    /// Discards the pages at some places of a slot, present according to the books or not.
+    /// Discards pages of a slot, whether or not they are recorded as present.
     ///
-    /// # Safety
-    /// The caller has the slot, or the lock of the block whose slot it is, which is not being
-    /// compressed; and their content is not needed.
+    /// # Safety The caller has the slot, or the lock of the block that owns it and is not being
+    /// compressed. The content is not needed.
     pub unsafe fn discard_stray(&self, slot: u32, first: usize, count: usize) {
-        // SAFETY: staging memory, by the caller's promise that its bytes are not needed.
+        // SAFETY: staging memory, whose bytes the caller does not need.
         unsafe { self.give_back(self.address(slot, first), bytes_of(count)) };
     }
 
-    /// Gives frames back to the system.
+    /// Returns frames to the system.
     ///
     /// # Safety
-    /// `[at, at + len)` is staging memory of at most an extent, whose bytes are not needed.
+    /// `[at, at + len)` is staging memory of at most an extent, and its bytes are not needed.
     pub(super) unsafe fn give_back(&self, at: usize, len: usize) {
-        // SAFETY: the caller's word.
+        // SAFETY: by this function's contract.
         unsafe { self.discard_window.discard(at, len) };
     }
 
-    /// Gives the physical pages of a slot back to the system, with one call; returns how many.
+    /// Returns the pages of a slot to the system with one call. Returns their number.
     ///
     /// # Safety
     /// The caller has taken the slot, and its content is not needed.
@@ -307,8 +299,8 @@ impl Staging {
         present.count_ones() as usize
     }
 
-    /// Gives the pages of a ready slot back to the system that lies in no ready extent; returns how
-    /// many.
+    /// Returns the pages of one ready slot outside ready extents to the system. Returns their
+    /// number.
     pub fn discard_scattered(&self) -> Option<usize> {
         let mut lists = self.lists.lock().expect("no panic while held");
         let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
@@ -320,7 +312,7 @@ impl Staging {
         Some(pages)
     }
 
-    /// Gives some of the pages that are present in a slot back to the system.
+    /// Returns some present pages of a slot to the system.
     ///
     /// # Safety
     /// As for [`Staging::discard_stray`].
@@ -333,31 +325,29 @@ impl Staging {
     }
 }
 
-/// Pages in the hands of one worker, to fill and move into the program: from ready slots, else from
-/// empty ones, whose pages the kernel makes on first touch.
+/// One worker's frames, which it fills and moves into the program. They come from ready slots, else
+/// from empty ones, whose pages the kernel allocates on first touch.
 pub struct FrameCache {
     slot: Option<u32>,
 }
 
-/// Some pages of a frame cache.
 #[derive(Debug, Clone, Copy)]
 pub struct Pages {
-    /// Their slot.
+    /// The slot of the pages.
     pub slot: u32,
     /// First page in the slot.
     pub first: usize,
-    /// How many.
+    /// Number of pages.
     pub count: usize,
 }
 
 impl FrameCache {
-    /// An empty frame cache.
     pub const fn new() -> Self {
         FrameCache { slot: None }
     }
 
-    /// Up to `wanted` adjacent pages; `None` when every slot is in use. They stay in the frame
-    /// cache until [`FrameCache::spend`].
+    /// Returns up to `wanted` adjacent pages, which stay in the cache until [`FrameCache::spend`].
+    /// `None` if every slot is in use.
     pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Pages> {
         if let Some(slot) = self.slot {
             let present = staging.present(slot);
@@ -373,24 +363,24 @@ impl FrameCache {
         }
         let slot = staging.take_empty()?;
         self.slot = Some(slot);
-        // Only the pages asked for come into being, so that the frame cache holds no surplus.
+        // Only the requested pages are touched, so the cache holds no surplus.
         let count = wanted.min(ALL_PAGES.count_ones() as usize);
         staging.arrived(slot, span(0, count));
         Some(Pages { slot, first: 0, count })
     }
 
-    /// Notes that the first `count` of `pages` were moved away.
+    /// Records that the first `count` of `pages` were moved away.
     pub fn spend(&mut self, staging: &Staging, pages: Pages, count: usize) {
         assert_eq!(self.slot, Some(pages.slot));
         staging.left(pages.slot, span(pages.first, count));
     }
 
-    /// Its slot.
+    /// The slot in use.
     pub fn slot(&self) -> Option<u32> {
         self.slot
     }
 
-    /// Gives the slot back to the lists.
+    /// Returns the slot to the lists.
     pub fn empty_out(&mut self, staging: &Staging) {
         if let Some(slot) = self.slot.take() {
             staging.give(slot);
@@ -446,11 +436,11 @@ mod tests {
         let Some(staging) = crate::trial::staging(1) else { return };
         let slot = staging.take_empty().unwrap();
         for page in [2, 3, 14] {
-            // SAFETY: the slot was taken; its pages are this test's.
+            // SAFETY: this test took the slot.
             unsafe { (staging.address(slot, page) as *mut u8).write_volatile(9) };
         }
         staging.arrived(slot, 1 << 2 | 1 << 3 | 1 << 14);
-        // SAFETY: nothing is in it that this test needs.
+        // SAFETY: the test does not need the content.
         assert_eq!(unsafe { staging.discard(slot) }, 3);
         for page in [2, 3, 14] {
             // SAFETY: as above.
