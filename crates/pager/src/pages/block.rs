@@ -169,7 +169,8 @@ impl<'a> BlockGuard<'a> {
 impl BlockGuard<'_> {
     /// Checks the invariants of an unlocked block. Debug builds do so at each lock and unlock.
     ///
-    /// # Panics If an invariant is broken.
+    /// # Panics
+    /// If an invariant is broken.
     fn check(&self, when: &str) {
         let (word, base) = (self.block.word.load(Ordering::Relaxed), self.base);
         let broken = |what: &str| panic!("the block at {base:#x} is {when} although {what}: {word:#x}");
@@ -275,7 +276,8 @@ impl BlockGuard<'_> {
 
     /// Marks the pages of `mask` as being read from the swap file, without the lock.
     ///
-    /// # Panics If another thread reads the block, or one of the pages is not stored.
+    /// # Panics
+    /// If another thread reads the block, or one of the pages is not stored.
     pub(super) fn begin_reading(&self, mask: u32) {
         assert!(!self.is_reading(), "two readers of the block at {:#x}", self.base);
         assert_eq!(self.mask(PageState::Stored) & mask, mask, "pages that are not stored");
@@ -315,7 +317,8 @@ impl BlockGuard<'_> {
 
     /// Moves the pages of `mask` from one state to another.
     ///
-    /// # Panics If one of them is not in `from`: a page was lost track of.
+    /// # Panics
+    /// If one of them is not in `from`: a page was lost track of.
     pub(super) fn change(&self, mask: u32, from: PageState, to: PageState) {
         self.change_if(mask, to, |index, state| {
             assert_eq!(state, from, "state of page {index} of the block at {:#x}", self.base);
@@ -324,7 +327,8 @@ impl BlockGuard<'_> {
 
     /// Moves the pages of `mask` from any of the kernel's states to another state.
     ///
-    /// # Panics If one of them is not the kernel's.
+    /// # Panics
+    /// If one of them is not the kernel's.
     pub(super) fn change_kernels(&self, mask: u32, to: PageState) {
         self.change_if(mask, to, |index, state| {
             assert!(state.is_kernels(), "page {index} of the block at {:#x} is {state:?}", self.base);

@@ -1,4 +1,4 @@
-//! What a forked child gets of the pages that are out here.
+//! Copies out pages into a forked child.
 
 use sys::procfs::ProcFile;
 use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
@@ -20,7 +20,6 @@ enum Change {
 }
 
 impl Change {
-    /// What an event says of it.
     fn of(event: Message) -> Option<Change> {
         match event {
             Message::Remove { start, end } | Message::Unmap { start, end } => {
@@ -32,28 +31,28 @@ impl Change {
     }
 }
 
-/// One process that pages are handed to.
+/// A process that pages are copied into.
 struct Descendant {
     guard: Guard,
     changes: Vec<Change>,
 }
 
-/// The memory of a forked child that pages are handed to, which may change, and be forked itself,
-/// while they are.
+/// The memory of a forked child that pages are copied into. It may change, or be forked itself,
+/// during the copying.
 pub(crate) struct ChildMemory {
-    /// The child, and its children.
+    /// The child and its own forked children.
     descendants: Vec<Descendant>,
-    /// What the parent did to its mappings at about that time.
+    /// The place of the fork among the parent's mapping changes.
     fork_point: ForkPoint,
-    /// What the child gets without its bytes.
+    /// MADV_WIPEONFORK ranges, which the child gets without their bytes.
     wiped: Vec<(usize, usize)>,
-    /// All of them have ended, or become other programs.
+    /// All descendants have ended or executed other programs.
     is_over: bool,
 }
 
 impl Descendant {
-    /// Notes what the process did: until an event is read, nothing can be copied into it, and its
-    /// thread waits. Returns a child of its own, which lacks what it lacks.
+    /// Records the changes of the process, whose thread waits and which cannot be filled until an
+    /// event is read. Returns its own forked child, which lacks the same pages.
     fn read_changes(&mut self) -> Option<Descendant> {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         while self.guard.reports().read(&mut messages, 1) == 1 {
@@ -64,15 +63,14 @@ impl Descendant {
                         changes: self.changes.clone(),
                     });
                 }
-                // A fault is served by the page that comes; those whose page never comes are woken
-                // at the end.
+                // Filling the page serves the fault. Closing wakes the threads whose page never
+                // comes.
                 message => self.changes.extend(Change::of(message)),
             }
         }
         None
     }
 
-    /// Whether a mapping was registered at `at` when the process was made.
     fn first_registration(&self, at: usize) -> Registration {
         let change = self.changes.iter().find_map(|change| match *change {
             Change::Gone { start, end } if (start..end).contains(&at) => Some(Registration::Registered),
@@ -85,12 +83,12 @@ impl Descendant {
         change.unwrap_or_else(|| self.guard.registration(at))
     }
 
-    /// Where a page of the parent is by now; `None` when it is gone.
+    /// The present place of a page of the parent. `None` if it is gone.
     fn place_of(&self, at: usize) -> Option<usize> {
         self.changes.iter().try_fold(at, |at, change| match *change {
             Change::Gone { start, end } if (start..end).contains(&at) => None,
             Change::Moved { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
-            // What was at the target of a move before is gone.
+            // The move replaced the mapping at its target.
             Change::Moved { to, len, .. } if (to..to + len).contains(&at) => None,
             _ => Some(at),
         })
@@ -98,8 +96,7 @@ impl Descendant {
 }
 
 impl ChildMemory {
-    /// Of the child with this guard. `changes` are the child's own since the fork that have been
-    /// read already.
+    /// `changes` are the child's own changes since the fork that have been read already.
     pub fn new(guard: Guard, changes: impl Iterator<Item = Message>) -> Self {
         ChildMemory {
             descendants: vec![Descendant { guard, changes: changes.filter_map(Change::of).collect() }],
@@ -109,20 +106,20 @@ impl ChildMemory {
         }
     }
 
-    /// Notes what the parent did at about the time of the fork, in order; the first `applied` of it
-    /// are known to its table.
+    /// Finds the fork's place among the parent's reports, which are in order. The parent's table
+    /// knows the first `applied`.
     pub fn place_among(&mut self, reports: Vec<Message>, applied: usize) {
         self.fork_point = ForkPoint::find(reports, applied, |at| self.descendants[0].first_registration(at));
     }
 
-    /// Leaves out what the parent has asked the kernel to leave out (MADV_WIPEONFORK).
+    /// Skips ranges that the parent excluded from forks (MADV_WIPEONFORK).
     pub fn leave_out_wiped(&mut self) {
         let Ok(smaps) = ProcFile::open_own(c"smaps") else { return };
         maps::for_each_wiped(&smaps, &mut [0; 8192], |start, end| self.wiped.push((start, end)));
         smaps.close();
     }
 
-    /// Which page of the parent the child misses at `at`, the other way round; `None` for none.
+    /// The parent's page that the child misses at `at`, if any.
     pub fn source_of(&self, at: usize) -> Option<usize> {
         let at = self.descendants[0].changes.iter().rev().try_fold(at, |at, change| match *change {
             Change::Gone { start, end } if (start..end).contains(&at) => None,
@@ -133,7 +130,7 @@ impl ChildMemory {
         self.fork_point.in_table(at)
     }
 
-    /// Fills a page that the parent has at `at`, in the child and all that it forked before.
+    /// Fills the parent's page at `at` in the child and its descendants.
     fn fill(&mut self, at: usize, with: impl Fn(&Guard, usize) -> Option<Stop>) {
         if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at)) {
             return;
@@ -147,9 +144,9 @@ impl ChildMemory {
                 continue;
             }
             match descendant.place_of(at).and_then(|place| with(&descendant.guard, place)) {
-                // It has to run before the kernel lets pages in again, or memory is short for
-                // everybody. A process that is stopped keeps its relatives waiting, never wrong;
-                // one that is killed ends this.
+                // The process must run before the kernel admits pages again, or memory is short for
+                // all. A stopped process delays its relatives, but harms none. Killing it ends the
+                // wait.
                 Some(Stop::Again | Stop::NoMemory) => sleep_ns(20_000),
                 stop => {
                     gone += usize::from(stop == Some(Stop::Gone));
@@ -160,23 +157,23 @@ impl ChildMemory {
         self.is_over = gone == self.descendants.len();
     }
 
-    /// Copies a page that the parent has at `at`.
+    /// Copies the parent's page at `at`.
     pub fn give(&mut self, at: usize, page: &[u8; PAGE_SIZE]) {
         // SAFETY: fills a missing page of the child with its own content.
         self.fill(at, |guard, place| unsafe { guard.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
     }
 
-    /// Ends it: what is not there is zeroes from now on.
+    /// Ends the copying. Pages missing from now on read as zeroes.
     pub fn close(self) {
         self.descendants.iter().for_each(|descendant| descendant.guard.reports().close());
     }
 }
 
 impl Pages {
-    /// A fork went past the library's fork handlers: the child's memory lacks what is out here. It
-    /// is given all of that. Nothing has come in since the kernel copied the parent: it refuses to
-    /// fill pages from the first managed mapping it copies until the event is read, and from then
-    /// on no thread has a [`super::mover::Quiet`] until this is over.
+    /// A fork bypassed the library's fork handlers, so the child lacks all out pages and gets
+    /// copies. No page was brought in since the kernel copied the parent: it refuses to fill pages
+    /// from the first managed mapping that it copies until the event is read. From then on no
+    /// thread has a [`super::mover::Quiet`] until this function returns.
     pub(super) fn populate_child(&self, descriptor: i32, reports: Vec<Message>, applied: usize) {
         let mut child = ChildMemory::new(self.guard().of_child(descriptor), std::iter::empty());
         child.place_among(reports, applied);
@@ -186,7 +183,7 @@ impl Pages {
         child.close();
     }
 
-    /// Copies everything that is out into a child.
+    /// Copies every out page into a child.
     pub fn hand_over_all(&self, child: &mut ChildMemory) {
         let mut page = [0u8; PAGE_SIZE];
         for base in self.table.busy(0, sys::memory::USER_END) {
@@ -202,14 +199,14 @@ impl Pages {
         }
     }
 
-    /// Reads a page that is out; false when it is not.
+    /// Reads an out page. Returns false if the page is not out.
     pub fn read_out(&self, at: usize, page: &mut [u8; PAGE_SIZE]) -> bool {
         let Some(block) = self.table.lock_existing(at) else { return false };
         let index = index_of(at);
         match block.state(index) {
             PageState::Staged => {
                 let source = self.staging.address(block.slot(), index);
-                // SAFETY: staged pages stay until the block's lock is released.
+                // SAFETY: staged pages stay while the block's lock is held.
                 *page = unsafe { *(source as *const [u8; PAGE_SIZE]) };
                 true
             }

@@ -1,9 +1,9 @@
-//! From staging into the pool: the slots that have waited longest are compressed together, and
-//! their frames are ready for use.
+//! From staging into the pool: the oldest slots are compressed together, and their frames become
+//! ready.
 //!
-//! No block's lock is held while its slot is compressed. Nothing in the slot changes while that
-//! lasts: the block is marked, so that a page that is wanted back comes back as a copy, and no page
-//! joins the others. A page that left the state *staged* by then has its object dropped.
+//! No block's lock is held while its slot is compressed. The block is marked, so the slot does not
+//! change: faults copy pages out of it, and no page joins. If a page is no longer staged at the
+//! end, its object is dropped.
 
 use sys::PAGE_SIZE;
 
@@ -13,21 +13,20 @@ use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
 use crate::units::{runs, span, PageNumber, BLOCK_PAGES};
 
-/// What compressing slots came to.
+/// The result of compressing slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compressed {
-    /// Pages are stored, or were not needed any more.
+    /// Pages are stored, or were no longer needed.
     Stored,
-    /// None was stored: the pool refused all, and they are back in place.
+    /// The pool refused all pages, and they are back in place.
     Refused,
-    /// All were refused, and an event keeps them from their place: they wait as before.
+    /// The pool refused all pages, but an event prevents their return: they stay queued.
     Blocked,
-    /// No slot waits.
     Nothing,
 }
 
 impl Compressed {
-    /// What two slots came to together: progress, if either made any.
+    /// The combined result of two slots: progress if either made any.
     fn and(self, other: Compressed) -> Compressed {
         use Compressed::{Blocked, Nothing, Refused, Stored};
         match (self, other) {
@@ -39,26 +38,24 @@ impl Compressed {
     }
 }
 
-/// Most pages of one batch: two requests to a compressor, or the pages of a full block. A handler
-/// that compresses to make room takes no longer for it than a full block takes.
+/// Most pages of a batch: two requests to a compressor, or a full block. So compressing to make
+/// room takes a handler no longer than one full block.
 const BATCH_PAGES: usize = BLOCK_PAGES;
 
-/// A block whose staged pages are being compressed: its record is marked so.
+/// A block that is marked as being compressed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
-    /// Address of the block.
     base: usize,
-    /// Its slot.
     slot: u32,
-    /// The pages that are compressed.
+    /// Pages being compressed.
     staged: u32,
-    /// Those of them that the pool has taken.
+    /// Those of `staged` that the pool has accepted.
     stored: u32,
 }
 
 impl Pages {
-    /// Compresses the slots that have waited longest. Blocks of a heap that is used at random lose
-    /// one or two pages at a time, so slots are taken until a batch is full.
+    /// Compresses the oldest slots. A heap used at random loses one or two pages of a block at a
+    /// time, so slots are taken until a batch is full.
     pub fn compress_oldest(&self) -> Compressed {
         let mut batch = [Taken::default(); BATCH_PAGES];
         let (mut len, mut pages, mut outcome) = (0, 0, Compressed::Nothing);
@@ -74,7 +71,7 @@ impl Pages {
             }
         }
         let batch = &mut batch[..len];
-        // The pool takes keys in order.
+        // The pool takes keys in ascending order.
         batch.sort_unstable_by_key(|taken| taken.base);
         self.store_batch(batch);
         for taken in batch {
@@ -83,8 +80,7 @@ impl Pages {
         outcome
     }
 
-    /// Marks the block that a slot belongs to as being compressed. Returns `None` if no page of it
-    /// is needed any more.
+    /// Marks a slot's block as being compressed. Returns `None` if no page of the slot is needed.
     fn begin_compressing(&self, slot: u32) -> Option<Taken> {
         let base = self.staging.owner(slot);
         let block = self.lock(base);
@@ -102,7 +98,7 @@ impl Pages {
         Some(Taken { base, slot, staged, stored: 0 })
     }
 
-    /// Notes what has become of a block's pages. Those that were refused go back, if they can.
+    /// Records the result of a block's compression. Refused pages go back if possible.
     fn finish_compressing(&self, taken: Taken) -> Compressed {
         let Taken { base, slot, staged, stored } = taken;
         let block = self.lock(base);
@@ -118,7 +114,7 @@ impl Pages {
         block.drop_slot_if_unused();
         drop(block);
         match is_empty {
-            // SAFETY: taken from the queue; its pages are stored, or back.
+            // SAFETY: taken from the queue, and its pages are stored or back in place.
             true => unsafe { self.release_slot(slot) },
             false => self.staging.queue(slot, base),
         }
@@ -129,16 +125,16 @@ impl Pages {
         }
     }
 
-    /// Stores staged pages of blocks, neighbours or not, in as few requests to the compressor as
-    /// there can be; pages that refuse take no others with them.
+    /// Stores staged pages of any blocks in the fewest possible requests. A refused page does not
+    /// affect the others.
     fn store_batch(&self, batch: &mut [Taken]) {
         let page = |slot: u32, index: usize| {
-            // SAFETY: a page of the slot, which stays as it is while the block is marked as being
+            // SAFETY: a page of the slot, which does not change while the block is marked as being
             // compressed.
             unsafe { &*(self.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
         };
         let Some(first) = batch.first() else { return };
-        // A slot may have got more pages since it was found to fit.
+        // Slots may have gained pages since they were chosen.
         let mut pages = [(0, page(first.slot, 0)); BATCH_PAGES + BLOCK_PAGES];
         let mut len = 0;
         for taken in &*batch {
@@ -163,15 +159,15 @@ impl Pages {
         }
     }
 
-    /// Returns pages that the pool refused to the program, and leaves them alone for a while. False
-    /// when an event is in the way and they stay staged.
+    /// Returns refused pages to the program, and skips them for a while. Returns false if an event
+    /// prevents it and pages stay staged.
     fn put_back(&self, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
         block.refuse(mask, now_ms());
         let Some(quiet) = self.quiet(block) else { return false };
         for (first, count) in runs(mask) {
             for index in first..first + count {
-                // The frame of a copied page, shared with a forked relative, is left in the slot as
-                // a ready page.
+                // A page shared with a forked relative is copied. Its frame stays in the slot,
+                // ready.
                 match self.place_back(&quiet, index, self.staging.frame(slot, index)) {
                     PlacedBack::WithFrame => self.staging.left(slot, span(index, 1)),
                     PlacedBack::FrameStays => {}
@@ -184,20 +180,20 @@ impl Pages {
         true
     }
 
-    /// Gives a slot back whose pages are stored or were brought in.
+    /// Returns a slot whose pages are stored or were brought in.
     ///
     /// # Safety
     /// As for [`super::Staging::discard`].
     pub unsafe fn release_slot(&self, slot: u32) {
         if !self.recycles() {
-            // SAFETY: by the caller's promise.
+            // SAFETY: by this function's contract.
             unsafe { self.staging.discard(slot) };
         }
         self.staging.give(slot);
     }
 }
 
-/// The numbers of a mask's pages, ascending.
+/// The page numbers of a mask, ascending.
 fn indices(mask: u32) -> impl Iterator<Item = usize> {
     runs(mask).flat_map(|(first, count)| first..first + count)
 }
@@ -224,7 +220,7 @@ mod tests {
         let Some(pager) = pager() else { return };
         let (pages, base) = (pager.pages(), blocks(20));
         pager.register(base..base + 20 * BLOCK_BYTES);
-        // Not in the order of their addresses.
+        // Not in address order.
         queue(pages, base, (0..20).rev());
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (4, 16));

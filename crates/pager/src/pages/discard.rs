@@ -1,14 +1,12 @@
-//! What the program discards: madvise(MADV_DONTNEED, MADV_FREE), munmap(), and what was mapped
-//! over.
+//! Discards by the program: madvise(MADV_DONTNEED, MADV_FREE), munmap() and replaced mappings.
 //!
-//! The event of madvise() comes *before* the kernel discards anything, and its thread continues as
-//! soon as the event has been read; nothing tells when it is done. A page still mapped then must
-//! not be saved as data: it would come back later with the old bytes. So when the event is applied,
-//! which is before anything is filled in the range again, the kernel is asked which of its pages
-//! are mapped, and these are marked as being discarded. The mark ends when the page is missing and
-//! filled again, which proves that the old one is gone, or when a grace period has passed: every
-//! thread was seen outside the call since ([`crate::grace`]). No clock is involved: a thread that
-//! is stopped for a minute between the event and its discarding keeps the marks for that minute.
+//! The event of madvise() comes *before* the kernel discards pages. Its thread continues once the
+//! event is read, and nothing reports the end. A page still mapped then must not be saved as data:
+//! it would come back with the old bytes. So applying the event, which precedes any refill of the
+//! range, marks the range's mapped pages as being discarded. A mark ends when the page is missing
+//! and is refilled, which proves that the old page is gone, or when a grace period has passed:
+//! every thread was seen outside the call since ([`crate::grace`]). No clock is involved: the marks
+//! stay even if a thread is stopped for a minute between the event and its discarding.
 //!
 //! (After MADV_FREE pages may stay mapped, and be used again. For those the grace period alone ends
 //! the mark.)
@@ -24,11 +22,11 @@ use super::{Pages, GROUP};
 use crate::units::ALL_PAGES;
 use crate::units::{block_of, index_of, runs, span, within, PageNumber, BLOCK_BYTES};
 
-/// Runs of mapped pages that one look may find.
+/// Runs of mapped pages per scan.
 const RUNS: usize = 64;
 
 impl Pages {
-    /// The program discarded `[start, end)`: it reads as zeroes from now on.
+    /// The program discarded `[start, end)`, which reads as zeroes from now on.
     pub(crate) fn discard(&self, start: usize, end: usize) {
         self.accounts.forgotten(start, end);
         for base in self.table.known(start, end) {
@@ -43,14 +41,14 @@ impl Pages {
             for (first, count) in runs(stored) {
                 self.store.invalidate(GROUP, PageNumber::of(base).plus(first).key(), count as u64);
             }
-            // The pages of a slot that is being compressed stay as they are until that is done.
+            // The pages of a slot stay unchanged while it is being compressed.
             if !block.is_compressing() {
                 block.drop_slot_if_unused();
             }
         }
     }
 
-    /// Marks what is still mapped of a range that the kernel is about to discard.
+    /// Marks the mapped pages of a range that the kernel is about to discard.
     pub(super) fn mark_discarding(&self, start: usize, end: usize) {
         let mut found = [Run::default(); RUNS];
         let mut at = start;
@@ -76,18 +74,18 @@ impl Pages {
         }
     }
 
-    /// Whether pages are marked, so that a grace period is worth its while.
+    /// Whether pages are marked, so that a grace period is useful.
     pub(crate) fn has_discarding(&self) -> bool {
         self.discarding.load(Ordering::Relaxed) > 0
     }
 
-    /// Begins a grace period: marks from now on belong to the next one.
+    /// Begins a grace period. Later marks belong to the next one.
     pub(crate) fn begin_grace(&self) {
         self.odd.fetch_xor(true, Ordering::AcqRel);
     }
 
-    /// A grace period has passed: every thread has left the calls whose events were applied before
-    /// [`Pages::begin_grace`]. What is mapped and was marked then stays.
+    /// Ends a grace period: every thread has left the calls whose events were applied before
+    /// [`Pages::begin_grace`]. Pages marked before it and still mapped stay.
     pub(crate) fn end_grace(&self) {
         let state =
             if self.odd.load(Ordering::Acquire) { PageState::DiscardEven } else { PageState::DiscardOdd };
@@ -98,25 +96,25 @@ impl Pages {
             block.change(block.mask(state), state, PageState::Kernel);
             left += (block.mask(PageState::DiscardEven) | block.mask(PageState::DiscardOdd)).count_ones();
         }
-        // Marks made since come on top of what was seen.
+        // Keep the count of marks made during the scan.
         let _ = self.discarding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
             Some(now.saturating_sub(before) + u64::from(left))
         });
     }
 
-    /// In a forked child, whose threads are gone: no discard is under way.
+    /// In a forked child, where no other thread can be discarding.
     pub(crate) fn forget_discarding(&self) {
         self.begin_grace();
         self.end_grace();
     }
 
-    /// Notes that a page is in place although the table says that it is out: it was copied into a
-    /// forked child.
+    /// Records that a page is in place although the table has it out: it was copied into a forked
+    /// child.
     pub(crate) fn forget_copied(&self, at: usize) {
         let Some(block) = self.table.lock_existing(at) else { return };
         let mask = span(index_of(at), 1);
         if block.mask(PageState::Staged) & mask != 0 {
-            // The slot's page is left over, and found when the slot's turn comes.
+            // The slot still holds the page, until the slot is compressed or reused.
             block.change(mask, PageState::Staged, PageState::Kernel);
             block.drop_slot_if_unused();
         } else if block.mask(PageState::Stored) & mask != 0 {
@@ -146,7 +144,7 @@ mod tests {
     use crate::trial::{blocks, pager, read, write};
     use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};
 
-    /// The story: a thread that lost its CPU for seconds between the event and its discarding; the
+    /// Regression: a thread lost its CPU for seconds between the event and its discarding. The
     /// pages were saved as data in between and came back with the old bytes.
     #[test]
     fn pages_that_are_being_discarded_are_not_saved_until_a_grace_period_has_passed() {
@@ -154,14 +152,14 @@ mod tests {
         let pages = pager.pages();
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
-        // As if the event had come, and its thread had not run since.
+        // Simulates an event whose thread has not run since.
         pages.discard(base, page_at(base, 4));
         pages.mark_discarding(base, page_at(base, 4));
         assert!(pages.has_discarding());
         let mut spare = pages.staging().take_empty();
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
         assert_eq!((pages.pages_out(), pages.mover.mapped(base, BLOCK_PAGES)), (12, 0xf));
-        // The marks of before the period end with it; later ones stay.
+        // Marks from before the period end with it. Later marks stay.
         pages.begin_grace();
         pages.mark_discarding(base, base + PAGE_SIZE);
         pages.end_grace();
@@ -185,8 +183,8 @@ mod tests {
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         pages.mark_discarding(base, base + BLOCK_BYTES);
-        // The thread continues at last. The event is not read here, so the pages are taken away by
-        // hand.
+        // The thread continues. Its event is not read here, so the test takes the pages away
+        // itself.
         let slot = pages.staging().take_empty().unwrap();
         let block = pages.lock(base);
         let quiet = pages.quiet(&block).unwrap();

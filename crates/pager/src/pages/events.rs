@@ -1,15 +1,13 @@
 //! Address-space events of the program: order, and exclusion against pages in motion.
 //!
-//! The kernel lets the thread behind an event go on as soon as the event has been *read*. From then
-//! on the range may be discarded or reused at any moment, so a page that is moved in on the
-//! strength of older state would bring stale bytes back. Hence [`super::mover::Quiet`]: the proof
-//! that every event read so far has been applied to the table, and that none is read while the
-//! proof lives. A thread that holds a block's lock and gets the proof may believe what the block
-//! says; one that does not get it lets go of the block and starts again.
+//! The kernel lets an event's thread continue once the event has been *read*. From then on the
+//! range may be discarded or reused, so a page moved in on older knowledge brings stale bytes back.
+//! Hence [`super::mover::Quiet`]: the proof that every event read has been applied to the table and
+//! that none is read while the proof lives. A thread with a block's lock and the proof can trust
+//! the block. Without the proof it must release the block and start over.
 //!
-//! A move that happens before the event is read is covered by the kernel: it returns EAGAIN while
-//! an event is unread, and what was moved in earlier still is discarded by the thread when it
-//! continues.
+//! The kernel covers moves before the event is read: it returns EAGAIN while an event is unread,
+//! and the continuing thread discards pages that were moved in earlier.
 
 use std::collections::VecDeque;
 
@@ -18,8 +16,7 @@ use sys::userfaultfd::Message;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Most events read and not yet applied. Readers stop reading at the limit, which makes the program
-/// wait.
+/// Most unapplied events. Readers stop at this limit, which makes the program wait.
 const EVENTS_MAX: usize = 256;
 
 /// Events between the kernel and the table.
@@ -29,12 +26,12 @@ pub struct EventQueue {
     apply: Mutex<()>,
     read: AtomicU64,
     applied: AtomicU64,
-    /// Some events may have been read out of order (see [`super::order`]).
+    /// Events may have been read out of order (see [`super::order`]).
     unsettled: AtomicBool,
 }
 
-/// Every event read has been applied, and none is read while this lives. [`super::mover::Quiet`]
-/// has it, with what is locked.
+/// Every event read has been applied, and none is read while this lives. Part of
+/// [`super::mover::Quiet`], beside the locked blocks.
 pub struct Still<'a> {
     _gate: RwLockReadGuard<'a, ()>,
 }
@@ -46,14 +43,13 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Notes an event that was just read.
+    /// Queues an event that was just read.
     pub fn push(&self, event: Message) {
         self.queue.push(event);
     }
 }
 
 impl EventQueue {
-    /// None yet.
     pub(super) fn new() -> Self {
         EventQueue {
             gate: RwLock::new(()),
@@ -65,26 +61,25 @@ impl EventQueue {
         }
     }
 
-    /// The right to read messages; `None` while too many events wait to be applied.
+    /// The right to read messages. `None` while the queue of unapplied events is full.
     pub fn reading(&self) -> Option<Reading<'_>> {
         let gate = self.gate.write().expect("no panic while held");
         let has_room = self.queue.lock().expect("no panic while held").len() < EVENTS_MAX;
         has_room.then_some(Reading { queue: self, _gate: gate })
     }
 
-    /// Notes an event that was read with permission: under [`Reading`], or while all others
-    /// stand still.
+    /// Queues an event that was read under [`Reading`], or while all other threads stand still.
     pub fn push(&self, event: Message) {
         self.queue.lock().expect("no panic while held").push_back(event);
         self.read.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether there are events to apply.
+    /// Whether events wait to be applied.
     pub fn pending(&self) -> bool {
         self.applied.load(Ordering::Acquire) != self.read.load(Ordering::Acquire)
     }
 
-    /// Whether the table says what the events so far come to.
+    /// Whether the table reflects all events read so far, in a known order.
     pub fn is_quiet(&self) -> bool {
         !self.pending() && !self.is_unsettled()
     }
@@ -94,25 +89,25 @@ impl EventQueue {
         self.unsettled.load(Ordering::Acquire)
     }
 
-    /// Notes that the order of events is unknown, or known again.
+    /// Sets whether the order of events is unknown.
     pub fn set_unsettled(&self, unsettled: bool) {
         self.unsettled.store(unsettled, Ordering::Release);
     }
 
-    /// Keeps events from being read while `act` runs, if there is none to apply; `None` else. For
-    /// what is not about a page.
+    /// Runs `act` while no event is read. `None` if events are unapplied. For actions that concern
+    /// no managed page.
     pub fn while_quiet<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         let _gate = self.gate.read().expect("no panic while held");
         self.is_quiet().then(act)
     }
 
-    /// Keeps events from being read; `None` when some wait to be applied.
+    /// Prevents events from being read. `None` if events are unapplied.
     pub(super) fn still(&self) -> Option<Still<'_>> {
         let gate = self.gate.read().expect("no panic while held");
         self.is_quiet().then_some(Still { _gate: gate })
     }
 
-    /// Applies queued events in order, one applier at a time. Hold no block's lock here.
+    /// Applies queued events in order, one thread at a time. Hold no block's lock.
     pub fn apply(&self, mut each: impl FnMut(Message)) {
         while self.pending() {
             let _order = self.apply.lock().expect("no panic while held");

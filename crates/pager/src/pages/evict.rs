@@ -1,12 +1,11 @@
 //! Eviction: how pages leave the program for their staging slots, by `UFFDIO_MOVE`.
 //!
-//! `UFFDIO_MOVE` does not look whether its source is registered, and a mapping may have been
-//! replaced a moment ago by another one. But it looks whether a call that changes mappings is under
-//! way at the userfaultfd that guards its *target*, under the lock under which such calls begin. So
-//! staging is guarded by the program's own. Then a move succeeds only if every munmap(), mremap(),
-//! madvise() and fork that has begun has been reported, and its thread has gone on: all reports
-//! have been read, and applied, or there would be no proof of quiet; and the mapping that the
-//! kernel has just been asked about is registered still.
+//! `UFFDIO_MOVE` does not check that its source is registered, and a mapping may just have been
+//! replaced by another. But the kernel checks for calls that change mappings at the userfaultfd
+//! that guards the *target*, under the lock under which such calls begin. So the program's own
+//! userfaultfd guards staging. A move then succeeds only if every munmap(), mremap(), madvise() and
+//! fork begun so far has been reported and its thread has continued. Its report was read and
+//! applied, or there would be no proof of quiet, so the mapping just checked is still registered.
 
 use sys::userfaultfd::Stop;
 
@@ -19,10 +18,9 @@ use crate::accounts::Counter;
 use crate::units::{page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES};
 
 impl Pages {
-    /// Moves the present pages of `mask` out of a block: into the slot where others of its pages
-    /// wait already, else into `spare`, which is taken then. False when nothing could be moved.
-    /// Where a page is shared with a forked relative a copy is asked for if `may_wait`, since that
-    /// may wait for a fault to be served.
+    /// Moves the present pages of `mask` out of a block, into the block's slot or else into
+    /// `spare`, which is then taken. Returns false if nothing was moved. If `may_wait`, asks the
+    /// kernel to copy pages shared with a forked relative, which may wait for a fault to be served.
     pub fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, may_wait: bool) -> bool {
         let mut unshared = false;
         loop {
@@ -37,10 +35,10 @@ impl Pages {
                 self.apply_events();
                 return false;
             };
-            // What a page left behind that came back as a copy.
+            // The frame of a page that came back as a copy.
             let left_behind = self.staging.present(slot) & wanted;
-            // SAFETY: the block is locked and is not being compressed, and the pages wanted are the
-            // kernel's: what the slot has at their places is not needed.
+            // SAFETY: the block is locked and not being compressed, and the wanted pages are the
+            // kernel's: their frames in the slot are not needed.
             unsafe { self.staging.discard_pages(slot, left_behind) };
             let (mut moved, mut busy) = (0, None);
             for (first, count) in runs(wanted) {
@@ -53,13 +51,12 @@ impl Pages {
                 busy = busy.or(shared.map(|start| (start, page_at(at, count) - start)));
             }
             note_staged(self, &block, slot, moved);
-            // Only now may events be read: one that discards these pages must find them in the
+            // Events may be read only now: one that discards these pages must find them in the
             // table.
             drop(quiet);
             if moved != 0 {
                 drop(block);
-                // The block's own slot is in the queue, or will be by the thread that took it from
-                // there.
+                // The block's own slot is queued, or the thread that took it will queue it.
                 if own.is_none() {
                     self.staging.queue(slot, base);
                     *spare = None;
@@ -68,8 +65,7 @@ impl Pages {
             }
             match busy {
                 Some(_) if !may_wait => return false,
-                // Shared with a forked child, or pinned. Ask the kernel for copies of our own,
-                // which can be moved.
+                // Shared with a forked child, or pinned. The kernel's private copies can be moved.
                 Some((start, len)) if !unshared => {
                     drop(block);
                     sys::memory::unshare(start, len);
@@ -84,8 +80,8 @@ impl Pages {
         }
     }
 
-    /// Moves an extent's worth of adjacent blocks of present pages out with one call; false when
-    /// nothing was moved.
+    /// Moves an extent's worth of adjacent blocks of present pages out with one call. Returns false
+    /// if nothing was moved.
     pub fn evict_extent(&self, base: usize) -> bool {
         let Some(first) = self.table.try_lock(base) else { return false };
         let mut run = RunGuard::of(first);
@@ -109,11 +105,12 @@ impl Pages {
             Some(_) => self.mover.arrived(target, base, EXTENT_PAGES),
         };
         if progress.stop.is_some() {
-            // The zero page of a late look at a page that had left, as in `move_run`.
+            // A late read of a moved page maps the zero page, as in `move_run`.
             let stray = self.mover.mapped(target, EXTENT_PAGES) & !moved;
             for index in 0..EXTENT_SLOTS {
                 for (page, count) in runs(part(stray, index)) {
-                    // SAFETY: slots of an extent taken for this, at places that no page came to.
+                    // SAFETY: slots of an extent taken for this move, at places that received no
+                    // page.
                     unsafe { self.staging.discard_stray(first + index as u32, page, count) };
                 }
             }
@@ -121,7 +118,7 @@ impl Pages {
         for (index, block) in run.iter().enumerate() {
             note_staged(self, block, first + index as u32, part(moved, index));
         }
-        // Only now may events be read: one that discards these pages must find them in the table.
+        // Events may be read only now: one that discards these pages must find them in the table.
         drop(quiet);
         drop(run);
         for index in 0..EXTENT_SLOTS {
@@ -135,7 +132,7 @@ impl Pages {
     }
 }
 
-/// Notes which pages of a block, if any, a move brought into `slot`.
+/// Records the pages of a block that a move brought into `slot`.
 fn note_staged(pages: &Pages, block: &BlockGuard<'_>, slot: u32, moved: u32) {
     if moved != 0 {
         pages.staging.arrived(slot, moved);
@@ -146,8 +143,8 @@ fn note_staged(pages: &Pages, block: &BlockGuard<'_>, slot: u32, moved: u32) {
     }
 }
 
-/// Moves adjacent pages of a block into a slot; returns those that left, and where a shared one is
-/// among the others.
+/// Moves adjacent pages of a block into a slot. Returns the moved pages, and the place of a shared
+/// page if there is one.
 fn move_run(
     pages: &Pages,
     quiet: &Quiet<'_>,
@@ -167,7 +164,7 @@ fn move_run(
             None => {}
             Some(Stop::Again) if done > 0 => {}
             Some(Stop::Busy) => {
-                // From where this call began.
+                // The address where this call began.
                 busy.get_or_insert(quiet.address(at - done));
                 at += 1;
             }
@@ -175,22 +172,21 @@ fn move_run(
             Some(Stop::Hole | Stop::Again) => at += 1,
             Some(Stop::Exists) if heals < 2 => {
                 heals += 1;
-                // What did not move itself yet has its place where `at` is now.
+                // The first page that has not moved is at `at`.
                 let (source, target) = (page_at(block.base(), at), pages.staging.address(slot, at));
                 let arrived = pages.mover.arrived(target, source, end - at) as u32;
                 moved |= arrived << at;
-                // Anything else in the slot is the zero page of a late look at a page that had
-                // left.
+                // Other pages in the slot are zero pages, mapped by late reads of moved pages.
                 let stray = pages.mover.mapped(target, end - at) as u32 & !arrived;
                 for (first, count) in runs(stray) {
-                    // SAFETY: a locked block's slot, or one taken for it, at places that no page
-                    // came to.
+                    // SAFETY: a locked block's slot, or one taken for it, at places that received
+                    // no page.
                     unsafe { pages.staging.discard_stray(slot, at + first, count) };
                 }
                 at += arrived.trailing_ones() as usize;
             }
             Some(_) => {
-                // Locked, read-only, executable, under a protection key: not to be moved.
+                // Locked, read-only, executable or under a protection key: immovable.
                 pages.accounts.add(Counter::Immovable, (end - at) as u64);
                 block.refuse(span(at, end - at), now_ms());
                 at = end;
@@ -224,7 +220,8 @@ mod tests {
         assert_eq!((spare, pages.lock(base).slot(), pages.staging.queued_slots()), (other, slot, 1));
         assert_eq!(pages.lock(base).mask(PageState::Staged), 0x0fff);
 
-        // A page that comes back as a copy leaves its frame in the slot, and goes there once more.
+        // A page that comes back as a copy leaves its frame in the slot, and is evicted there
+        // again.
         let block = pages.lock(base);
         block.set_compressing(true);
         let mut inbound = Inbound::new(pager.own_page());
@@ -258,7 +255,7 @@ mod tests {
         let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(pages.fault_in_within(&block, &mut inbound, 0, true, 4), FaultedIn::Done(4));
         write(base, 2, 99);
-        // What the compressor reads is as it was.
+        // The compressor's input is unchanged.
         let slot = block.slot();
         assert_eq!(
             (0..4).map(|page| read(pages.staging.address(slot, 0), page)).collect::<Vec<_>>(),

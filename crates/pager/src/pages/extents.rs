@@ -1,9 +1,8 @@
 //! Extents: eight staging slots side by side, for runs of 128 pages.
 //!
-//! While a worker computes on another CPU, each call that moves pages interrupts that CPU for the
-//! TLB's sake, which in a virtual machine takes longer than to move 64 pages (12 to 14 us, 2-CPU
-//! virtual machine, November 2026). So long runs go out and come in 128 pages a call, and extents
-//! are where such a call finds 128 pages side by side.
+//! While a worker computes on another CPU, each call that moves pages interrupts that CPU to flush
+//! its TLB. In a virtual machine this takes longer than moving 64 pages (12 to 14 us, 2-CPU virtual
+//! machine, November 2026). So long runs move 128 pages a call, between extents' adjacent slots.
 //!
 //! ```text
 //! empty --move out--> eight slots, each queued, compressed and given back by itself
@@ -20,18 +19,14 @@ use super::run::RUN_BLOCKS;
 use super::staging::{Staging, FULL};
 use crate::units::{bytes_of, ALL_PAGES, BLOCK_PAGES};
 
-/// Slots of an extent.
 pub const EXTENT_SLOTS: usize = RUN_BLOCKS;
-/// Pages of an extent.
 pub const EXTENT_PAGES: usize = EXTENT_SLOTS * BLOCK_PAGES;
 
-/// What is known of one extent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Extent {
-    /// Its slots are given out one by one.
+    /// The slots are given out one by one.
     split: bool,
-    /// Slots given back since the extent was taken as a whole; of a split one, those that are
-    /// empty.
+    /// Slots returned since the whole extent was taken, or empty slots of a split extent.
     given: u8,
 }
 
@@ -39,13 +34,13 @@ pub(crate) struct Extent {
 #[derive(Default)]
 pub(crate) struct Extents {
     each: Vec<Extent>,
-    /// Extents with all their pages, and those with none.
+    /// Extents with all their pages. `empty` has those with none.
     ready: Vec<u32>,
     empty: Vec<u32>,
 }
 
 impl Extents {
-    /// `count` empty ones, with room for their numbers in every list.
+    /// Makes `count` empty extents, with room for their numbers in every list.
     pub(crate) fn new(count: usize) -> Self {
         let mut empty = Vec::with_capacity(count);
         empty.extend((0..count as u32).rev());
@@ -62,13 +57,13 @@ impl Staging {
         self.first_extent_slot + extent * EXTENT_SLOTS as u32
     }
 
-    /// The first slot of an extent without pages. Each of its slots is to be given back.
+    /// Takes an extent without pages. Returns its first slot. The caller returns each slot.
     pub fn take_empty_extent(&self) -> Option<u32> {
         let extent = self.lists.lock().expect("no panic while held").extents.empty.pop()?;
         Some(self.first_slot(extent))
     }
 
-    /// The first slot of an extent of ready pages only. Each of its slots is to be given back.
+    /// Takes an extent of ready pages. Returns its first slot. The caller returns each slot.
     pub fn take_ready_extent(&self) -> Option<u32> {
         if self.ready_pages() < EXTENT_PAGES {
             return None;
@@ -78,7 +73,6 @@ impl Staging {
         Some(self.first_slot(extent))
     }
 
-    /// Extents of ready pages only.
     pub fn ready_extents(&self) -> usize {
         match self.ready_pages() {
             0..EXTENT_PAGES => 0,
@@ -86,9 +80,9 @@ impl Staging {
         }
     }
 
-    /// An extent of frames to fill: ready ones, or ones that the kernel makes now, in place of
-    /// ready ones that lie scattered if need be. Or else what was once scattered would be so for
-    /// good: short runs come in, and go out for them.
+    /// Takes an extent of frames to fill: ready frames, or fresh ones, which replace scattered
+    /// ready frames if necessary. Otherwise frames would stay scattered: short runs would come in,
+    /// and go out again.
     pub fn filling_extent(&self) -> Option<u32> {
         if let Some(extent) = self.take_ready_extent().or_else(|| self.fresh_extent()) {
             return Some(extent);
@@ -111,26 +105,25 @@ impl Staging {
         Some(self.with_fresh_frames(extent))
     }
 
-    /// Has the kernel make the frames of an empty extent.
     fn with_fresh_frames(&self, extent: u32) -> u32 {
-        // With one call instead of a fault a page.
+        // One call instead of a fault per page.
         sys::memory::populate(self.address(extent, 0), bytes_of(EXTENT_PAGES));
         (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.arrived(slot, ALL_PAGES));
         extent
     }
 
-    /// Adds an extent of fresh frames to those that are ready; false when there is no room.
+    /// Adds an extent of fresh frames to the ready ones. Returns false if there is no room.
     pub fn make_fresh_extent(&self) -> bool {
         let extent = self.fresh_extent();
         extent.inspect(|first| self.give_extent(*first)).is_some()
     }
 
-    /// Whether as many pages may be staged yet as an extent has.
+    /// Whether staging has room for another extent's pages.
     pub fn has_room_for_extent(&self) -> bool {
         self.pages_max().saturating_sub(self.pages()) >= EXTENT_PAGES
     }
 
-    /// Has the slots of a ready extent be like others, in `full`.
+    /// Splits a ready extent into single slots, in `full`.
     pub(crate) fn split_ready_extent(&self, extents: &mut Extents, full: &mut Vec<u32>) {
         if let Some(extent) = extents.ready.pop() {
             extents.each[extent as usize] = Extent { split: true, given: 0 };
@@ -139,7 +132,7 @@ impl Staging {
         }
     }
 
-    /// Gives back a slot of an extent; returns how many pages are ready now that were not.
+    /// Returns a slot to its extent. Returns the number of pages that became ready.
     pub(crate) fn give_to_extent(
         &self,
         slot: u32,
@@ -190,14 +183,14 @@ impl Staging {
         slots.map(list).sum()
     }
 
-    /// Gives the slots of an extent back.
+    /// Returns all slots of an extent.
     pub fn give_extent(&self, first: u32) {
         (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.give(slot));
     }
 
-    /// Gives the pages of a taken ready extent back to the system with one call, and the extent.
+    /// Discards the pages of a taken ready extent with one call, and returns the extent.
     pub fn discard_extent(&self, first: u32) {
-        // SAFETY: the extent was taken, and ready pages hold nothing that is needed.
+        // SAFETY: the extent was taken, and the content of ready pages is not needed.
         unsafe { self.give_back(self.address(first, 0), bytes_of(EXTENT_PAGES)) };
         (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.left(slot, ALL_PAGES));
         self.give_extent(first);

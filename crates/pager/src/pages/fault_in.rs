@@ -1,4 +1,4 @@
-//! Bringing in: zeroes for what was never touched, pages back from staging, pages out of the pool.
+//! Bringing pages in: zeroes for untouched pages, staged pages, and pages from the pool.
 
 use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
@@ -15,35 +15,33 @@ use super::{Pages, GROUP};
 use crate::accounts::Counter;
 use crate::units::{bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES};
 
-/// Windows from which a whole run is brought in with one call.
+/// Windows for which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
 
-/// How an attempt to bring a page in ended.
+/// The result of an attempt to bring a page in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultedIn {
-    /// That many pages from the one asked for on are in place, or gone with their mapping.
+    /// Number of pages, the faulting one first, that are in place or gone with their mapping.
     Done(usize),
-    /// An event is unread or not applied: read messages and try again.
+    /// An event is unread or unapplied: read messages and try again.
     Again,
-    /// The kernel has no memory.
     NoMemory,
-    /// The page is in the swap file, and the caller does not read from there.
+    /// The page is in the swap file, and the caller does not read it.
     OnDisk,
 }
 
-/// What became of a page that was to go back into the program's memory, and of its frame.
+/// The result of returning a page to the program, for the page and its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlacedBack {
-    /// The page is back, in the frame that it had.
+    /// The page is back, in its own frame.
     WithFrame,
     /// The page is back as a copy, or its mapping is gone: the frame stays in its slot.
     FrameStays,
-    /// The page stays where it was.
     NotNow,
 }
 
 impl Pages {
-    /// Brings in the page at `at`, and those behind it that are where it is, up to `window` in all.
+    /// Brings in the page at `at` and following pages in the same state, up to `window` pages.
     pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
         if window >= LONG_WINDOW_MIN {
             if let Some(pages) = self.fault_in_run(at, write, window, inbound.reads_disk) {
@@ -63,7 +61,7 @@ impl Pages {
         brought
     }
 
-    /// The same inside one block. The caller has its lock.
+    /// Brings in pages of one block. The caller has its lock.
     pub fn fault_in_within(
         &self,
         block: &BlockGuard<'_>,
@@ -80,8 +78,8 @@ impl Pages {
         }
     }
 
-    /// Brings in stored pages from the start of the block at `base` on, as far as they lie side by
-    /// side; returns how many. For readahead: what is in the way ends it.
+    /// Brings in adjacent stored pages from the start of the block at `base`. Returns their number.
+    /// For readahead: stops at any obstacle.
     pub fn fault_in_ahead(&self, inbound: &mut Inbound, base: usize, window: usize) -> usize {
         let Some(block) = self.table.find(base).and_then(|_| self.table.try_lock(base)) else { return 0 };
         let wanted = block.mask(PageState::Stored) & span(0, window.min(BLOCK_PAGES));
@@ -97,8 +95,8 @@ impl Pages {
         }
     }
 
-    /// Brings in everything that is out of a block; returns how many pages, and whether some are
-    /// left because an event is in the way.
+    /// Brings in every out page of a block. Returns their number, and whether an event left some
+    /// out.
     pub fn fault_in_block(&self, inbound: &mut Inbound, base: usize) -> (usize, bool) {
         let block = self.lock_settled(base);
         let mut brought = 0;
@@ -114,7 +112,7 @@ impl Pages {
         (brought, false)
     }
 
-    /// Gives zeroes: real pages for a write, the shared zero page for a read.
+    /// Fills with zeroes: private pages for a write, the shared zero page for a read.
     fn fill(
         &self,
         block: &BlockGuard<'_>,
@@ -130,8 +128,7 @@ impl Pages {
             true => place::fill(&self.staging, &quiet, inbound, run),
         };
         if filled > 0 {
-            // What was filled was missing: the discarding that it was marked for is over, or takes
-            // what is new along.
+            // Filled pages were missing, so their discarding is over, or covers the new page, too.
             block.change_kernels(span(index, filled), PageState::Kernel);
             if write {
                 self.accounts.add(Counter::ZeroFilled, filled as u64);
@@ -141,7 +138,7 @@ impl Pages {
         match stop {
             Some(Stop::Again) | None => FaultedIn::Again,
             Some(Stop::NoMemory) => FaultedIn::NoMemory,
-            // Present already, or gone: either way the thread looks again by itself.
+            // Present already, or gone. Either way the thread retries by itself.
             Some(_) => {
                 quiet.wake(run.one());
                 FaultedIn::Done(1)
@@ -149,13 +146,12 @@ impl Pages {
         }
     }
 
-    /// The second chance: staged pages go straight back.
+    /// The second chance: staged pages move straight back.
     fn unstage(&self, block: &BlockGuard<'_>, index: usize, count: usize) -> FaultedIn {
         let Some(quiet) = self.quiet(block) else { return FaultedIn::Again };
         let (run, slot) = (PageRun::new(index, count), block.slot());
         let source = self.staging.frame(slot, index);
-        // What a compressor reads must not change: the page comes back as a copy then, and its
-        // frame stays.
+        // The compressor's input must not change: then the page is copied back and its frame stays.
         let placed = match block.is_compressing() {
             true => place_copies(&quiet, run, source.address()),
             false => place(&quiet, run, source),
@@ -165,7 +161,7 @@ impl Pages {
                 self.staging.left(slot, span(index, moved));
                 moved
             }
-            // Frames that copies leave behind are ready pages.
+            // The frames that copies leave behind are ready pages.
             Placed::Copied(copied) => copied,
             Placed::Gone => 1,
             Placed::Again => return FaultedIn::Again,
@@ -179,7 +175,7 @@ impl Pages {
         FaultedIn::Done(back)
     }
 
-    /// Decompresses adjacent stored pages and puts them in place.
+    /// Decompresses adjacent stored pages and places them.
     fn load(&self, block: &BlockGuard<'_>, inbound: &mut Inbound, index: usize, count: usize) -> FaultedIn {
         let mut done = 0;
         while done < count {
@@ -217,9 +213,9 @@ impl Pages {
         FaultedIn::Done(done)
     }
 
-    /// Brings in one page by a copy, where every slot is in use. A copy is quicker than a move by
-    /// itself; but the frame that the kernel makes for it has to be given back elsewhere, by a move
-    /// and a call more, and is memory until then.
+    /// Brings in one page by a copy, when every slot is in use. The copy alone is faster than a
+    /// move. But it allocates a frame, which must be offset elsewhere by a move and another call
+    /// and counts as memory until then.
     fn load_single(
         &self,
         block: &BlockGuard<'_>,
@@ -239,8 +235,8 @@ impl Pages {
         Ok(answer)
     }
 
-    /// The frames that were ready for pages that came in as copies are not needed; they are given
-    /// back sixteen at a time.
+    /// Discards the ready frames that were not used because pages were copied in, sixteen at a
+    /// time.
     pub(super) fn note_copied(&self, inbound: &mut Inbound, pages: usize) {
         inbound.copied += pages;
         while inbound.copied >= BLOCK_PAGES {
@@ -252,8 +248,8 @@ impl Pages {
         }
     }
 
-    /// Notes what became of `wanted` pages out of the pool; returns how many, and whether that was
-    /// all of them.
+    /// Records the placing of `wanted` pages from the pool. Returns the number placed, and whether
+    /// that was all.
     pub(super) fn settle_loaded(
         &self,
         block: &BlockGuard<'_>,
@@ -274,13 +270,13 @@ impl Pages {
         Ok((pages, pages == wanted))
     }
 
-    /// Loads adjacent pages; returns how many. All of them, or those before the first one that is
-    /// in the swap file where it is not to be read.
+    /// Loads adjacent pages. Returns their number: all, or, unless `reads_disk`, those before the
+    /// first one in the swap file.
     ///
     /// # Safety
-    /// `target` begins `count` adjacent pages of memory that the caller has to itself.
+    /// `target` begins `count` adjacent pages that only the caller uses.
     pub(super) unsafe fn decompress(&self, key: u64, target: usize, count: usize, reads_disk: bool) -> usize {
-        // SAFETY: pages that the caller has to itself, side by side.
+        // SAFETY: by this function's contract.
         let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
         let mut refs = PageRefs::new();
         whole.iter_mut().for_each(|page| refs.push(page));
@@ -293,7 +289,7 @@ impl Pages {
         })
     }
 
-    /// Puts one page back, for a caller that cannot do anything about it.
+    /// Returns one page, for a caller that cannot handle failures.
     pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> PlacedBack {
         match place(quiet, PageRun::new(page, 1), source) {
             Placed::Moved(_) => PlacedBack::WithFrame,
@@ -303,7 +299,7 @@ impl Pages {
     }
 }
 
-/// What an attempt comes to that brought in `done` pages before it ended.
+/// The result of an attempt that brought in `done` pages before it ended.
 fn partly(done: usize, otherwise: FaultedIn) -> FaultedIn {
     match done {
         0 => otherwise,

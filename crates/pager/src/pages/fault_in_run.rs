@@ -10,11 +10,11 @@ use crate::units::{bytes_of, index_of, runs, span, PageNumber, BLOCK_PAGES};
 /// Shorter runs are brought in block by block.
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
 impl Pages {
-    /// Brings in up to `window` pages from `at` on with one call, all stored or all never touched.
-    /// Returns how many, or `None` when the first is not among them.
+    /// Brings in up to `window` pages from `at` with one call, all stored or all untouched. Returns
+    /// their number, or `None` if the first page was not brought in.
     ///
-    /// What cannot be done that way (a border between mappings, an event, a neighbour whose lock is
-    /// held) is left to the way for one block, which knows how to deal with each case.
+    /// `fault_in_within` handles the obstacles: a border between mappings, an event, a locked
+    /// neighbour.
     pub(super) fn fault_in_run(
         &self,
         at: usize,
@@ -34,7 +34,7 @@ impl Pages {
         let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
         let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
         if is_stored && self.has_swap && !reads_disk {
-            // What lies further is found out by loading.
+            // Loading finds swapped pages further on.
             let on_disk = self.store.on_disk(GROUP, PageNumber::of(at).key(), count.min(64));
             count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
         }
@@ -44,10 +44,10 @@ impl Pages {
         let extent = self.staging.filling_extent()?;
         let source = self.staging.frame(extent, 0);
         let count = match is_stored {
-            // SAFETY: the extent was taken for this, and has as many pages.
+            // SAFETY: the extent was taken for this, and has enough pages.
             true => unsafe { self.decompress(PageNumber::of(at).key(), source.address(), count, reads_disk) },
             false => {
-                // SAFETY: the extent was taken for this.
+                // SAFETY: as above.
                 unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
                 count
             }
@@ -111,7 +111,6 @@ mod tests {
     use crate::trial::{blocks, pager, read};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
-    /// The masks of adjacent blocks in a state.
     fn masks(pages: &Pages, base: usize, state: PageState) -> [u32; EXTENT_SLOTS] {
         std::array::from_fn(|index| pages.lock(base + index * BLOCK_BYTES).mask(state))
     }
@@ -144,7 +143,7 @@ mod tests {
         while pages.staging.queued_slots() > 0 {
             pages.compress_oldest();
         }
-        // From the middle of a block: what is left of eight blocks, or of the window.
+        // From the middle of a block, limited by eight blocks or by the window.
         assert_eq!(pages.fault_in_run(page_at(base, 5), false, 64, true), Some(64));
         all_numbers(base, 5..69);
         assert_eq!(
@@ -252,7 +251,7 @@ mod tests {
         pages.mark_discarding(half + 7 * BLOCK_BYTES, half + 8 * BLOCK_BYTES);
         assert!(!pages.evict_extent(half), "a discard is on its way");
         assert_eq!(pages.mover.mapped(half, EXTENT_PAGES), u128::MAX);
-        // Two mappings: the kernel moves nothing across their border.
+        // The kernel moves nothing across the border of two mappings.
         let other = blocks(16);
         pager.register(other..other + 16 * BLOCK_BYTES);
         let reading = libc::PROT_READ;

@@ -1,9 +1,9 @@
 //! Bringing in from the swap file, by threads that may wait for the disk.
 //!
-//! No lock is held while the disk works: the blocks are marked as being read, and each of the pages
-//! that are. Others bring in, discard and move what they like during the read; a page whose state
-//! changed is not marked any more, and what was read of it is dropped. A few neighbours come along,
-//! and up to four blocks with one request when pages are read in order.
+//! No lock is held during the read. The blocks, and the pages being read, are marked. Other threads
+//! may bring in, discard and move any page: a change of state clears the page's mark, and the page
+//! read is dropped. A few neighbours are read along, and up to four blocks with one request if
+//! pages are read in order.
 
 use std::ops::Range;
 
@@ -17,31 +17,31 @@ use super::run::{PageRun, RunGuard};
 use super::{FaultedIn, Pages, GROUP};
 use crate::units::{bytes_of, index_of, page_at, runs, span, PageNumber, BLOCK_BYTES, BLOCK_PAGES};
 
-/// Blocks read at a time at most: as many pages as one request to the swap file has.
+/// Most blocks per read: as many pages as a request to the swap file may have.
 const BLOCKS_MAX: usize = 4;
 const PAGES_MAX: usize = BLOCKS_MAX * BLOCK_PAGES;
 
-/// How an attempt to bring a page in from the swap file ended.
+/// The result of an attempt to bring a page in from the swap file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FromDisk {
-    /// So many pages are in place, the one asked for among them, or it is gone or another by now.
+    /// Number of pages in place. The requested page is among them, or gone, or changed.
     Done(usize),
-    /// It is not in the swap file.
+    /// The page is not in the swap file.
     Elsewhere,
-    /// Another thread reads pages of its block already.
+    /// Another thread reads pages of the block.
     Busy,
 }
 
-/// Where a thread reads pages to.
+/// A thread's buffer for pages read.
 pub(crate) struct Scratch {
     at: usize,
 }
 
 impl Scratch {
-    /// Memory of the arena for a thread's use alone.
+    /// Takes memory from the arena.
     ///
     /// # Errors
-    /// When the arena is full.
+    /// If the arena is full.
     pub fn new() -> std::io::Result<Self> {
         Ok(Scratch { at: arena::take(bytes_of(PAGES_MAX), PAGE_SIZE)?.as_ptr() as usize })
     }
@@ -55,16 +55,16 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let at = std::ptr::NonNull::new(self.at as *mut u8).expect("in the arena");
-        // SAFETY: taken for this structure, whole pages; the address space is lost, its frames are
+        // SAFETY: whole pages taken for this structure. The frames are freed; the address space is
         // not.
         unsafe { sys::memory::discard(at, bytes_of(PAGES_MAX)) };
     }
 }
 
-/// The pages of adjacent blocks that are read together: sixteen bits a block.
+/// Pages of adjacent blocks that are read together: sixteen bits a block.
 struct Reading {
     base: usize,
-    /// The page that a thread waits for, in the first block.
+    /// The faulting page, in the first block.
     needed: usize,
     blocks: usize,
     mask: u64,
@@ -77,9 +77,9 @@ impl Reading {
 }
 
 impl Pages {
-    /// Brings in the page at `at`, if it is in the swap file, and of the `wanted` ones those that
-    /// are there too, itself among them: pages counted from the first of its block. `read_on` reads
-    /// messages when one is in the way. Hold no block's lock.
+    /// Brings in the page at `at` if it is in the swap file, with those of the `wanted` pages that
+    /// are in it, too. `wanted` counts from the first page of the block and includes the page.
+    /// `read_on` reads messages if one is in the way. Hold no block's lock.
     pub fn bring_from_disk(
         &self,
         inbound: &mut Inbound,
@@ -121,7 +121,7 @@ impl Pages {
         FromDisk::Done(done)
     }
 
-    /// Marks the pages that are to be read.
+    /// Marks the pages to read.
     fn begin_reading(&self, at: usize, wanted: Range<usize>) -> Result<Reading, FromDisk> {
         let first = self.lock(at);
         let index = index_of(at);
@@ -150,8 +150,7 @@ impl Pages {
         }
     }
 
-    /// Puts what was read of a block in its place, as far as it is still wanted there; returns how
-    /// many pages.
+    /// Places the pages read of a block that are still wanted. Returns their number.
     fn place_read(
         &self,
         inbound: &mut Inbound,
@@ -163,7 +162,7 @@ impl Pages {
     ) -> usize {
         let base = reading.base + index * BLOCK_BYTES;
         let asked = reading.part(index);
-        // Where a page was read to: side by side in the order of their addresses.
+        // Address of a page read: pages are adjacent in address order.
         let place_of = |page: usize| page_at(source, (asked & ((1 << page) - 1)).count_ones() as usize);
         let mut done = 0;
         loop {
@@ -198,7 +197,7 @@ impl Pages {
         }
     }
 
-    /// A page that cannot be read back ends the process.
+    /// Ends the process, because a page cannot be read back.
     fn lost(&self, reading: &Reading, error: LoadError) -> ! {
         let index = match error {
             LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => {

@@ -1,21 +1,20 @@
-//! What a thread that brings pages in has of its own.
+//! The resources of a thread that brings pages in.
 
 use super::staging::FrameCache;
 
-/// What a thread that brings pages in has for it.
+/// The resources of a thread that brings pages in.
 pub(crate) struct Inbound {
     pub frames: FrameCache,
-    /// A page of its own to decompress into.
+    /// A page to decompress into.
     pub(super) page: usize,
-    /// Pages copied from there since frames were given back for them.
+    /// Pages copied from it since frames were last discarded in exchange.
     pub(super) copied: usize,
-    /// Whether pages are read from the swap file on the spot, with their blocks' locks held. Where
-    /// others wait for faults to be served, [`super::FaultedIn::OnDisk`] is the answer instead.
+    /// Whether pages are read from the swap file at once, under their blocks' locks. If false, the
+    /// result is [`super::FaultedIn::OnDisk`], because other faults wait for this thread.
     pub reads_disk: bool,
 }
 
 impl Inbound {
-    /// With an otherwise unused page of the arena.
     pub fn new(page: usize) -> Self {
         Inbound { frames: FrameCache::new(), page, copied: 0, reads_disk: true }
     }

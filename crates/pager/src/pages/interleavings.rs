@@ -2,10 +2,9 @@
 //! interleavings, against a model of the kernel: `cargo test -p uzswap-pager --features shuttle
 //! --lib interleavings`.
 //!
-//! The code under test is this module as it runs in a process; the threads are those of a process:
-//! two of the program, two handlers, one that evicts and compresses, and one that registers and
-//! sees to grace periods. Each thread of the program knows what every page of its mapping must
-//! hold.
+//! The module under test is unchanged. The threads are those of a process: two of the program, two
+//! handlers, one that evicts and compresses, and one that registers and ends grace periods. Each
+//! thread of the program knows what every page of its mapping must hold.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,19 +18,15 @@ use crate::accounts::Plenty;
 use crate::model::{Kernel, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
 use crate::units::{page_at, span, BLOCK_BYTES, BLOCK_PAGES};
 
-/// Runs of the scheduler, of which a second is some thousand, and where they begin: the same every
-/// time, so that what fails is what has been changed. `UZSWAP_TEST_MODEL_ROUNDS=100000` has as many
-/// others.
+/// Runs of the scheduler (some thousand a second) and the seed. Both are fixed, so that a new
+/// failure comes from a code change. `UZSWAP_TEST_MODEL_ROUNDS=100000` runs other interleavings.
 const ROUNDS: usize = 4000;
 const SEED: u64 = 20_261_122;
-/// Steps of each thread of the program.
 const STEPS: usize = 14;
 
-/// What the threads of a process share.
 struct World {
     kernel: Arc<Kernel>,
     pages: Pages,
-    /// Threads of the program that run.
     running: AtomicUsize,
 }
 
@@ -62,7 +57,6 @@ impl World {
         self.running.load(Ordering::SeqCst) == 0 && !self.kernel.has_messages()
     }
 
-    /// A thread of the program.
     fn run(&self, thread: usize) {
         let mut random = thread_rng();
         let mut at = None;
@@ -100,7 +94,6 @@ impl World {
         self.running.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A handler.
     fn handle(&self) {
         let own = sys::arena::take(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
         let mut inbound = Inbound::new(own);
@@ -124,12 +117,11 @@ impl World {
         inbound.frames.empty_out(&self.pages.staging);
     }
 
-    /// A worker.
     fn reclaim(&self) {
         while !self.is_over() {
             let base = PROGRAM + thread_rng().gen_range(0..PLACES) * PLACE_BYTES / BLOCK_BYTES * BLOCK_BYTES;
             let mask = self.pages.pagemap().mapped(base, BLOCK_PAGES) as u32;
-            // As the clock does, which passes many blocks and evicts few.
+            // Like the clock, which scans many blocks and evicts few.
             let tracker = self.pages.tracker();
             if tracker.sees_uses() && thread_rng().gen_bool(0.5) {
                 let mut runs = [sys::pagemap::Run::default(); BLOCK_PAGES];
@@ -149,7 +141,7 @@ impl World {
         }
     }
 
-    /// The control thread: registers, and looks for threads that have left the calls that discard.
+    /// The control thread: registers, and waits until threads have left the calls that discard.
     fn control(&self) {
         let mut suspects: Option<BTreeSet<u64>> = None;
         while !self.is_over() {

@@ -1,25 +1,22 @@
-//! The pager's own threads among those of the process.
+//! The pager's own threads.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Most of the pager's threads whose numbers are kept.
+/// Most of the pager's threads whose thread IDs are kept.
 const OWN_THREADS_MAX: usize = 256;
 
-/// What the pager's threads do.
+/// The state of the pager's threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadsState {
     /// All are blocked in a system call.
     Blocked,
-    /// Some are not.
     Running,
-    /// That cannot be seen.
     Unknown,
 }
 
-/// Threads of this process that are the pager's own.
 pub(super) struct OwnThreads {
     count: AtomicU32,
-    /// Their numbers, as far as they were counted by themselves.
+    /// Thread IDs, stored by the threads themselves.
     numbers: [AtomicI32; OWN_THREADS_MAX],
 }
 
@@ -28,7 +25,7 @@ impl OwnThreads {
         OwnThreads { count: AtomicU32::new(0), numbers: [const { AtomicI32::new(0) }; OWN_THREADS_MAX] }
     }
 
-    /// Counts the caller, or in the caller's name one that it knows of.
+    /// Counts the calling thread.
     pub fn add(&self) {
         let index = self.count.fetch_add(1, Ordering::AcqRel) as usize;
         if let Some(number) = self.numbers.get(index) {
@@ -45,13 +42,13 @@ impl OwnThreads {
         self.count.load(Ordering::Acquire)
     }
 
-    /// What all but the caller do.
+    /// The state of all but the caller.
     pub fn state(&self) -> ThreadsState {
         let (own, count) = (sys::threads::own(), self.count() as usize);
         for number in &self.numbers[..count.min(OWN_THREADS_MAX)] {
             match number.load(Ordering::Acquire) {
                 number if number == own => {}
-                // It is about to be there.
+                // The thread is about to store its ID.
                 0 => return ThreadsState::Running,
                 number => match sys::threads::is_blocked(number) {
                     Some(true) => {}
@@ -66,7 +63,7 @@ impl OwnThreads {
         }
     }
 
-    /// Whether the program has one thread.
+    /// Whether the program has only one thread.
     pub fn leave_one(&self) -> bool {
         !cfg!(feature = "shuttle") && sys::threads::count().is_some_and(|all| all <= self.count() + 1)
     }

@@ -1,5 +1,4 @@
-//! How pages come into place in the program: with their frames, or as copies where nothing can be
-//! moved.
+//! Placing pages in the program: by moving their frames, or by copies if nothing can be moved.
 
 use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
@@ -10,19 +9,15 @@ use super::run::PageRun;
 use super::staging::{Frame, Staging};
 use crate::units::{bytes_of, pages_in};
 
-/// How pages got to their place.
 pub(super) enum Placed {
-    /// Their frames were moved there.
     Moved(usize),
-    /// Copies were made.
     Copied(usize),
-    /// There is no place any more, or something newer is there.
+    /// The mapping is gone, or something newer is in place.
     Gone,
     Again,
     NoMemory,
 }
 
-/// Puts whole pages in their place.
 pub(super) fn place(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
     let progress = quiet.move_in(run, source);
     if progress.done > 0 || progress.stop.is_none() {
@@ -48,8 +43,8 @@ pub(super) fn place(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
     }
 }
 
-/// Puts zeroes in place of missing pages that are to be written; returns how many, and what the
-/// kernel said when it was not all.
+/// Places zeroes at missing pages for a write. Returns their number, and the kernel's reason if not
+/// all were placed.
 pub(super) fn fill(
     staging: &Staging,
     quiet: &Quiet<'_>,
@@ -57,15 +52,14 @@ pub(super) fn fill(
     run: PageRun,
 ) -> (usize, Option<Stop>) {
     match move_zeroes(staging, quiet, inbound, run) {
-        // No ready frame, or a mapping that nothing can be moved into: not writable any
-        // more, or locked.
+        // No ready frame, or the mapping accepts no moves: read-only by now, or locked.
         (0, None | Some(Stop::Invalid)) => fill_shared(quiet, run.first),
         other => other,
     }
 }
 
-/// Moves pages of zeroes in; returns how many, and what the kernel said when it was not all.
-/// Nothing said means that there were no frames left.
+/// Moves zeroed pages in. Returns their number, and the kernel's reason if not all were moved.
+/// Without a reason, no frames were left.
 fn move_zeroes(
     staging: &Staging,
     quiet: &Quiet<'_>,
@@ -89,9 +83,9 @@ fn move_zeroes(
     (done, None)
 }
 
-/// Moves, or copies, the first page of a run that does not move as a whole.
+/// Moves or copies the first page of a run that does not move as a whole.
 fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
-    // The run may only have crossed a border between mappings.
+    // The run may have crossed a border between mappings.
     if run.count > 1 && quiet.move_in(run.one(), source).done == PAGE_SIZE {
         return Placed::Moved(1);
     }
@@ -99,13 +93,11 @@ fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
     place_copies(quiet, run.one(), source.address())
 }
 
-/// Maps the zero page at one missing page.
 pub(super) fn fill_shared(quiet: &Quiet<'_>, page: usize) -> (usize, Option<Stop>) {
     let progress = quiet.zero(PageRun::new(page, 1));
     (pages_in(progress.done), progress.stop)
 }
 
-/// Puts copies of pages in their place.
 pub(super) fn place_copies(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Placed {
     let progress = copy_in(quiet, run, source);
     match progress.stop {
@@ -120,11 +112,11 @@ pub(super) fn place_copies(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Pl
     }
 }
 
-/// Copies pages into the program, as many as one mapping takes.
+/// Copies as many pages as one mapping takes.
 fn copy_in(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Progress {
     let progress = quiet.copy_in(run, source);
     if progress.stop == Some(Stop::Hole) && progress.done == 0 && run.count > 1 {
-        // The run may only have crossed a border between mappings: not a page is copied then.
+        // The run may have crossed a border between mappings. Then no page is copied.
         return quiet.copy_in(run.one(), source);
     }
     progress

@@ -1,18 +1,16 @@
-//! mremap(): what is out follows its mapping.
+//! mremap(): out pages follow their mapping.
 //!
-//! The kernel has moved what is mapped before it tells. What is staged or stored is taken out of
-//! the blocks of the old range and stored under its new addresses. Nothing is put into the
-//! program's memory here: events that were read after this one may have discarded or moved the new
-//! range already, and only the table can follow them. So pages that do not compress are kept in the
-//! pool as they are.
+//! The kernel moves mapped pages before it reports. Staged and stored pages are taken out of the
+//! blocks of the old range and stored under their new addresses. Nothing is placed in the program's
+//! memory here: events read later may already have discarded or moved the new range, and only the
+//! table can follow them. So incompressible pages are kept in the pool uncompressed.
 //!
-//! Source and target may be parts of one block, and of any alignment to each other. So the pages of
-//! one block are taken first and its lock is let go of before those of the target are taken: no two
-//! at a time. No thread sees the pages in between, because every fault waits until this event has
-//! been applied.
+//! Source and target may share a block, at any alignment. So the pages of one block are taken out
+//! and its lock is released before the target's is taken. No thread sees the pages in between,
+//! because every fault waits until this event has been applied.
 //!
-//! What was in the swap file comes to the pool that way, and returns to the file under its new
-//! addresses before it exceeds the budget: a program may move more than its memory.
+//! Swapped pages enter the pool this way, and return to the file under their new addresses before
+//! the pool exceeds the budget: a program may move more than its memory.
 
 use std::io;
 use std::ptr::NonNull;
@@ -28,15 +26,15 @@ use crate::units::{
     BLOCK_PAGES,
 };
 
-/// Bytes that the pool may grow by before it is looked whether the budget is exceeded by it.
+/// Growth of the pool after which the budget is checked.
 const GROWTH_BYTES: u64 = 1 << 20;
 
-/// Memory for the pages of one block.
+/// A buffer for the pages of one block.
 pub(super) struct Transit {
     pages: NonNull<[u8; PAGE_SIZE]>,
 }
 
-// SAFETY: the memory is this structure's alone.
+// SAFETY: only this structure refers to the memory.
 unsafe impl Send for Transit {}
 
 impl Transit {
@@ -51,14 +49,14 @@ impl Transit {
 }
 
 impl Pages {
-    /// mremap() moved `[from, from + len)` to `to`: the pages of `group`, the program's or those
-    /// set aside, follow.
+    /// Moves the out pages of `group` (the program's, or displaced ones) along with an mremap() of
+    /// `[from, from + len)` to `to`.
     pub(super) fn relocate(&self, group: Group, from: usize, to: usize, len: usize) {
         let mut transit = self.transit.lock().expect("no panic while held");
-        // What is out where the mapping has come to was another mapping's.
+        // The out pages at the target belonged to another mapping.
         self.discard(to, to + len);
-        // The ranges do not overlap, says the kernel, but their blocks can.
-        // Displaced pages are few, and their blocks may have no record any more.
+        // The kernel ensures that the ranges do not overlap, but their blocks can. The blocks of
+        // the few displaced pages may have no record.
         let mut all = (block_of(from)..from + len).step_by(BLOCK_BYTES);
         let mut known = self.table.known(from, from + len);
         let mut pool = self.store.pool_bytes();
@@ -75,28 +73,27 @@ impl Pages {
         }
     }
 
-    /// Has the pool shrink to the bytes that it had if it has grown beyond the budget since. Waits
-    /// for the disk, not for other threads.
+    /// Shrinks the pool to `pool` bytes if its growth exceeds the budget. Waits for the disk, not
+    /// for other threads.
     fn keep_pool_near(&self, pool: &mut u64) {
         let grown = self.store.pool_bytes().saturating_sub(*pool);
         if !self.has_swap || grown < GROWTH_BYTES {
             return;
         }
         if self.accounts.total() + grown > self.accounts.budget() && !self.store.shrink(*pool).reached {
-            // There is no room, or the disk fails: not tried again for each block.
+            // No room, or the disk fails: do not retry for each block.
             *pool += grown;
         }
     }
 
-    /// Takes the pages of `mask` that are out of a block; returns which. Nothing is known of them
-    /// there afterwards.
+    /// Takes the out pages of `mask` from a block, whose record forgets them. Returns their mask.
     fn take_out(&self, base: usize, mask: u32, pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES]) -> u32 {
-        // A compression that ends later drops its objects by these very keys.
+        // A compression that ended later would drop the new objects by these keys.
         let block = self.lock_settled(base);
         block.forget_refused(mask);
         let staged = block.mask(PageState::Staged) & mask;
         for index in (0..BLOCK_PAGES).filter(|index| staged >> index & 1 == 1) {
-            // SAFETY: staged pages stay where they are while their block's lock is held.
+            // SAFETY: staged pages stay while their block's lock is held.
             pages[index] = unsafe { *(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
         }
         block.change(staged, PageState::Staged, PageState::Kernel);
@@ -116,7 +113,6 @@ impl Pages {
         staged | stored
     }
 
-    /// Stores adjacent pages under their new addresses.
     fn keep_at(&self, at: usize, pages: &[[u8; PAGE_SIZE]]) {
         let mut at = at;
         let mut rest = pages;
@@ -160,7 +156,7 @@ mod tests {
         assert!(pages.evict(&mut spare, base, 0xff00, false));
     }
 
-    /// Moves as mremap() does; its event is not read here.
+    /// Applies an mremap() without its event.
     fn remap(pager: &Pager, from: usize, to: usize, len: usize) {
         pager.pages().relocate(GROUP, from, to, len);
     }
@@ -170,11 +166,10 @@ mod tests {
         let Some(pager) = pager() else { return };
         let base = blocks(4);
         pager.register(base..base + 4 * BLOCK_BYTES);
-        // The story: source and target in one block had its lock taken twice.
+        // Regression: if source and target shared a block, its lock was taken twice.
         for (from, to, count) in [(0, 8, 4), (2, 7, 5), (4, 40, 12), (0, 21, 16)] {
             out(pager, base);
             let before: Vec<usize> = (from..from + count).map(|page| page + 1).collect();
-            // What was at the target has gone.
             pager.pages().discard(page_at(base, to), page_at(base, to + count));
             remap(pager, page_at(base, from), page_at(base, to), bytes_of(count));
             let mut page = [0u8; PAGE_SIZE];
@@ -182,7 +177,7 @@ mod tests {
                 assert!(pager.pages().read_out(page_at(base, to + index), &mut page));
                 assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), *number);
             }
-            // Bring the rest in, and forget what moved where pages are mapped in truth.
+            // Bring the rest in, and drop records of moved pages: here no page has moved.
             pager.pages().discard(page_at(base, to), page_at(base, to + count));
             let mut inbound = Inbound::new(pager.own_page());
             pager.pages().fault_in_block(&mut inbound, base);
@@ -216,7 +211,7 @@ mod tests {
         pager.register(base..base + 2 * BLOCK_BYTES);
         let mut spare = pager.pages().staging.take_empty();
         assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));
-        // SAFETY: as above; the target is missing as after mremap().
+        // SAFETY: as above. The target is missing as after mremap().
         let slot = pager.pages().staging.take_empty().unwrap();
         let block = pager.pages().lock(base + BLOCK_BYTES);
         let quiet = pager.pages().quiet(&block).unwrap();
@@ -233,8 +228,8 @@ mod tests {
         assert_eq!(read(base + BLOCK_BYTES, 5), first);
     }
 
-    /// The story: one thread's munmap() and another's mremap() to the same place, reported the
-    /// other way round; what had come was discarded, and read as zeroes.
+    /// Regression: one thread's munmap() and another's mremap() to the same place were reported in
+    /// reverse order. The moved pages were discarded and read as zeroes.
     #[test]
     fn a_late_report_does_not_discard_what_came_after_it() {
         let Some(pager) = pager() else { return };
@@ -249,11 +244,11 @@ mod tests {
         assert!(pages.quiet(&block).is_none(), "nothing moves until the order is known");
         drop(block);
         pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
-        // The target is registered still: the report was about what was there before.
+        // The target is still registered, so the report was about the older mapping.
         pages.settle();
         assert!(!pages.events.is_unsettled());
         assert_eq!(pages.lock(to).mask_of(|state| !state.is_kernels()), ALL_PAGES);
-        // Once that is settled the next one counts.
+        // After settling, the next UNMAP counts.
         pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
         assert_eq!(pages.pages_out(), 0);
     }
@@ -267,7 +262,7 @@ mod tests {
         out(pager, base);
         out(pager, base + BLOCK_BYTES);
         let (x, f, t) = (base, base + BLOCK_BYTES, base + 2 * BLOCK_BYTES);
-        // First f went to t, then x to f; reported the other way round.
+        // f moved to t, then x to f. The reports come in reverse order.
         pages.apply(Message::Remap { from: x, to: f, len: BLOCK_BYTES });
         pages.apply(Message::Remap { from: f, to: t, len: BLOCK_BYTES });
         pages.settle();

@@ -4,16 +4,15 @@ use super::block::{BlockGuard, PageState};
 use super::table::AddressTable;
 use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
-/// Blocks that one transition may concern: those of an extent.
+/// Most blocks of one transition: those of an extent.
 pub const RUN_BLOCKS: usize = 8;
 
-/// Adjacent pages of what is locked, by their numbers in it: a block's first page is page 0, a
-/// run's that of its first block.
+/// Adjacent locked pages, numbered from the first page of the locked block or run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRun {
     /// The first page.
     pub first: usize,
-    /// How many.
+    /// Number of pages.
     pub count: usize,
 }
 
@@ -23,17 +22,17 @@ impl PageRun {
         PageRun { first, count }
     }
 
-    /// The first of them alone.
+    /// The first page alone.
     pub fn one(self) -> Self {
         PageRun { count: 1, ..self }
     }
 }
 
-/// One block or more whose locks are held as long as this lives.
+/// One or more blocks whose locks are held while this lives.
 pub trait Locked {
     /// Address of the first page.
     fn base(&self) -> usize;
-    /// Pages.
+    /// Number of pages.
     fn pages(&self) -> usize;
 }
 
@@ -57,8 +56,8 @@ impl Locked for RunGuard<'_> {
     }
 }
 
-/// Adjacent blocks whose locks are held, the lowest first. All but the first were only tried for,
-/// since a thread that waits for a block may hold another.
+/// Adjacent blocks whose locks are held. Only the first lock was waited for: a thread that waits
+/// for a block may hold another.
 pub struct RunGuard<'a> {
     blocks: [Option<BlockGuard<'a>>; RUN_BLOCKS],
     count: usize,
@@ -72,8 +71,8 @@ impl<'a> RunGuard<'a> {
         run
     }
 
-    /// Takes further blocks in, up to `count` in all, as far as their locks are free and their
-    /// records can be had.
+    /// Adds further blocks, up to `count` in all, while their locks are free and records exist or
+    /// can be made.
     pub fn extend(&mut self, table: &'a AddressTable, count: usize) {
         while self.count < count.min(RUN_BLOCKS) {
             let next = self.base() + self.count * BLOCK_BYTES;
@@ -88,7 +87,7 @@ impl<'a> RunGuard<'a> {
         self.first().base()
     }
 
-    /// Blocks.
+    /// Number of blocks.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -103,7 +102,7 @@ impl<'a> RunGuard<'a> {
         self.blocks[..self.count].iter().flatten()
     }
 
-    /// Mask of the pages of up to eight blocks whose state passes `test`; bit 0 is the first
+    /// Mask of the pages of up to eight blocks whose state passes `test`. Bit 0 is the first
     /// block's first page.
     pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> u128 {
         debug_assert!(self.count * BLOCK_PAGES <= 128, "a mask has room for 128 pages");

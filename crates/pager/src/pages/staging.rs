@@ -77,7 +77,8 @@ pub(crate) const FULL: u32 = 8;
 impl Staging {
     /// Makes empty slots for up to `pages_max` pages.
     ///
-    /// # Errors If the arena is full.
+    /// # Errors
+    /// If the arena is full.
     pub fn new(pages_max: usize, discard_window: DiscardWindow) -> io::Result<Self> {
         // Twice the number of full extents: an extent whose pages return one by one stays occupied.
         let (singles, extents) = (pages_max, 2 * pages_max / EXTENT_PAGES);
@@ -267,8 +268,9 @@ impl Staging {
 
     /// Discards pages of a slot, whether or not they are recorded as present.
     ///
-    /// # Safety The caller has the slot, or the lock of the block that owns it and is not being
-    /// compressed. The content is not needed.
+    /// # Safety
+    /// The caller has the slot, or the lock of the block that owns it and is not being compressed.
+    /// The content is not needed.
     pub unsafe fn discard_stray(&self, slot: u32, first: usize, count: usize) {
         // SAFETY: staging memory, whose bytes the caller does not need.
         unsafe { self.give_back(self.address(slot, first), bytes_of(count)) };

@@ -1,8 +1,7 @@
-//! The page table: the records of all blocks, for every 64 KiB of address space that matters.
+//! The page table: a 48-byte record ([`Block`]) per 64 KiB of address space.
 //!
-//! One record of 48 bytes a block ([`Block`]), in a two-level table over the whole user address
-//! space; leaves cover 1 GiB and are made on first use. Records are found by address alone and
-//! never move, so the fault path follows one pointer and takes one lock.
+//! It has two levels over the whole user address space. Leaves cover 1 GiB and are made on first
+//! use. Records never move, so the fault path follows one pointer and takes one lock.
 
 use std::io;
 use std::ptr::NonNull;
@@ -24,21 +23,21 @@ pub struct AddressTable {
     leaves: NonNull<AtomicPtr<Block>>,
 }
 
-// SAFETY: leaves are published with release stores and never freed; blocks have their own locks.
+// SAFETY: leaves are published by release stores and never freed. Blocks have their own locks.
 unsafe impl Send for AddressTable {}
 // SAFETY: as above.
 unsafe impl Sync for AddressTable {}
 
 impl AddressTable {
-    /// An empty table: 1 MiB of address space, nothing resident.
+    /// Makes an empty table: 1 MiB of address space, nothing resident.
     ///
     /// # Errors
-    /// When the arena is full.
+    /// If the arena is full.
     pub fn new() -> io::Result<Self> {
         Ok(AddressTable { leaves: arena::take(LEAVES * 8, PAGE_SIZE)?.cast() })
     }
 
-    /// Gives the memory of all records back. The table is empty then.
+    /// Frees the memory of all records and empties the table.
     pub fn let_go(&mut self) {
         let leaf_bytes = LEAF_BLOCKS * std::mem::size_of::<Block>();
         for index in 0..LEAVES {
@@ -53,7 +52,7 @@ impl AddressTable {
 
     fn leaf(&self, index: usize) -> &AtomicPtr<Block> {
         assert!(index < LEAVES, "address beyond the user space");
-        // SAFETY: the array has LEAVES zeroed entries and lives for ever.
+        // SAFETY: the array has LEAVES zeroed entries and is never freed.
         unsafe { &*self.leaves.as_ptr().add(index) }
     }
 
@@ -63,15 +62,15 @@ impl AddressTable {
         if leaf.is_null() {
             return None;
         }
-        // SAFETY: a leaf has LEAF_BLOCKS zeroed blocks and lives for ever.
+        // SAFETY: a leaf has LEAF_BLOCKS zeroed blocks and is never freed.
         Some(unsafe { &*leaf.add(address / BLOCK_BYTES % LEAF_BLOCKS) })
     }
 
-    /// The block of `address`, its leaf made if need be: 768 KiB of address space, resident as
+    /// The block of `address`. Makes its leaf if needed: 768 KiB of address space, resident as
     /// used.
     ///
     /// # Errors
-    /// When the arena is full.
+    /// If the arena is full.
     pub fn block(&self, address: usize) -> io::Result<&Block> {
         if let Some(block) = self.find(address) {
             return Ok(block);
@@ -79,7 +78,7 @@ impl AddressTable {
         let entry = self.leaf(address >> LEAF_BITS);
         let fresh: NonNull<Block> =
             arena::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
-        // Two threads may race; the loser's leaf stays unused address space.
+        // If two threads race, the loser's leaf stays unused address space.
         let null = std::ptr::null_mut();
         let _ = entry.compare_exchange(null, fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
         Ok(self.find(address).expect("the leaf exists now"))
@@ -88,14 +87,14 @@ impl AddressTable {
     /// Waits for the lock of the block of `address`.
     ///
     /// # Errors
-    /// When the arena is full.
+    /// If the arena is full.
     pub fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         let block = self.block(address)?;
         block.lock();
         Ok(BlockGuard::locked(block, block_of(address)))
     }
 
-    /// The same for a block that may have no record yet: `None` then.
+    /// Waits for the lock, or returns `None` if the block has no record.
     pub fn lock_existing(&self, address: usize) -> Option<BlockGuard<'_>> {
         let block = self.find(address)?;
         block.lock();
@@ -112,11 +111,11 @@ impl AddressTable {
     }
 
     /// Waits for the lock of a block whose slot is not being compressed. Compressing takes
-    /// microseconds and waits for nothing but locks that are leaves, so all threads but a
-    /// compressor may wait for a thread that waits here.
+    /// microseconds and waits only for leaf locks, so every thread but a compressor may wait here,
+    /// or for a thread that does.
     ///
     /// # Errors
-    /// When the arena is full.
+    /// If the arena is full.
     pub fn lock_settled(&self, address: usize) -> io::Result<BlockGuard<'_>> {
         loop {
             let guard = self.lock(address)?;
@@ -128,20 +127,19 @@ impl AddressTable {
         }
     }
 
-    /// Addresses of the blocks in `[start, end)` that have a page out or being discarded. The cost
-    /// follows the leaves in use, not the length of the range. Changes during the call may be
-    /// missed.
+    /// Addresses of the blocks in `[start, end)` with out or discarded pages. The cost follows the
+    /// leaves in use, not the length of the range. Concurrent changes may be missed.
     pub fn busy(&self, start: usize, end: usize) -> Blocks<'_> {
         Blocks { table: self, at: block_of(start), end, test: |block| !block.is_idle() }
     }
 
-    /// The same, and those with pages that were refused.
+    /// Like [`AddressTable::busy`], and blocks with refused pages, too.
     pub fn known(&self, start: usize, end: usize) -> Blocks<'_> {
         Blocks { table: self, at: block_of(start), end, test: |block| !block.is_blank() }
     }
 }
 
-/// See [`AddressTable::busy`].
+/// Iterator of [`AddressTable::busy`].
 pub struct Blocks<'a> {
     table: &'a AddressTable,
     at: usize,
@@ -178,7 +176,7 @@ mod tests {
     #[test]
     fn states_slots_flags_and_lock_share_a_record() {
         let table = AddressTable::new().unwrap();
-        // The highest address there is, and one below.
+        // The highest address, and one below.
         assert!(table.block(USER_END - 1).is_ok());
         let guard = table.lock(0x7fff_1234_5000).unwrap();
         assert_eq!((guard.slot(), guard.base()), (NO_SLOT, 0x7fff_1234_0000));
