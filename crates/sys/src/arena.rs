@@ -1,12 +1,12 @@
-//! The reserved arena: one range that holds all memory of uzswap's own.
+//! The reserved arena: one range that holds all of uzswap's own memory.
 //!
-//! Inside a managed program the pager must tell its own memory from the program's by address alone,
-//! since it must never page itself out. So the preload object reserves one range at start
-//! ([`open`]) and every arena of the crates above takes its pages from it with [`take`]. If it is
-//! not open (tests, benchmarks, the library used over explicit regions) `take` is a plain mapping.
+//! Inside a managed program the pager must recognize its own memory by address, since it must never
+//! page itself out. So the preload object reserves one range at start ([`open`]), and every arena
+//! of the crates above takes its pages from it with [`take`]. If it is not open (tests, benchmarks,
+//! explicit regions of the library), `take` is a plain mapping.
 //!
-//! A process that others swap on must not wait for memory itself. It stocks the arena ([`stock`]):
-//! all pages are made and locked at once, nothing is given back, and taking, populating and
+//! A process that serves swap to others must not wait for memory. It stocks the arena ([`stock`]):
+//! all pages are allocated and locked at once, none is given back, and taking, populating and
 //! discarding make no system call.
 
 use std::io;
@@ -19,20 +19,20 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static STOCKED: AtomicBool = AtomicBool::new(false);
-/// Bytes of the two pages of [`lowest_pages`].
 const LOWEST_BYTES: usize = 2 * PAGE_SIZE;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Reserves `len` bytes for the arena. Call once, before any [`take`] and before other threads.
+/// Reserves `len` bytes for the arena. Call once, before any [`take`] and before there are other
+/// threads.
 ///
 /// # Errors
-/// ENOMEM when the address space or RLIMIT_AS does not have that much: ask again for less.
+/// ENOMEM if the address space or RLIMIT_AS has no room: retry with a smaller length.
 ///
 /// # Panics
-/// When the arena is open already.
+/// If the arena is already open.
 pub fn open(len: usize) -> io::Result<()> {
     assert_eq!(START.load(Ordering::Relaxed), 0, "the arena is open already");
-    // Inaccessible until taken: mlockall() of the host program would otherwise fill the whole
+    // Inaccessible until taken: mlockall() of the host program would otherwise fill the
     // reservation.
     let at = memory::reserve_uncounted(len)?;
     // SAFETY: the reservation was made above.
@@ -46,20 +46,20 @@ pub fn open(len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens an arena of `len` bytes, all of them resident and locked from now on. Call once, before
-/// any [`take`].
+/// Opens an arena of `len` bytes, all resident and locked from now on. Call once, before any
+/// [`take`].
 ///
 /// # Errors
-/// ENOMEM when there is not that much memory; EPERM or ENOMEM when RLIMIT_MEMLOCK forbids to lock
-/// it. Nothing is open then.
+/// ENOMEM without enough memory; EPERM or ENOMEM if RLIMIT_MEMLOCK forbids the lock. Nothing is
+/// open then.
 ///
 /// # Panics
-/// When the arena is open already.
+/// If the arena is already open.
 pub fn stock(len: usize) -> io::Result<()> {
     assert_eq!(START.load(Ordering::Relaxed), 0, "the arena is open already");
     let len = len.next_multiple_of(HUGE_PAGE_BYTES) + LOWEST_BYTES;
     let at = take_outside(len, HUGE_PAGE_BYTES)?;
-    // SAFETY: mapped just now.
+    // SAFETY: just mapped.
     let locked = unsafe {
         memory::prefer_huge_pages(at, len);
         memory::lock(at, len)
@@ -82,20 +82,20 @@ pub fn is_stocked(address: usize) -> bool {
     STOCKED.load(Ordering::Relaxed) && range().contains(&address)
 }
 
-/// Bytes that can still be taken from the arena; `None` when it is not open.
+/// Bytes left in the arena, or `None` if it is not open.
 pub fn left_bytes() -> Option<usize> {
     let end = taken_up_to();
     (end != 0).then(|| end - NEXT.load(Ordering::Relaxed).min(end))
 }
 
-/// An unreadable page, for as long as the process lives; `None` when the arena is not open, or
+/// An unreadable page for the life of the process, or `None` if the arena is not open or is
 /// stocked.
 pub fn unreadable() -> Option<usize> {
     let end = range().end;
     Some(taken_up_to()).filter(|page| *page != end)
 }
 
-/// Where the part of the arena ends that can be taken: before the page of [`unreadable`].
+/// End of the range that can be taken: before the page of [`unreadable`].
 fn taken_up_to() -> usize {
     match range().end {
         0 => 0,
@@ -104,25 +104,24 @@ fn taken_up_to() -> usize {
     }
 }
 
-/// The arena's range as addresses, `0..0` when it is not open.
+/// The arena's addresses, `0..0` if it is not open.
 pub fn range() -> std::ops::Range<usize> {
     START.load(Ordering::Acquire)..END.load(Ordering::Relaxed)
 }
 
-/// The lowest pages of the arena, below all that is taken: fork() copies memory in the order of
-/// addresses, so that what the kernel says of these pages comes before it copies any other of the
-/// arena. `None` when the arena is not open.
+/// The two lowest pages of the arena, below all memory taken: fork() copies memory in address
+/// order, so the kernel reports on these pages before it copies any other of the arena. `None` if
+/// the arena is not open.
 pub fn lowest_pages() -> Option<[usize; 2]> {
     let start = START.load(Ordering::Acquire);
     (start != 0).then_some([start, start + PAGE_SIZE])
 }
 
-/// Takes `len` bytes (whole pages) of zeroes, never to be returned as address space: users recycle
-/// ranges themselves and give pages back with [`memory::discard`]. The address is aligned to
-/// `align`, a power of two.
+/// Takes `len` zeroed bytes (whole pages), aligned to `align`, a power of two. The address space is
+/// never returned: users recycle ranges themselves and give pages back with [`memory::discard`].
 ///
 /// # Errors
-/// ENOMEM when the arena, or the address space, is full.
+/// ENOMEM if the arena, or the address space, is full.
 pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
     assert!(len > 0 && len.is_multiple_of(PAGE_SIZE) && align.is_power_of_two());
     let align = align.max(PAGE_SIZE);
@@ -140,7 +139,7 @@ pub fn take(len: usize, align: usize) -> io::Result<NonNull<u8>> {
             Ok(_) => {
                 let room = NonNull::new(at as *mut u8).expect("inside the arena");
                 if !STOCKED.load(Ordering::Relaxed) {
-                    // SAFETY: the range was just taken from the reservation, for the caller alone.
+                    // SAFETY: just taken from the reservation, for the caller alone.
                     unsafe { memory::make_accessible(room, len)? };
                 }
                 return Ok(room);
@@ -160,12 +159,12 @@ fn take_outside(len: usize, align: usize) -> io::Result<NonNull<u8>> {
         unsafe { memory::unmap(raw, at - start) };
     }
     if tail > 0 {
-        // SAFETY: as above, for the part behind.
+        // SAFETY: as above, for the part after it.
         unsafe { memory::unmap(NonNull::new((at + len) as *mut u8).expect("not null"), tail) };
     }
     let at = NonNull::new(at as *mut u8).expect("not null");
-    // Pages come and go one by one here, wherever the system makes huge ones of all that is mapped.
-    // SAFETY: mapped above.
+    // Pages come and go one by one here, even where the system uses huge pages everywhere. SAFETY:
+    // mapped above.
     unsafe { memory::keep_small_pages(at, len) };
     Ok(at)
 }
@@ -178,7 +177,7 @@ mod tests {
     fn outside_the_arena_ranges_are_aligned_and_zero() {
         let at = take(8 * PAGE_SIZE, 1 << 20).unwrap();
         assert_eq!(at.as_ptr() as usize % (1 << 20), 0);
-        // SAFETY: taken just now, eight pages long.
+        // SAFETY: just taken, eight pages long.
         let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), 8 * PAGE_SIZE) };
         assert!(bytes.iter().all(|&byte| byte == 0));
     }

@@ -1,18 +1,18 @@
-//! What is to be done around fork(), by the C library's pthread_atfork().
+//! Fork handlers, through the C library's pthread_atfork().
 
 use std::io;
 
 /// A function that the C library calls in the forking thread.
 pub type Handler = unsafe extern "C" fn();
 
-/// Has `prepare` called before every fork() of this process, before the C library takes its own
-/// locks, and `parent` and `child` after it, on either side. Forks by a bare system call are not
-/// covered.
+/// Registers `prepare` to run before every fork() of this process, before the C library takes its
+/// own locks, and `parent` and `child` to run after it on either side. Forks by a bare system call
+/// are not covered.
 ///
 /// # Safety
-/// `child` runs in a process with one thread, where locks may be held by threads that are not
-/// there: it may only call what is safe in signal handlers. The functions are never taken back, so
-/// the code they are in must stay loaded.
+/// `child` runs in a process with one thread, where threads that no longer exist may hold locks: it
+/// may only call async-signal-safe code. The functions are never unregistered, so their code must
+/// stay loaded.
 ///
 /// # Errors
 /// ENOMEM.
@@ -24,7 +24,7 @@ pub unsafe fn install(prepare: Handler, parent: Handler, child: Handler) -> io::
             child: Option<Handler>,
         ) -> libc::c_int;
     }
-    // SAFETY: the caller vouches for the functions.
+    // SAFETY: the caller guarantees the functions.
     match unsafe { pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
         0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),

@@ -1,12 +1,12 @@
-//! What the calling thread may do beyond what its user may: capabilities(7).
+//! Rights of the calling thread beyond its user's: capabilities(7).
 
 use std::io;
 
-/// Looks at any process and changes it; has forks reported by a userfaultfd.
+/// Inspects and changes any process; lets a userfaultfd report forks.
 pub const SYS_PTRACE: u32 = 19;
-/// Among much else, maps the portals of accelerators of the first generation.
+/// Among other things, maps the portals of first-generation accelerators.
 pub const SYS_RAWIO: u32 = 17;
-/// Among much else, sees physical addresses.
+/// Among other things, shows physical addresses.
 pub const SYS_ADMIN: u32 = 21;
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
@@ -18,7 +18,7 @@ struct Header {
     pid: i32,
 }
 
-/// Bits 0 to 31, and those above.
+/// Bits 0 to 31, and bits 32 to 63.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 struct Sets {
@@ -30,7 +30,7 @@ struct Sets {
 fn get() -> io::Result<[Sets; 2]> {
     let mut header = Header { version: VERSION, pid: 0 };
     let mut sets = [Sets::default(); 2];
-    // SAFETY: both are as the kernel has them in this version.
+    // SAFETY: both structures have this version's layout.
     match unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) } {
         0 => Ok(sets),
         _ => Err(io::Error::last_os_error()),
@@ -51,10 +51,10 @@ pub fn has(capability: u32) -> bool {
     get().is_ok_and(|sets| sets[capability as usize / 32].effective >> (capability % 32) & 1 == 1)
 }
 
-/// Whether the file of this program gave capabilities to a process of an ordinary user (setcap(8)).
-/// Ambient ones are the user's own: every program of that user has them.
+/// Whether this program's file gave capabilities to a process of an ordinary user (setcap(8)).
+/// Ambient capabilities are the user's own: every program of that user has them.
 pub fn are_of_file() -> bool {
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     let is_root = unsafe { libc::geteuid() } == 0;
     let is_ambient = |capability: u32| {
         let (ask, capability) = (libc::PR_CAP_AMBIENT_IS_SET as usize, capability as usize);
@@ -64,16 +64,16 @@ pub fn are_of_file() -> bool {
     !is_root && get().is_ok_and(|sets| each(&sets).any(|capability| !is_ambient(capability)))
 }
 
-/// The capabilities that are permitted.
+/// The permitted capabilities.
 fn each(sets: &[Sets; 2]) -> impl Iterator<Item = u32> + '_ {
     (0..64).filter(|capability| sets[*capability as usize / 32].permitted >> (capability % 32) & 1 == 1)
 }
 
-/// Gives up all capabilities of the calling thread but `kept`, for good. What it may pass on to
-/// programs that ask for it (the inheritable set) is its user's, and stays.
+/// Gives up all capabilities of the calling thread except `kept`, for good. The inheritable set,
+/// which it may pass on to programs that request it, belongs to its user and stays.
 ///
 /// # Errors
-/// When the kernel refuses; nothing has changed then.
+/// If the kernel refuses; nothing has changed then.
 pub fn keep_only(kept: &[u32]) -> io::Result<()> {
     let mut sets = get()?;
     for (index, half) in sets.iter_mut().enumerate() {
@@ -85,10 +85,10 @@ pub fn keep_only(kept: &[u32]) -> io::Result<()> {
     set(&sets)
 }
 
-/// Does something while the calling thread is without a capability.
+/// Runs `work` while the calling thread lacks a capability.
 ///
 /// # Errors
-/// When that cannot be had; nothing was done then.
+/// If the capability cannot be dropped; `work` has not run then.
 pub fn without<T>(capability: u32, work: impl FnOnce() -> T) -> io::Result<T> {
     let before = get()?;
     let mut less = before;
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_capability_is_away_for_a_while() {
-        // SAFETY: asks for a number.
+        // SAFETY: returns a number.
         let is_root = unsafe { libc::geteuid() } == 0;
         if !has(SYS_ADMIN) {
             testkit::skip!(
@@ -125,7 +125,7 @@ mod tests {
             testkit::skip!("capability", "CAP_SYS_PTRACE is not there");
             return;
         }
-        // Capabilities are a thread's.
+        // Capabilities belong to a thread.
         let thread = std::thread::spawn(|| {
             let before = get().unwrap();
             keep_only(&[SYS_PTRACE]).unwrap();

@@ -1,20 +1,19 @@
-//! Processors and the NUMA nodes they belong to.
+//! Processors and their NUMA nodes.
 
-/// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next
-/// moment it may be another.
+/// The current processor of this thread, or 0 if unknown. A hint: the thread may move at any
+/// moment.
 ///
-/// Not by the C library's sched_getcpu(), which looks into the thread's own storage: in threads
-/// that the C library did not start it is never updated, and it always returns 0.
+/// Does not use the C library's sched_getcpu(), which reads the thread's own storage: in threads
+/// that the C library did not start this storage is never updated, and the call returns 0.
 #[cfg(target_arch = "x86_64")]
 pub fn current() -> usize {
     use std::sync::atomic::{AtomicU8, Ordering};
-    /// 0: not looked yet; 1: RDPID; 2: RDTSCP; 3: neither.
+    /// 0: unknown; 1: RDPID; 2: RDTSCP; 3: neither.
     static KIND: AtomicU8 = AtomicU8::new(0);
     let word: u64 = match KIND.load(Ordering::Relaxed) {
         1 => {
             let word;
-            // SAFETY: the processor has the instruction, which only reads a register of the
-            // kernel's.
+            // SAFETY: the processor has the instruction, which only reads a kernel register.
             unsafe { std::arch::asm!("rdpid {}", out(reg) word, options(nomem, nostack, preserves_flags)) };
             word
         }
@@ -30,11 +29,11 @@ pub fn current() -> usize {
             return current();
         }
     };
-    // Linux keeps the node in the bits above.
+    // Linux keeps the node in the upper bits.
     word as usize & 0xfff
 }
 
-/// How this processor tells its number.
+/// The instruction with which this processor reports its number.
 #[cfg(target_arch = "x86_64")]
 fn kind() -> u8 {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -49,13 +48,13 @@ fn kind() -> u8 {
     3
 }
 
-/// The processor this thread runs on just now, or 0 where the system does not say. A hint: the next
-/// moment it may be another.
+/// The current processor of this thread, or 0 if unknown. A hint: the thread may move at any
+/// moment.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn current() -> usize {
     let mut cpu: libc::c_uint = 0;
-    // A system call, because the C library's sched_getcpu() always returns 0 in threads that it did
-    // not start. SAFETY: the first argument is writable, the others may be null.
+    // A system call, because the C library's sched_getcpu() returns 0 in threads that it did not
+    // start. SAFETY: the first argument is writable, the others may be null.
     let answer = unsafe { libc::syscall(libc::SYS_getcpu, &mut cpu, 0usize, 0usize) };
     if answer == 0 {
         cpu as usize
@@ -64,14 +63,14 @@ pub fn current() -> usize {
     }
 }
 
-/// Processors the machine may have, at least 1.
+/// Number of processors that the machine may have, at least 1.
 pub fn count() -> usize {
     // SAFETY: no memory is involved.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     usize::try_from(cpus).unwrap_or(1).max(1)
 }
 
-/// The NUMA node of each of `cpus` processors; 0 for all where the kernel does not say.
+/// The NUMA node of each of `cpus` processors; 0 for all if unknown.
 pub fn nodes(cpus: usize) -> Vec<u16> {
     let mut nodes = vec![0; cpus];
     let online = std::fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
@@ -87,7 +86,7 @@ pub fn nodes(cpus: usize) -> Vec<u16> {
     nodes
 }
 
-/// The highest number of a list that is believed. Linux has at most 8192 processors and 1024 nodes.
+/// The highest accepted number. Linux has at most 8192 processors and 1024 nodes.
 const NUMBER_MAX: usize = u16::MAX as usize;
 
 /// Numbers of a list like `0-3,8,10-11`.

@@ -1,7 +1,7 @@
-//! Whose rights a thread has: its users, groups and capabilities.
+//! A thread's rights: its users, groups and capabilities.
 //!
-//! The kernel keeps them for each thread; the C library makes one set of them for the threads that
-//! it knows. A thread that it does not know takes them by itself ([`Credentials::take`]).
+//! The kernel keeps them per thread; the C library applies changes to all threads that it knows. A
+//! thread that it does not know takes them by itself ([`Credentials::take`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -10,39 +10,39 @@ use crate::procfs::ProcFile;
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
-/// A status text is this long, but for the list of groups, of which there may be 65,536.
+/// Length of a status text without the list of groups, which may have 65,536 entries.
 const TEXT_BYTES: usize = 4096;
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// What a thread may do, as /proc shows it.
+/// A thread's rights, as /proc shows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Real, effective, saved, and that of file systems.
+    /// Real, effective, saved, file system.
     pub users: [u32; 4],
-    /// The same of groups.
+    /// Real, effective, saved, file system.
     pub groups: [u32; 4],
-    /// The other groups.
+    /// Supplementary groups.
     pub others: Vec<u32>,
-    /// Capabilities that programs it executes may inherit.
+    /// Capabilities that executed programs may inherit.
     pub inheritable: u64,
-    /// Capabilities it may have in effect.
+    /// Permitted capabilities.
     pub permitted: u64,
-    /// Those that are.
+    /// Effective capabilities.
     pub effective: u64,
-    /// Capabilities it can gain.
+    /// Capabilities that it can gain.
     pub bounding: u64,
-    /// Programs it executes give it no new ones.
+    /// Executed programs gain no new privileges.
     pub no_new_privileges: bool,
 }
 
 impl Credentials {
-    /// What /proc says of the first thread of this process, and whether that is alive; `None` when
-    /// it says nothing.
+    /// The rights of this process's first thread, and whether that thread is alive. Returns `None`
+    /// if /proc does not show them.
     pub fn of_first() -> Option<(Credentials, bool)> {
         Self::read(c"/proc/self/status")
     }
 
-    /// The same of another thread.
+    /// The rights of another thread, and whether it is alive.
     pub fn of(thread: i32) -> Option<(Credentials, bool)> {
         use std::io::Write;
         let mut path = [0u8; 64];
@@ -63,16 +63,15 @@ impl Credentials {
         told
     }
 
-    /// Gives the calling thread, and no other, these credentials. Whether the process may be looked
-    /// into stays as it is.
+    /// Gives these credentials to the calling thread alone. Keeps the process's dumpable flag.
     ///
     /// # Errors
-    /// When the kernel refuses some of it; the thread may have any part of them then.
+    /// If the kernel refuses a part; the thread may then have any part of them.
     pub fn take(&self) -> io::Result<()> {
         let (own, _) = Credentials::of(crate::threads::own()).ok_or_else(io::Error::last_os_error)?;
         let is_dumpable = prctl(libc::PR_GET_DUMPABLE, 0);
         let taken = self.take_from(&own);
-        // The kernel has the whole process be not dumpable when a thread changes its user.
+        // The kernel clears the dumpable flag of the whole process when a thread changes its user.
         if is_dumpable == 1 {
             prctl(libc::PR_SET_DUMPABLE, 1);
         }
@@ -107,9 +106,9 @@ impl Credentials {
     }
 }
 
-/// A system call by itself: the C library's functions would change other threads, too.
+/// A bare system call: the C library's functions would change other threads, too.
 fn call(number: libc::c_long, arguments: [usize; 3]) -> io::Result<i64> {
-    // SAFETY: the callers pass numbers, or memory of their own as long as they say.
+    // SAFETY: the callers pass numbers, or their own memory with its length.
     match unsafe { libc::syscall(number, arguments[0], arguments[1], arguments[2]) } {
         -1 => Err(io::Error::last_os_error()),
         answer => Ok(answer),
@@ -117,7 +116,7 @@ fn call(number: libc::c_long, arguments: [usize; 3]) -> io::Result<i64> {
 }
 
 fn prctl(option: i32, argument: usize) -> i32 {
-    // SAFETY: options of the calling thread and its process, with numbers.
+    // SAFETY: options of the calling thread and its process, given as numbers.
     unsafe { libc::prctl(option, argument, 0, 0, 0) }
 }
 
@@ -128,12 +127,12 @@ fn set_capabilities(inheritable: u64, permitted: u64, effective: u64) -> io::Res
     call(libc::SYS_capset, [header.as_ptr().addr(), sets.as_ptr().addr(), 0])
 }
 
-/// From the text of /proc/PID/status, and whether the thread is alive; `None` when that is cut, or
-/// something else.
+/// Parses /proc/PID/status, and whether the thread is alive. Returns `None` for truncated or other
+/// text.
 fn parse(status: &[u8]) -> Option<(Credentials, bool)> {
     let text = std::str::from_utf8(behind_name(status)?).ok()?;
     let (mut found, mut seen, mut is_alive) = (Credentials::default(), 0u32, true);
-    // A line that is cut has no end.
+    // A truncated line has no end.
     for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
         let Some((name, value)) = line.split_once(':') else { continue };
         let mut numbers = value.split_ascii_whitespace().map_while(|word| word.parse::<u32>().ok());
@@ -156,7 +155,7 @@ fn parse(status: &[u8]) -> Option<(Credentials, bool)> {
     (seen == WANTED).then_some((found, is_alive))
 }
 
-/// What follows the first line, which has the name: any bytes but an end of line.
+/// The text after the first line, which has the name: any bytes but a newline.
 fn behind_name(status: &[u8]) -> Option<&[u8]> {
     let end = status.iter().position(|byte| *byte == b'\n')?;
     status.starts_with(b"Name:").then(|| &status[end + 1..])
@@ -186,7 +185,7 @@ mod tests {
         assert!((0..text.len()).all(|len| parse(&text[..len]).is_none()));
     }
 
-    /// Other tests' threads keep theirs.
+    /// Other tests' threads keep their credentials.
     #[test]
     fn one_thread_takes_what_another_has_come_to() {
         // SAFETY: takes nothing.

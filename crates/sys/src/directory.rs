@@ -1,7 +1,7 @@
-//! Names in a directory, read without the C library's opendir(3).
+//! Reads the names in a directory without the C library's opendir(3).
 //!
-//! That one takes memory of the program's heap, which no pager's thread may touch: the C library
-//! does not know such a thread, and leaves out the locks while a program has one thread only.
+//! opendir(3) allocates on the program's heap, which a pager's thread must not touch: the C library
+//! does not know such a thread, and skips locks while a program has one thread.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,24 +10,24 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// Where a record's length and its name are: `struct linux_dirent64` of getdents64(2).
+/// Offsets of a record's length and name: `struct linux_dirent64` of getdents64(2).
 const LEN_AT: usize = 16;
 const NAME_AT: usize = 19;
 
 #[repr(align(8))]
 struct Buffer([u8; 8192]);
 
-/// The names in a directory, but `.` and `..`, in order.
+/// The names in a directory, sorted, without `.` and `..`.
 ///
 /// # Errors
-/// When it does not exist, is no directory or may not be read.
+/// If it does not exist, is not a directory or may not be read.
 pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     let directory = File::open(path)?;
     let mut buffer = Buffer([0; 8192]);
     let mut names = Vec::new();
     loop {
         let (descriptor, room) = (directory.as_raw_fd(), buffer.0.len());
-        // SAFETY: the buffer is as long as said.
+        // SAFETY: the buffer has `room` bytes.
         let got = unsafe { libc::syscall(libc::SYS_getdents64, descriptor, buffer.0.as_mut_ptr(), room) };
         let mut records = match usize::try_from(got) {
             Err(_) => return Err(io::Error::last_os_error()),
@@ -56,7 +56,7 @@ mod tests {
     fn the_same_names_as_the_standard_librarys() {
         let directory = std::env::temp_dir().join(format!("uzswap-directory-{}", std::process::id()));
         std::fs::create_dir_all(directory.join("inside")).unwrap();
-        // More than fits into one buffer.
+        // More than one buffer holds.
         for number in 0..500 {
             std::fs::write(directory.join(format!("a-file-with-a-long-name-{number}")), "").unwrap();
         }

@@ -1,5 +1,5 @@
-//! What a file on disk can do beyond reading and writing: be without a name, take and give back
-//! blocks, stay out of the page cache; and how much room its disk has.
+//! Operations on disk files beyond reading and writing: unnamed files, block allocation, the page
+//! cache, and free space.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,31 +7,31 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// How a file's data reaches the disk.
+/// The way of a file's data to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
-    /// By the page cache.
+    /// Through the page cache.
     Cached,
-    /// Past the page cache: transfers begin and end at multiples of 4 KiB, in memory too.
+    /// Bypasses the page cache: transfers are aligned to 4 KiB in the file and in memory.
     Direct,
 }
 
-/// Room on a disk, in bytes.
+/// Space on a disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// What may still be written.
+    /// Available for writing.
     pub available: u64,
-    /// All of it.
+    /// Total size.
     pub total: u64,
 }
 
-/// The flag of open(2) that [`Caching::Direct`] is.
+/// The open(2) flag of [`Caching::Direct`].
 pub const DIRECT_FLAG: i32 = libc::O_DIRECT;
 
-/// Whether an open file was opened past the page cache.
+/// Whether an open file bypasses the page cache.
 ///
 /// # Errors
-/// EBADF when it is not open.
+/// EBADF if it is not open.
 pub fn is_direct(file: &File) -> io::Result<bool> {
     // SAFETY: asks for the flags of an open descriptor.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) } {
@@ -40,15 +40,14 @@ pub fn is_direct(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Names tried for a file that has one for a moment.
+/// Attempts to find an unused temporary name.
 const NAMES_MAX: u32 = 64;
 
-/// Opens a new file without a name in a directory, for its owner to read and write only. Where the
-/// file system has no such files, one is made and its name removed at once.
+/// Opens a new unnamed file in a directory, which only its owner can read and write. On file
+/// systems without unnamed files, creates a file and removes its name at once.
 ///
 /// # Errors
-/// When the directory is none or may not be written, and EINVAL where [`Caching::Direct`] is not
-/// had.
+/// If the directory is invalid or not writable, and EINVAL without support for [`Caching::Direct`].
 pub fn open_unnamed(directory: &Path, caching: Caching) -> io::Result<File> {
     let direct = if caching == Caching::Direct { libc::O_DIRECT } else { 0 };
     let mut options = OpenOptions::new();
@@ -64,7 +63,7 @@ pub fn open_unnamed(directory: &Path, caching: Caching) -> io::Result<File> {
         match options.clone().create_new(true).custom_flags(libc::O_NOFOLLOW | direct).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => {
-                // With O_DIRECT the file may be there although it could not be opened.
+                // With O_DIRECT the file may exist although open(2) failed.
                 if error.raw_os_error() == Some(libc::EINVAL) {
                     let _ = std::fs::remove_file(&path);
                 }
@@ -79,10 +78,10 @@ pub fn open_unnamed(directory: &Path, caching: Caching) -> io::Result<File> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The name of the file system that a file lies in when that keeps its files in memory.
+/// Returns the file system's name if it keeps its files in memory.
 ///
 /// # Errors
-/// What fstatfs(2) returns.
+/// Those of fstatfs(2).
 pub fn memory_file_system(file: &File) -> io::Result<Option<&'static str>> {
     // SAFETY: all fields are integers, for which zeroes are values.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
@@ -99,10 +98,10 @@ pub fn memory_file_system(file: &File) -> io::Result<Option<&'static str>> {
     })
 }
 
-/// Room on the disk of a file.
+/// Space on a file's disk.
 ///
 /// # Errors
-/// What fstatvfs(3) returns.
+/// Those of fstatvfs(3).
 pub fn room(file: &File) -> io::Result<Room> {
     // SAFETY: all fields are integers, for which zeroes are values.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -114,18 +113,19 @@ pub fn room(file: &File) -> io::Result<Room> {
     Ok(Room { available: bytes(stat.f_bavail as u64), total: bytes(stat.f_blocks as u64) })
 }
 
-/// Gives a range of a file blocks of its own, and the file its length at least.
+/// Allocates blocks for a range of a file, and extends the file to the range's end if it is
+/// shorter.
 ///
 /// # Errors
-/// ENOSPC without room; EOPNOTSUPP where the file system cannot.
+/// ENOSPC without room; EOPNOTSUPP without support of the file system.
 pub fn reserve(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, 0, offset, len)
 }
 
-/// Gives the blocks of a range back; it reads as zeroes then.
+/// Frees the blocks of a range, which then reads as zeroes.
 ///
 /// # Errors
-/// EOPNOTSUPP where the file system cannot.
+/// EOPNOTSUPP without support of the file system.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
 }
@@ -143,17 +143,17 @@ fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Has written pages of a range reach the disk, and drops them from the page cache.
+/// Flushes written pages of a range to the disk, and drops them from the page cache.
 ///
 /// # Errors
-/// EIO when they could not be written.
+/// EIO if the write failed.
 pub fn settle(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: takes an open descriptor and numbers.
     if unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) } != 0 {
         let error = io::Error::last_os_error();
-        // Where there is no such call (gVisor), the range is written by a call that there is.
+        // Where this call is missing (gVisor), another call writes the range.
         match error.raw_os_error() {
             Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL) => file.sync_data()?,
             _ => return Err(error),
@@ -163,19 +163,19 @@ pub fn settle(file: &File, offset: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Drops the pages of a range, which were read, from the page cache.
+/// Drops clean pages of a range from the page cache.
 pub fn forget(file: &File, offset: u64, len: u64) {
-    // SAFETY: takes an open descriptor and numbers. Advice: that it is not taken does no harm.
+    // SAFETY: takes an open descriptor and numbers. Only advice: a failure does no harm.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), offset as i64, len as i64, libc::POSIX_FADV_DONTNEED) };
 }
 
 /// Fills a slice with random bytes from the kernel.
 ///
 /// # Errors
-/// ENOSYS where there is no getrandom(2).
+/// ENOSYS without getrandom(2).
 pub fn random(mut bytes: &mut [u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        // SAFETY: the slice is writable and as long as said.
+        // SAFETY: the slice is writable for its length.
         let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         match usize::try_from(got) {
             Ok(got) => bytes = &mut bytes[got..],

@@ -1,9 +1,9 @@
-//! What a process needs that others swap on: it must never wait for memory itself.
+//! Preparation of a process that serves swap to others: it must never wait for memory.
 //!
-//! Memory is written out to it when memory is short. If it then asked for memory, and the kernel
-//! looked for some by writing more out, everything would stand still. So its memory is locked and
-//! made in advance, its threads are marked as those that memory is written out by, and the kernel
-//! is told to end others before it.
+//! The kernel writes memory out to this process when memory is short. If the process then allocated
+//! memory, and the kernel reclaimed some by writing more out, the system would deadlock. So its
+//! memory is allocated and locked in advance, its threads are marked as IO flushers, and the
+//! out-of-memory killer is told to kill others first.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use std::io;
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 const PR_GET_IO_FLUSHER: libc::c_int = 58;
 
-/// A step that could not be made.
+/// A failed step.
 #[derive(Debug, thiserror::Error)]
 pub enum FlusherError {
     /// Memory cannot be locked.
@@ -20,7 +20,7 @@ pub enum FlusherError {
     /// A thread cannot be marked.
     #[error("PR_SET_IO_FLUSHER failed ({0}): CAP_SYS_RESOURCE and Linux 5.6 are needed")]
     Mark(io::Error),
-    /// A thread was marked, and is not.
+    /// The mark was set but does not read back.
     #[error("PR_SET_IO_FLUSHER was accepted, but reads back as unset")]
     Unmarked,
     /// The score cannot be set.
@@ -28,7 +28,7 @@ pub enum FlusherError {
     Score(io::Error),
 }
 
-/// Locks all memory of the process, what is there and what comes, page by page as it is touched.
+/// Locks all current and future memory of the process, page by page as it is touched.
 ///
 /// # Errors
 /// [`FlusherError::Lock`].
@@ -40,8 +40,8 @@ pub fn lock_memory() -> Result<(), FlusherError> {
     }
 }
 
-/// Has the C library's malloc keep `bytes` of memory, made now, for what is allocated later, give
-/// none of its memory back, and use one heap for all threads.
+/// Makes the C library's malloc allocate and keep `bytes` now for later allocations, never return
+/// memory, and use one heap for all threads.
 pub fn keep_heap(bytes: usize) {
     // SAFETY: settings of the C library's allocator; it locks itself.
     unsafe {
@@ -50,13 +50,13 @@ pub fn keep_heap(bytes: usize) {
         libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
     }
     let mut room = vec![0u8; bytes];
-    // Written, so that neither compiler nor kernel leaves it out.
+    // Written, so that neither the compiler nor the kernel omits it.
     room.iter_mut().step_by(crate::PAGE_SIZE).for_each(|byte| *byte = 1);
     std::hint::black_box(&room);
 }
 
-/// Marks the calling thread as one that memory is written out by, so that what it asks for never
-/// waits for that, and reads the mark back. Threads that it starts are marked too.
+/// Marks the calling thread as an IO flusher, so that its allocations never wait for writeback, and
+/// reads the mark back. Threads that it starts inherit the mark.
 ///
 /// # Errors
 /// [`FlusherError::Mark`], [`FlusherError::Unmarked`].
@@ -73,23 +73,23 @@ pub fn mark_thread() -> Result<(), FlusherError> {
 
 /// Whether the calling thread is marked.
 pub fn is_marked() -> bool {
-    // SAFETY: asks for a flag of the calling thread.
+    // SAFETY: returns a flag of the calling thread.
     unsafe { libc::prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 1 }
 }
 
-/// Makes and keeps the pages of the calling thread's stack that it will need: 128 KiB.
+/// Allocates 128 KiB of the calling thread's stack, as much as it will need.
 #[inline(never)]
 pub fn touch_stack() {
     let mut room = std::mem::MaybeUninit::<[u8; 128 << 10]>::uninit();
     let start = room.as_mut_ptr().cast::<u8>();
     for offset in (0..128 << 10).step_by(crate::PAGE_SIZE) {
-        // SAFETY: within the array, which is this function's own.
+        // SAFETY: within this function's own array.
         unsafe { start.add(offset).write_volatile(0) };
     }
     std::hint::black_box(&mut room);
 }
 
-/// Has the kernel's out-of-memory killer end any other process before this one.
+/// Tells the out-of-memory killer to end any other process before this one.
 ///
 /// # Errors
 /// [`FlusherError::Score`].

@@ -1,8 +1,8 @@
-//! futex(2), and a lock made of it that needs neither thread-local storage nor a thread's name.
+//! futex(2), and a lock on it that needs neither thread-local storage nor a thread id.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Sleeps while `*word == expected`, at most `timeout_ns`. May return early for no reason.
+/// Sleeps while `*word == expected`, at most `timeout_ns`. May return early.
 pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     let time = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -25,7 +25,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// Takes a lock kept in the low two bits of `word`; the other bits are left alone.
+/// Takes a lock in the low two bits of `word`; leaves the other bits unchanged.
 pub fn lock_bits(word: &AtomicU32) {
     if try_lock_bits(word) {
         return;
@@ -39,7 +39,7 @@ pub fn lock_bits(word: &AtomicU32) {
     loop {
         let seen = word.load(Ordering::Relaxed);
         if seen & 3 == FREE {
-            // Taken as contended: there may be other sleepers, and one wake too many is cheap.
+            // Taken as contended: other threads may sleep, and a surplus wake is cheap.
             if word
                 .compare_exchange_weak(seen, seen | CONTENDED, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()

@@ -1,4 +1,4 @@
-//! The version of the kernel, and the one that uzswap needs.
+//! The kernel's version, and the version that uzswap needs.
 
 use crate::userfaultfd::feature;
 
@@ -22,7 +22,7 @@ pub fn release() -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
 }
 
-/// First two numbers of a release; zeroes when it has none.
+/// The first two numbers of a release; zeroes if it has none.
 pub fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = [0u32; 2];
     let mut at = 0;
@@ -38,8 +38,8 @@ pub fn version_of(release: &str) -> (u32, u32) {
     (numbers[0], numbers[1])
 }
 
-/// Why a kernel of this release, whose userfaultfd has `features`, cannot page; `None` if it can.
-/// The features decide: some distributions add `UFFDIO_MOVE` to older kernels.
+/// Why a kernel of this release, whose userfaultfd has `features`, cannot page, or `None` if it
+/// can. The features decide: some distributions add `UFFDIO_MOVE` to older kernels.
 pub fn why_too_old(features: u64, release: &str) -> Option<String> {
     (features & feature::MOVING != feature::MOVING).then(|| {
         format!(

@@ -1,7 +1,7 @@
-//! Every system call uzswap makes and every figure the kernel gives.
+//! Every system call uzswap makes, and every figure it reads from the kernel.
 //!
-//! The only crate with wide `unsafe` towards the kernel. Errors become meaning here: callers match
-//! on enums, never on errno.
+//! The only crate with wide `unsafe` towards the kernel. It turns errors into meaning: callers
+//! match on enums, never on errno.
 
 pub mod arena;
 pub mod atfork;
@@ -28,27 +28,27 @@ pub mod thread;
 pub mod threads;
 pub mod userfaultfd;
 
-/// Bytes in a page. uzswap supports 4 KiB pages only; `uzswap check` and `uzswap run` say so on
-/// others, which aarch64 kernels may be built with.
+/// Bytes in a page. uzswap supports only 4 KiB pages. aarch64 kernels may use others, which `uzswap
+/// check` and `uzswap run` report.
 pub const PAGE_SIZE: usize = 4096;
 
 /// Bytes in a page of the running kernel.
 pub fn kernel_page_bytes() -> usize {
-    // SAFETY: asks for a constant.
+    // SAFETY: returns a constant.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).unwrap_or(0)
 }
 
 /// The last error of a libc call, as a plain number.
 pub(crate) fn errno() -> i32 {
-    // SAFETY: libc's errno location is valid for the calling thread: pager threads have a TLS block
-    // of their own.
+    // SAFETY: libc's errno location is valid in the calling thread: pager threads have their own
+    // TLS block.
     unsafe { *libc::__errno_location() }
 }
 
 /// Whether an emulator of single programs stands in for the kernel (QEMU's user mode): it has no
-/// userfaultfd, starts no threads but the C library's, and locks no memory. Says so, for tests that
-/// skip.
+/// userfaultfd, starts only the C library's threads, and locks no memory. Reports it, for tests
+/// that skip.
 #[cfg(test)]
 pub(crate) fn is_emulated() -> bool {
     let error = match userfaultfd::Userfaultfd::open(0) {
@@ -75,9 +75,9 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Number of CPUs the calling thread may use.
+/// Number of CPUs that the calling thread may use.
 pub fn cpu_count() -> usize {
-    // SAFETY: a plain set of bits for the kernel to fill.
+    // SAFETY: a plain bit set for the kernel to fill.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         if libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set) != 0 {

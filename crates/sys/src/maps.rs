@@ -7,7 +7,7 @@ use crate::procfs::ProcFile;
 pub struct Mapping {
     /// First byte.
     pub start: usize,
-    /// Behind the last byte.
+    /// One past the last byte.
     pub end: usize,
     /// Readable.
     pub read: bool,
@@ -19,8 +19,8 @@ pub struct Mapping {
     pub shared: bool,
     /// Backed by a file (its inode is not 0).
     pub file: bool,
-    /// One of the kernel's own: `[vdso]`, `[vvar]`, `[vsyscall]`. The first thread's stack is
-    /// memory like other.
+    /// A kernel mapping: `[vdso]`, `[vvar]`, `[vsyscall]`. The first thread's stack is ordinary
+    /// memory.
     pub special: bool,
 }
 
@@ -30,14 +30,14 @@ impl Mapping {
         self.end - self.start
     }
 
-    /// Whether it has no bytes; the kernel reports none such.
+    /// Whether it has no bytes; the kernel reports no such mapping.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 }
 
 /// Calls `each` for every mapping, in address order. `buffer` must hold the longest line, 4 KiB and
-/// a path; larger ones save system calls. The kernel keeps each read consistent, not the whole.
+/// a path; a larger one saves system calls. Only a single read is consistent.
 pub fn for_each(file: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(Mapping)) {
     for_each_line(file, buffer, |line| parse(line).into_iter().for_each(&mut each));
 }
@@ -59,7 +59,7 @@ pub fn for_each_of_memory_file(
 }
 
 /// Calls `each` with the range of every mapping that a forked child gets without its bytes
-/// (MADV_WIPEONFORK). `smaps` is /proc/self/smaps, which costs the kernel a look at every page;
+/// (MADV_WIPEONFORK). `smaps` is /proc/self/smaps, for which the kernel inspects every page;
 /// `buffer` as for [`for_each`].
 pub fn for_each_wiped(smaps: &ProcFile, buffer: &mut [u8], mut each: impl FnMut(usize, usize)) {
     let mut last = Mapping::default();
@@ -187,7 +187,7 @@ mod tests {
         assert!(large.windows(2).all(|pair| pair[0].end <= pair[1].start));
     }
 
-    /// A line like the kernel's, or nearly.
+    /// A line like the kernel's, or almost.
     fn line() -> impl Strategy<Value = Vec<u8>> {
         let range = "[0-9a-f]{0,17}-[0-9a-f]{0,17}";
         let rights = "[rwxps-]{0,5}";
@@ -207,14 +207,14 @@ mod tests {
             let text: Vec<u8> = lines.join(&b'\n');
             // SAFETY: a terminated name.
             let file = unsafe { libc::memfd_create(c"maps".as_ptr(), libc::MFD_CLOEXEC) };
-            // SAFETY: as many bytes as there are.
+            // SAFETY: `text` is readable.
             let put = unsafe { libc::write(file, text.as_ptr().cast(), text.len()) };
             prop_assert_eq!(put as usize, text.len());
             let path = std::ffi::CString::new(format!("/proc/self/fd/{file}")).unwrap();
             let opened = ProcFile::open(&path).unwrap();
             let (mut found, mut expected) = (Vec::new(), Vec::new());
             for_each(&opened, &mut vec![0; room], |mapping| found.push(mapping));
-            // The last line counts only when it has an end.
+            // The last line counts only if it has an end.
             let complete = text.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |at| &text[..at]);
             expected.extend(complete.split(|byte| *byte == b'\n').filter_map(parse));
             opened.close();

@@ -7,40 +7,40 @@ use std::ptr::NonNull;
 
 use crate::{arena, errno, PAGE_SIZE};
 
-/// Bits of a user space address: what the kernel gives out unasked. aarch64 has one more than
+/// Bits of a user space address that the kernel hands out by default. aarch64 has one more than
 /// x86-64.
 pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
-/// Where the user address space ends.
+/// End of the user address space.
 pub const USER_END: usize = 1 << ADDRESS_BITS;
 
 /// Maps `len` bytes of private, readable and writable zeroes. Nothing is resident until touched.
 ///
 /// # Errors
-/// ENOMEM when the address space or RLIMIT_AS is exhausted.
+/// ENOMEM if the address space or RLIMIT_AS is exhausted.
 pub fn map(len: usize) -> io::Result<NonNull<u8>> {
     map_with(len, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// Reserves `len` bytes of address space that cannot be accessed until made so.
+/// Reserves `len` bytes of inaccessible address space.
 ///
 /// # Errors
-/// ENOMEM when the address space or RLIMIT_AS is exhausted.
+/// ENOMEM if the address space or RLIMIT_AS is exhausted.
 pub fn reserve(len: usize) -> io::Result<NonNull<u8>> {
     map_with(len, libc::PROT_NONE)
 }
 
-/// The same of address space that no limit on a program's data (RLIMIT_DATA) counts once it is
-/// accessible: the kernel takes it for a stack, which nothing can make larger, since inaccessible
-/// memory of another kind lies below.
+/// As [`reserve`], but the limit on data (RLIMIT_DATA) does not count the memory once it is
+/// accessible: the kernel takes it for a stack. It cannot grow, since inaccessible memory of
+/// another kind lies below it.
 ///
 /// # Errors
-/// ENOMEM when the address space or RLIMIT_AS is exhausted.
+/// ENOMEM if the address space or RLIMIT_AS is exhausted.
 pub fn reserve_uncounted(len: usize) -> io::Result<NonNull<u8>> {
     let below = reserve(len + PAGE_SIZE)?;
     let start = below.as_ptr() as usize + PAGE_SIZE;
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_GROWSDOWN | libc::MAP_FIXED;
-    // SAFETY: all but the lowest page of what was reserved above.
+    // SAFETY: all but the lowest page of the reservation above.
     let at = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         let error = io::Error::last_os_error();
@@ -62,8 +62,8 @@ fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(at.cast()).expect("the kernel does not map page zero"))
 }
 
-/// Maps `len` bytes of zeroes that other processes find by name, as `/memfd:NAME` in this one's
-/// list of mappings. Forks share them. No descriptor stays open.
+/// Maps `len` zeroed bytes that other processes find by name, as `/memfd:NAME` in this one's list
+/// of mappings. Forks share them. No descriptor stays open.
 ///
 /// # Errors
 /// Those of memfd_create, ftruncate and mmap.
@@ -95,7 +95,7 @@ pub fn map_named(name: &std::ffi::CStr, len: usize) -> io::Result<NonNull<u8>> {
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 ///
 /// # Errors
-/// ENOMEM when the kernel cannot split the mapping.
+/// ENOMEM if the kernel cannot split the mapping.
 pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range.
     match unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) } {
@@ -110,7 +110,7 @@ pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
 /// As [`make_accessible`].
 ///
 /// # Errors
-/// EACCES where the system forbids memory that is both writable and executable.
+/// EACCES if the system forbids memory that is both writable and executable.
 pub unsafe fn allow_execution(at: NonNull<u8>, len: usize) -> io::Result<()> {
     let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     // SAFETY: the caller owns the range.
@@ -120,14 +120,14 @@ pub unsafe fn allow_execution(at: NonNull<u8>, len: usize) -> io::Result<()> {
     }
 }
 
-/// Makes memory inaccessible; what is in it stays.
+/// Makes memory inaccessible; it keeps its content.
 ///
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns and does not touch until it is
 /// accessible again.
 ///
 /// # Errors
-/// ENOMEM when the kernel cannot split the mapping.
+/// ENOMEM if the kernel cannot split the mapping.
 pub unsafe fn make_inaccessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range.
     match unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_NONE) } {
@@ -136,14 +136,14 @@ pub unsafe fn make_inaccessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     }
 }
 
-/// Whether forked children are to have a copy of the range; without one, their accesses raise
+/// Sets whether forked children have a copy of the range; without one, their accesses raise
 /// SIGSEGV.
 ///
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 ///
 /// # Errors
-/// ENOMEM when the kernel cannot split the mapping.
+/// ENOMEM if the kernel cannot split the mapping.
 pub unsafe fn inherit(at: NonNull<u8>, len: usize, inherits: bool) -> io::Result<()> {
     let advice = if inherits { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
     // SAFETY: the caller owns the range; the advice changes no content.
@@ -163,17 +163,17 @@ pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
     assert_eq!(answer, 0, "munmap of an owned range");
 }
 
-/// Puts empty memory where other memory is, without a moment in which nothing is there. Returns
-/// when the end of the other has been read, where a userfaultfd reports it.
+/// Replaces memory by empty memory, without a moment in which nothing is mapped. Where a
+/// userfaultfd reports the removal, returns once it has been read.
 ///
 /// # Safety
 /// The range is whole pages whose bytes are not needed.
 ///
 /// # Errors
-/// ENOMEM when there are too many mappings.
+/// ENOMEM if there are too many mappings.
 pub unsafe fn map_again(at: usize, len: usize) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's promise.
     let answer = unsafe { libc::mmap(at as *mut _, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     match answer {
         libc::MAP_FAILED => Err(io::Error::last_os_error()),
@@ -181,11 +181,11 @@ pub unsafe fn map_again(at: usize, len: usize) -> io::Result<()> {
     }
 }
 
-/// Gives the pages of `[at, at + len)` back to the system; the range reads as zeroes afterwards.
-/// Pages of a stocked arena stay.
+/// Gives the pages of `[at, at + len)` back to the system; the range then reads as zeroes. Pages of
+/// a stocked arena stay.
 ///
 /// # Safety
-/// The range is whole pages owned by the caller and holds nothing that is needed.
+/// The range is whole pages that the caller owns and does not need.
 pub unsafe fn discard(at: NonNull<u8>, len: usize) {
     if arena::is_stocked(at.as_ptr() as usize) {
         // SAFETY: the caller owns the range, which is mapped and writable.
@@ -195,7 +195,7 @@ pub unsafe fn discard(at: NonNull<u8>, len: usize) {
     // SAFETY: the caller owns the range.
     let mut answer = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTNEED) };
     if answer != 0 && errno() == libc::EINVAL {
-        // Locked, by mlockall() of the process that this is part of. Linux 5.18.
+        // The memory is locked, by mlockall() of the host process. Linux 5.18.
         const MADV_DONTNEED_LOCKED: libc::c_int = 24;
         // SAFETY: as above.
         answer = unsafe { libc::madvise(at.as_ptr().cast(), len, MADV_DONTNEED_LOCKED) };
@@ -203,27 +203,27 @@ pub unsafe fn discard(at: NonNull<u8>, len: usize) {
     assert_eq!(answer, 0, "madvise(MADV_DONTNEED) of an owned range");
 }
 
-/// Gives the whole pages of memory that holds nothing back to the system, where that can be: what
-/// is locked stays, so that it need not be made again.
+/// Gives whole pages of unused memory back to the system where possible. Locked pages stay, so that
+/// they need not be allocated again.
 pub fn give_back(memory: &mut [MaybeUninit<u8>]) {
     let start = memory.as_ptr() as usize;
     let first = start.next_multiple_of(PAGE_SIZE) - start;
     let Some(memory) = memory.get_mut(first..) else { return };
     let len = memory.len() & !(PAGE_SIZE - 1);
     if len > 0 {
-        // SAFETY: whole pages that are borrowed here, and may hold anything afterwards. An error
-        // leaves them as they are.
+        // SAFETY: whole pages that are borrowed here, and may hold anything afterwards. After an
+        // error they are unchanged.
         unsafe { libc::madvise(memory.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
     }
 }
 
-/// Makes all pages of the range and locks them in memory.
+/// Allocates all pages of the range and locks them in memory.
 ///
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
 ///
 /// # Errors
-/// ENOMEM without memory or over RLIMIT_MEMLOCK, EPERM where nothing may be locked.
+/// ENOMEM without memory or over RLIMIT_MEMLOCK, EPERM if locking is forbidden.
 pub unsafe fn lock(at: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range; locking changes no content.
     match unsafe { libc::mlock(at.as_ptr().cast(), len) } {
@@ -232,7 +232,7 @@ pub unsafe fn lock(at: NonNull<u8>, len: usize) -> io::Result<()> {
     }
 }
 
-/// Asks for pages of 2 MiB where the range has room for them. Only advice.
+/// Asks for 2 MiB pages where the range has room. Only advice.
 ///
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
@@ -241,7 +241,7 @@ pub unsafe fn prefer_huge_pages(at: NonNull<u8>, len: usize) {
     unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
 }
 
-/// Keeps the range in 4 KiB pages: with transparent huge pages one touched byte would make 2 MiB
+/// Keeps the range in 4 KiB pages: with transparent huge pages one touched byte makes 2 MiB
 /// resident. Only advice: a kernel without huge pages returns an error, which is ignored.
 ///
 /// # Safety
@@ -254,8 +254,8 @@ pub unsafe fn keep_small_pages(at: NonNull<u8>, len: usize) {
     unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_NOHUGEPAGE) };
 }
 
-/// Asks that pages of the range, when first touched, come from NUMA node `node` if it has any free.
-/// Only advice: machines without such a node ignore it.
+/// Asks that pages of the range, when first touched, come from NUMA node `node` if it has free
+/// memory. Only advice: machines without such a node ignore it.
 ///
 /// # Safety
 /// `[at, at + len)` is whole pages of a mapping that the caller owns.
@@ -267,29 +267,28 @@ pub unsafe fn prefer_node(at: NonNull<u8>, len: usize, node: u8) {
     nodes[usize::from(node) / 64] = 1 << (node % 64);
     const MPOL_PREFERRED: libc::c_long = 1;
     const MASK_BITS: usize = 257;
-    // SAFETY: the caller owns the range; the mask outlives the call and has the bits announced (the
-    // kernel reads one bit less than it is told).
+    // SAFETY: the caller owns the range; the mask outlives the call and has MASK_BITS bits (the
+    // kernel reads one fewer).
     unsafe { libc::syscall(libc::SYS_mbind, at.as_ptr(), len, MPOL_PREFERRED, nodes.as_ptr(), MASK_BITS, 0) };
 }
 
-/// Asks the kernel for private copies of pages that are shared with a forked relative, as if each
-/// had been written to, without writing. Changes no content; pages that cannot be had are left as
-/// they are.
+/// Asks the kernel for private copies of pages shared with a forked relative, as if each had been
+/// written to, without writing. Changes no content; failed pages stay as they are.
 pub fn unshare(start: usize, len: usize) {
     populate(start, len);
 }
 
-/// Has the kernel bring in the pages of a range as if each had been read, in order. Changes no
-/// content. Linux 5.14; does nothing before, and stops at the first page that cannot be had.
+/// Makes the kernel bring in the pages of a range in order, as if each had been read. Changes no
+/// content. Linux 5.14; does nothing before, and stops at the first failed page.
 pub fn fetch(start: usize, len: usize) {
     const MADV_POPULATE_READ: libc::c_int = 22;
     // SAFETY: populating changes no byte, of any owner.
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_READ) };
 }
 
-/// Has the kernel make the pages that are going to be written, with one call instead of a fault for
-/// each. Changes no content; pages that cannot be had, or on Linux before 5.14 all of them, are
-/// made when they are written.
+/// Makes the kernel allocate pages that will be written, with one call instead of a fault per page.
+/// Changes no content. Failed pages, and all pages on Linux before 5.14, are allocated when
+/// written.
 pub fn populate(start: usize, len: usize) {
     if arena::is_stocked(start) {
         return;
@@ -299,14 +298,14 @@ pub fn populate(start: usize, len: usize) {
     unsafe { libc::madvise(start as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
 }
 
-/// Waits for all that other threads are doing in the kernel under this process's address space lock
-/// (`mmap_lock`), as readers or writers: what takes it as a writer comes after them.
+/// Waits for all current readers and writers of this process's address space lock (`mmap_lock`): a
+/// writer queues behind them.
 ///
 /// # Errors
-/// When there is no memory for a mapping.
+/// If there is no memory for a mapping.
 pub fn outwait_readers() -> io::Result<()> {
     let page = reserve(crate::PAGE_SIZE)?;
-    // SAFETY: mapped just now and not shared.
+    // SAFETY: just mapped, not shared.
     unsafe { unmap(page, crate::PAGE_SIZE) };
     Ok(())
 }
@@ -361,13 +360,13 @@ mod tests {
             at.as_ptr().write(1);
             at.as_ptr().add(LEN - 1).write(1);
         }
-        // Other tests' memory comes and goes.
+        // Other tests allocate and free memory at the same time.
         assert!(data() < before + LEN / 2, "{before} {}", data());
-        // What lies below stays inaccessible.
+        // The page below stays inaccessible.
         let mut byte = 0u8;
         let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let remote = libc::iovec { iov_base: (at.as_ptr() as usize - 1) as *mut libc::c_void, iov_len: 1 };
-        // SAFETY: the kernel reads what may be read.
+        // SAFETY: the kernel reads only readable memory.
         assert_eq!(unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) }, -1);
         // SAFETY: mapped above.
         unsafe { unmap(at, LEN) };

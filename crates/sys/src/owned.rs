@@ -1,14 +1,14 @@
-//! Directories that only this user, or root, can have made.
+//! Directories that only this user or root can have made.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Makes a directory for this user alone, with any umask.
+/// Makes a directory for this user alone, under any umask.
 ///
 /// # Errors
-/// EEXIST when there is something of this name; what mkdir(2) returns.
+/// EEXIST if the name exists; those of mkdir(2).
 pub fn make_directory(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(path)?;
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
@@ -18,7 +18,7 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
 /// Whether a directory belongs to this user or to root, without rights for others.
 fn check(file: &File) -> io::Result<()> {
     let about = file.metadata()?;
-    // SAFETY: asks for a number.
+    // SAFETY: returns a number.
     let own = unsafe { libc::geteuid() };
     if about.uid() != own && about.uid() != 0 {
         let owner = about.uid();
@@ -42,11 +42,11 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Runs in a thread with a umask of its own.
+    /// Runs `work` in a thread with its own umask.
     fn with<T: Send>(umask: u32, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // SAFETY: the umask of this thread alone, which ends.
+                // SAFETY: changes the umask of this thread alone, which then ends.
                 unsafe {
                     assert_eq!(libc::unshare(libc::CLONE_FS), 0);
                     libc::umask(umask as libc::mode_t);
@@ -84,7 +84,7 @@ mod tests {
         assert!(reason().contains("chmod 700"));
         std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
         check(&File::open(&path).unwrap()).unwrap();
-        // SAFETY: asks for a number.
+        // SAFETY: returns a number.
         if unsafe { libc::geteuid() } == 0 {
             std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
             assert!(reason().contains("user 65534") && reason().contains("chown 0"));

@@ -1,23 +1,22 @@
-//! Packets over SOCK_SEQPACKET unix sockets, with descriptors. Plain system calls without
+//! Packets with descriptors over SOCK_SEQPACKET unix sockets. Plain system calls without
 //! allocation.
 
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Most descriptors that a packet brings.
+/// Most descriptors in a packet.
 pub const DESCRIPTORS_MAX: usize = 2;
 const PARTS_MAX: usize = 2;
 
-/// Descriptors of one packet that there is room for; the kernel closes further ones.
+/// Room for descriptors in a received packet; the kernel closes further ones.
 const DESCRIPTORS_TAKEN: usize = 8;
-/// Two messages: the sender, and descriptors.
+/// Bytes of two control messages: the sender, and descriptors.
 const fn control_bytes(descriptors: usize) -> usize {
     (16 + 16) + (16 + descriptors * 4)
 }
 const CONTROL_BYTES: usize = control_bytes(DESCRIPTORS_TAKEN);
 
-/// Room for more descriptors than are expected.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 const _: () = assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
@@ -25,7 +24,7 @@ const _: () = assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
 /// A new socket, closed on exec.
 ///
 /// # Errors
-/// When there is no descriptor left.
+/// If no descriptor is left.
 pub fn socket() -> io::Result<i32> {
     // SAFETY: takes no pointers.
     match unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) } {
@@ -34,26 +33,26 @@ pub fn socket() -> io::Result<i32> {
     }
 }
 
-/// Two new sockets, connected to each other and closed on exec.
+/// Two new connected sockets, closed on exec.
 ///
 /// # Errors
-/// When there are no descriptors left.
+/// If no descriptors are left.
 pub fn pair() -> io::Result<[OwnedFd; 2]> {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: room for two descriptors.
     match unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } {
-        // SAFETY: both were opened just now.
+        // SAFETY: both were just opened.
         0 => Ok(ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Sends the parts, at most two, as one packet, with up to [`DESCRIPTORS_MAX`] descriptors. Never
-/// raises SIGPIPE.
+/// Sends at most two parts as one packet, with up to [`DESCRIPTORS_MAX`] descriptors. Never raises
+/// SIGPIPE.
 ///
 /// # Errors
-/// EPIPE or ECONNRESET when the other side is gone.
+/// EPIPE or ECONNRESET if the peer has ended.
 pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()> {
     assert!(parts.len() <= PARTS_MAX && descriptors.len() <= DESCRIPTORS_MAX);
     let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
@@ -85,17 +84,17 @@ pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()>
     }
 }
 
-/// What came with a packet.
+/// A received packet's metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// The packet's bytes, 0 at the end of the connection.
     pub len: usize,
-    /// The first descriptors, -1 for none. They are the caller's, closed on exec; further ones are
-    /// closed.
+    /// The first descriptors, -1 for none. The caller owns them; they are closed on exec. Further
+    /// ones are closed.
     pub descriptors: [i32; DESCRIPTORS_MAX],
-    /// The process that sent it, on a socket that asks for senders (see [`ask_for_senders`]).
+    /// The sending process, on a socket that asks for senders (see [`ask_for_senders`]).
     pub sender: Option<i32>,
-    /// Descriptors were lost because this process may not have more.
+    /// Descriptors were lost because of this process's limit.
     pub lacks_descriptors: bool,
     /// Descriptors were lost, for that reason or because there were too many.
     pub is_cut: bool,
@@ -104,15 +103,15 @@ pub struct Received {
 /// Receives a packet into `buffer`.
 ///
 /// # Errors
-/// EAGAIN on a non-blocking socket without packets; ECONNRESET, once, when the other side closed
-/// its end before it had read everything.
+/// EAGAIN on a non-blocking socket without packets; ECONNRESET, once, if the peer closed its end
+/// with unread packets.
 pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
     receive_with(socket, buffer, DESCRIPTORS_TAKEN, 0)
 }
 
-/// Reads the next packet and leaves it where it is, to be [dropped](drop_next): the descriptors are
-/// duplicates, so that what the kernel closes, because there is no room for it, is not the last of
-/// its kind, which could take as long as the sender likes. For a socket that asks for senders.
+/// Reads the next packet and leaves it in the queue, to be [dropped](drop_next). The descriptors
+/// are duplicates: when the kernel closes those without room, it does not close the last reference,
+/// which could take as long as the sender likes. For a socket that asks for senders.
 ///
 /// # Errors
 /// As [`receive_all`].
@@ -125,14 +124,14 @@ pub fn peek(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
 /// # Errors
 /// As [`receive_all`].
 pub fn drop_next(socket: i32) -> io::Result<()> {
-    // SAFETY: room for no byte is needed.
+    // SAFETY: receives no byte.
     match unsafe { libc::recv(socket, std::ptr::null_mut(), 0, 0) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Receives with room for so many descriptors.
+/// Receives a packet with room for `room` descriptors.
 fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control([0; CONTROL_BYTES]);
@@ -156,8 +155,7 @@ fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::
         is_cut: false,
     };
     let mut count = 0;
-    // SAFETY: the kernel filled the control buffer with whole messages as far as msg_controllen
-    // says.
+    // SAFETY: the kernel filled the control buffer with whole messages up to msg_controllen.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(&header);
         while !message.is_null() {
@@ -184,15 +182,15 @@ fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::
             message = libc::CMSG_NXTHDR(&header, message);
         }
     }
-    // The kernel stops at the first descriptor that there is no room for: in the buffer, or in this
-    // process's table.
+    // The kernel stops at the first descriptor without room: in the buffer, or in this process's
+    // table.
     received.is_cut = header.msg_flags & libc::MSG_CTRUNC != 0;
     received.lacks_descriptors = received.is_cut && count < room;
     Ok(received)
 }
 
-/// Receives a packet into `buffer`; returns its length, 0 at the end of the connection, and the
-/// descriptors that came with it, -1 for none. They are the caller's, closed on exec.
+/// Receives a packet into `buffer`. Returns its length, 0 at the end of the connection, and its
+/// descriptors, -1 for none. The caller owns them; they are closed on exec.
 ///
 /// # Errors
 /// As [`receive_all`].
@@ -200,48 +198,48 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> io::Result<(usize, [i32; DESCR
     receive_all(socket, buffer).map(|received| (received.len, received.descriptors))
 }
 
-/// Has the kernel name the sender of each packet that `socket` receives, and sockets accepted from
-/// it.
+/// Makes the kernel name the sender of each packet that `socket`, or a socket accepted from it,
+/// receives.
 ///
 /// # Errors
-/// When `socket` is no unix socket.
+/// If `socket` is not a unix socket.
 pub fn ask_for_senders(socket: i32) -> io::Result<()> {
     let on = 1i32;
     let (value, len) = (std::ptr::from_ref(&on).cast(), size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the value is as long as said.
+    // SAFETY: `value` has `len` bytes.
     match unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, value, len) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The process that connected to this socket, or the one that listened where it connected, and that
-/// process's effective user, by the caller's numbers. `None` if the process is in no process
-/// namespace below the caller's.
+/// The process that connected to this socket, or the one that listened where it connected, and its
+/// effective user, in the caller's numbers. `None` if the process is not in the caller's process
+/// namespace or one below.
 pub fn peer(socket: i32) -> Option<(i32, u32)> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of_val(&peer) as libc::socklen_t;
     let target = std::ptr::from_mut(&mut peer).cast();
-    // SAFETY: room for the structure that is asked for.
+    // SAFETY: room for the structure.
     let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, target, &mut len) };
     (answer == 0).then_some((peer.pid, peer.uid))
 }
 
-/// `SO_PEERPIDFD` (Linux 6.5), which libc does not name.
+/// `SO_PEERPIDFD` (Linux 6.5), missing in libc.
 const SO_PEERPIDFD: i32 = 77;
 
 /// A pidfd of the process that connected to this socket, whose number was `pid`.
 ///
 /// # Errors
-/// ESRCH when the process is gone, EMFILE when there is no descriptor left.
+/// ESRCH if the process has ended, EMFILE if no descriptor is left.
 pub fn peer_handle(socket: i32, pid: i32) -> io::Result<OwnedFd> {
     let mut raw = -1i32;
     let mut len = size_of::<i32>() as libc::socklen_t;
     let target = std::ptr::from_mut(&mut raw).cast();
-    // SAFETY: room for the number that is asked for.
+    // SAFETY: room for the number.
     let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, target, &mut len) };
     if answer == 0 {
-        // SAFETY: opened just now by the kernel.
+        // SAFETY: just opened by the kernel.
         return Ok(unsafe { OwnedFd::from_raw_fd(raw) });
     }
     let error = io::Error::last_os_error();
@@ -271,7 +269,7 @@ mod tests {
         let mut byte = 0u8;
         let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let mut control = [0u64; 16];
-        // SAFETY: the header names valid buffers; the control buffer is aligned and has room for 20
+        // SAFETY: the header names valid buffers; the control buffer is aligned and holds 20
         // numbers.
         unsafe {
             let mut header: libc::msghdr = std::mem::zeroed();
@@ -318,7 +316,7 @@ mod tests {
         assert_eq!(received.sender, Some(std::process::id() as i32));
         assert!(!received.lacks_descriptors && received.descriptors.iter().all(|number| *number > 2));
         close(&received.descriptors);
-        // More than there is room for: some are the caller's, none stays.
+        // More than fit: the caller gets some, none leaks.
         let count = std::fs::read_dir("/proc/self/fd").unwrap().count();
         send_many(here, &[0; 20]);
         let received = receive_all(there, &mut buffer).unwrap();
@@ -337,7 +335,7 @@ mod tests {
         let mut buffer = [0; 16];
         for sent in [&[][..], &[1], &[0, 1]] {
             send(here, &[b"abc"], sent).unwrap();
-            // As often as one likes; each time the descriptors are new.
+            // Repeatable; each time the descriptors are new.
             for _ in 0..2 {
                 let peeked = peek(there, &mut buffer).unwrap();
                 assert_eq!((peeked.len, peeked.sender), (3, Some(std::process::id() as i32)));
@@ -348,7 +346,7 @@ mod tests {
             }
             drop_next(there).unwrap();
         }
-        // More than there is room for: two are the caller's, and it is told.
+        // More than fit: the caller gets two, and is told.
         send_many(here, &[0; 20]);
         let peeked = peek(there, &mut buffer).unwrap();
         assert!(peeked.is_cut && !peeked.lacks_descriptors && peeked.sender.is_some(), "{peeked:?}");

@@ -1,4 +1,4 @@
-//! Which pages of a range are present: `PAGEMAP_SCAN` (Linux 6.7).
+//! Finds the present pages of a range: `PAGEMAP_SCAN` (Linux 6.7).
 
 use std::io;
 
@@ -8,12 +8,11 @@ use crate::{errno, PAGE_SIZE};
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const PFN_ZERO: u64 = 1 << 5;
-/// Not armed, in a mapping whose pages can be ([`crate::userfaultfd::Userfaultfd::arm`], Linux
-/// 7.3).
+/// Not armed, in a mapping that supports it ([`crate::userfaultfd::Userfaultfd::arm`], Linux 7.3).
 const ACCESSED: u64 = 1 << 9;
 
-/// Present pages after which a look ends: the program's mmap() waits for it, and a look at all of
-/// 750 MiB took 8 ms, on a busy machine 35 (2-CPU virtual machine, November 2026).
+/// Present pages after which a look ends: the program's mmap() waits for a look. A look at all of
+/// 750 MiB took 8 ms, on a busy machine 35 ms (2-CPU virtual machine, November 2026).
 pub const LOOK_PAGES: usize = 2048;
 
 /// `PAGEMAP_SCAN`: _IOWR('f', 16, struct pm_scan_arg).
@@ -26,18 +25,18 @@ const PAGEMAP_SCAN: libc::c_ulong =
 pub struct Run {
     /// First byte.
     pub start: u64,
-    /// Behind the last byte.
+    /// One past the last byte.
     pub end: u64,
     categories: u64,
 }
 
 impl Run {
-    /// Pages that were used since they were armed, or never armed; of [`Pagemap::uses`].
+    /// Whether the pages were used since they were armed, or never armed; of [`Pagemap::uses`].
     pub fn is_used(&self) -> bool {
         self.categories & ACCESSED != 0
     }
 
-    /// A run that says so of its pages, as simulations make it.
+    /// A run of used or unused pages, for simulations.
     pub fn of_use(start: usize, end: usize, used: bool) -> Self {
         let categories = if used { PRESENT | ACCESSED } else { PRESENT };
         Run { start: start as u64, end: end as u64, categories }
@@ -71,7 +70,7 @@ impl Pagemap {
     /// Opens the calling process's own map.
     ///
     /// # Errors
-    /// When /proc is not mounted, or the kernel has no `PAGEMAP_SCAN`.
+    /// If /proc is not mounted, or the kernel has no `PAGEMAP_SCAN`.
     pub fn open() -> io::Result<Self> {
         // SAFETY: a constant, terminated path.
         let own =
@@ -89,32 +88,32 @@ impl Pagemap {
         }
     }
 
-    /// The number in the calling thread's file table.
+    /// The descriptor in the calling thread's file table.
     pub fn descriptor(&self) -> i32 {
         self.descriptor
     }
 
-    /// Closes the number in the calling thread's file table.
+    /// Closes the descriptor in the calling thread's file table.
     pub fn close(self) {
         // SAFETY: closing a number is memory-safe.
         unsafe { libc::close(self.descriptor) };
     }
 
-    /// Finds runs of present pages (the shared zero page left out) in `[start, end)`, which are
-    /// mappings of anonymous memory; up to [`LOOK_PAGES`] of them. Returns the number of runs
-    /// filled in and the address up to which the range was looked at.
+    /// Finds runs of present pages (without the shared zero page) in `[start, end)`, mappings of
+    /// anonymous memory; up to [`LOOK_PAGES`] pages. Returns the number of runs, and the address up
+    /// to which the range was scanned.
     pub fn present(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         self.look(start, end, runs, PRESENT)
     }
 
-    /// The same, where runs also end between pages that are used and pages that are not
-    /// ([`Run::is_used`]). For ranges registered as [`crate::userfaultfd::TRACKED`], of a kernel
-    /// that can (Linux 7.3): elsewhere no page is used.
+    /// As [`Self::present`], with separate runs for used and unused pages ([`Run::is_used`]). For
+    /// ranges registered as [`crate::userfaultfd::TRACKED`], on Linux 7.3: elsewhere no page counts
+    /// as used.
     pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         self.scan(start, end, runs, PRESENT, PRESENT | ACCESSED).unwrap_or((0, end))
     }
 
-    /// The same, pages in the kernel's swap or on their way between nodes included.
+    /// As [`Self::present`], including pages in the kernel's swap or under migration.
     pub fn mapped_runs(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         self.look(start, end, runs, PRESENT | SWAPPED)
     }
@@ -123,16 +122,16 @@ impl Pagemap {
         self.scan(start, end, runs, kinds, PRESENT).unwrap_or((0, end))
     }
 
-    /// Which of the first `count` pages from `start` are mapped, the shared zero page included,
-    /// guard regions not; at most 64.
+    /// Bits of the mapped pages among the first `count` from `start`, at most 64: includes the
+    /// shared zero page, excludes guard regions.
     pub fn mapped(&self, start: usize, count: usize) -> u64 {
         let mut entries = [0u64; 64];
         let bytes = count.min(entries.len()) * 8;
         let offset = (start / PAGE_SIZE * 8) as libc::off_t;
         // SAFETY: `entries` has room for `bytes`.
         unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
-        // Bit 63 is present, bit 62 swapped (also: being migrated, and a guard region, whose own
-        // bit is 58).
+        // Bit 63 is present, bit 62 swapped (also set for migrating pages and guard regions, which
+        // have bit 58).
         let is_mapped = |entry: &u64| *entry >> 62 != 0 && *entry >> 58 & 1 == 0;
         entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(is_mapped(entry)) << index)
     }
@@ -154,14 +153,14 @@ impl Pagemap {
             vec: runs.as_mut_ptr() as u64,
             vec_len: runs.len() as u64,
             max_pages: LOOK_PAGES as u64,
-            // Not asked whether pages are a file's: that would fetch each page's descriptor, which
-            // is in no cache.
+            // Does not ask whether pages are a file's: that would fetch each page's descriptor,
+            // which is in no cache.
             category_inverted: PFN_ZERO,
             category_mask: PFN_ZERO,
             category_anyof_mask: kinds,
             return_mask: told,
         };
-        // SAFETY: the vector is as long as said.
+        // SAFETY: the vector has the given length.
         let found = unsafe { libc::ioctl(self.descriptor, PAGEMAP_SCAN, &mut argument) };
         if found < 0 {
             return Err(errno());
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(map.mapped(base, 64), 0x8000_0000_0010_0038);
         assert_eq!(map.mapped(base + 3 * PAGE_SIZE, 2), 3);
 
-        // One look at much ends early; the next begins there.
+        // One look at many pages ends early; the next begins there.
         let pages = LOOK_PAGES + 100;
         let base = crate::memory::map(pages * PAGE_SIZE).unwrap().as_ptr() as usize;
         for page in 0..pages {

@@ -3,18 +3,18 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A file of the process that asks, or of the system, by the number that it is asked for with.
+/// A file of the requesting process or the system, with its number in requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum PrivilegedFile {
-    /// /dev/userfaultfd: a process that has it open may make userfaultfds of its own memory.
+    /// /dev/userfaultfd: a process that has it open may make userfaultfds for its own memory.
     DeviceNode = 0,
-    /// /proc/self/pagemap, which is root's file in a process that changed its user.
+    /// /proc/self/pagemap, which belongs to root in a process that changed its user.
     Pagemap = 1,
 }
 
 impl PrivilegedFile {
-    /// What a number stands for.
+    /// The file with a number.
     pub fn from_number(number: u32) -> Option<Self> {
         [PrivilegedFile::DeviceNode, PrivilegedFile::Pagemap].into_iter().find(|what| *what as u32 == number)
     }
@@ -22,32 +22,30 @@ impl PrivilegedFile {
 
 /// A helper with more rights.
 pub trait PrivilegedHelper: Sync {
-    /// Opens a file; returns its number in the calling thread's file table.
+    /// Opens a file and returns its number in the calling thread's file table.
     fn open(&self, what: PrivilegedFile) -> Option<i32>;
 
-    /// Agrees on the features of a userfaultfd just made. The kernel checks the calling process,
-    /// not the memory's owner, for the right to have forks reported.
+    /// Agrees on the features of a new userfaultfd. The kernel checks the calling process, not the
+    /// memory's owner, for the right to fork reports.
     fn agree(&self, userfaultfd: i32, features: u64) -> bool;
 }
 
 static HELPER: AtomicPtr<&'static dyn PrivilegedHelper> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Has `helper` be asked from now on, by any thread that is refused something.
+/// Sets the helper for any thread that is refused an operation.
 pub fn set(helper: &'static &'static dyn PrivilegedHelper) {
     HELPER.store(std::ptr::from_ref(helper).cast_mut(), Ordering::Release);
 }
 
 fn helper() -> Option<&'static dyn PrivilegedHelper> {
-    // SAFETY: null, or what `set` was given, which lives for ever.
+    // SAFETY: null, or the argument of `set`, which lives for ever.
     unsafe { HELPER.load(Ordering::Acquire).as_ref() }.copied()
 }
 
-/// Asks for a file.
 pub(crate) fn open(what: PrivilegedFile) -> Option<i32> {
     helper()?.open(what)
 }
 
-/// Asks for features.
 pub(crate) fn agree(userfaultfd: i32, features: u64) -> bool {
     helper().is_some_and(|helper| helper.agree(userfaultfd, features))
 }

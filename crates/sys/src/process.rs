@@ -1,27 +1,27 @@
-//! Other processes, by handles (pidfds) that stay theirs when a number is given again.
+//! Other processes, by handles (pidfds), which stay valid when a number is reused.
 
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A handle of the process that has this number now.
+/// A handle of the current process with this number.
 ///
 /// # Errors
-/// ESRCH when there is none, EMFILE when there is no descriptor left.
+/// ESRCH if there is none, EMFILE if no descriptor is left.
 pub fn handle(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers.
     match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: opened just now.
+        // SAFETY: just opened.
         raw => Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) }),
     }
 }
 
-/// A duplicate of a descriptor of a thread of this process that has a file table of its own. Before
-/// Linux 6.9 it is taken from the first thread's table.
+/// Duplicates a descriptor of a thread of this process that has its own file table. Before Linux
+/// 6.9 it comes from the first thread's table.
 ///
 /// # Errors
-/// EPERM where a filter refuses pidfd_getfd(2), EBADF or ESRCH when there is none.
+/// EPERM if a filter refuses pidfd_getfd(2), EBADF or ESRCH if there is none.
 pub fn descriptor_of(thread: u32, number: i32) -> io::Result<i32> {
     /// `PIDFD_THREAD` of the kernel's pidfd.h.
     const THREAD: i32 = libc::O_EXCL;
@@ -30,7 +30,7 @@ pub fn descriptor_of(thread: u32, number: i32) -> io::Result<i32> {
     let handle = match of_thread {
         // SAFETY: takes nothing.
         -1 => handle(unsafe { libc::getpid() })?,
-        // SAFETY: opened just now.
+        // SAFETY: just opened.
         raw => unsafe { OwnedFd::from_raw_fd(raw as i32) },
     };
     // SAFETY: takes numbers.
@@ -40,18 +40,18 @@ pub fn descriptor_of(thread: u32, number: i32) -> io::Result<i32> {
     }
 }
 
-/// Whether a process has not been waited for: until then its number is its own.
+/// Whether a process has not been waited for: until then its number is not reused.
 pub fn is_there(handle: &OwnedFd) -> bool {
     let info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: takes no pointers beside a null one; signal 0 is sent to nothing.
+    // SAFETY: the only pointer is null; signal 0 is not delivered.
     let answer = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), 0, info, 0) };
     answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
-/// What the kernel tells of the process behind a handle.
+/// The kernel's information on the process behind a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
-    /// Its parent, by the caller's numbers; 0 for one in no process namespace below.
+    /// Its parent, in the caller's numbers; 0 for a parent outside the caller's process namespace.
     pub parent: i32,
     /// Real, effective and saved user.
     pub users: [u32; 3],
@@ -82,17 +82,16 @@ const _: () = assert!(size_of::<RawInfo>() == 64);
 
 /// `PIDFD_GET_INFO`: `_IOWR(0xff, 11, struct pidfd_info)`.
 const GET_INFO: u64 = 3 << 30 | 64 << 16 | 0xff << 8 | 11;
-/// Numbers, and users and groups.
+/// Requests process numbers, users and groups.
 const INFO_MASK: u64 = 1 | 2;
 
-/// Asks the kernel about a process, without a number that may be another's by now.
+/// Asks the kernel about a process by handle: its number may have been reused.
 ///
 /// # Errors
-/// ESRCH when it has been waited for. ENOTTY or EINVAL before Linux 6.13: /proc tells the same
-/// then.
+/// ESRCH if it has been waited for. ENOTTY or EINVAL before Linux 6.13, where /proc has the same.
 pub fn info(handle: &OwnedFd) -> io::Result<Info> {
     let mut raw = RawInfo { mask: INFO_MASK, ..RawInfo::default() };
-    // SAFETY: the kernel writes the structure, which is as long as the request says.
+    // SAFETY: the kernel writes the structure, whose length is in the request.
     if unsafe { libc::ioctl(handle.as_raw_fd(), GET_INFO as _, &mut raw) } != 0 {
         return Err(io::Error::last_os_error());
     }

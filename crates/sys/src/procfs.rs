@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
 
-/// An open file of /proc, read again from its start each time.
+/// An open file of /proc, read from its start each time.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcFile {
     descriptor: i32,
@@ -14,7 +14,7 @@ impl ProcFile {
     /// Opens `path`.
     ///
     /// # Errors
-    /// When it does not exist or may not be read.
+    /// If it does not exist or may not be read.
     pub fn open(path: &CStr) -> io::Result<Self> {
         // SAFETY: a terminated path.
         let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
@@ -24,12 +24,12 @@ impl ProcFile {
         }
     }
 
-    /// Opens a file about the calling process, `name` of /proc/thread-self. The same file of
-    /// /proc/self tells nothing about memory once the process's first thread has ended; this one is
-    /// good for as long as the calling thread lives.
+    /// Opens a file about the calling process, `name` of /proc/thread-self. Once the process's
+    /// first thread has ended, the same file of /proc/self no longer shows memory; this one is
+    /// valid while the calling thread lives.
     ///
     /// # Errors
-    /// When it does not exist or may not be read.
+    /// If it does not exist or may not be read.
     pub fn open_own(name: &CStr) -> io::Result<Self> {
         const PREFIX: &[u8] = b"/proc/thread-self/";
         let (mut path, name) = ([0u8; 40], name.to_bytes());
@@ -38,29 +38,29 @@ impl ProcFile {
         ProcFile::open(CStr::from_bytes_until_nul(&path).expect("the name is short"))
     }
 
-    /// Reads from `offset`; what could be read.
+    /// Reads from `offset` and returns the bytes read.
     pub fn read_at<'a>(&self, buffer: &'a mut [u8], offset: u64) -> &'a [u8] {
-        // SAFETY: the buffer is as long as said.
+        // SAFETY: the buffer has the given length.
         let got = unsafe {
             libc::pread(self.descriptor, buffer.as_mut_ptr().cast(), buffer.len(), offset as libc::off_t)
         };
         &buffer[..usize::try_from(got).unwrap_or(0)]
     }
 
-    /// The number in the calling thread's file table.
+    /// The descriptor in the calling thread's file table.
     pub fn descriptor(&self) -> i32 {
         self.descriptor
     }
 
-    /// Closes the number in the calling thread's file table.
+    /// Closes the descriptor in the calling thread's file table.
     pub fn close(self) {
         // SAFETY: closing a number is memory-safe.
         unsafe { libc::close(self.descriptor) };
     }
 }
 
-/// The path of `name` in /proc about process `pid`: by its first thread, or, when that has ended,
-/// by one that lives. `None` when the process has ended.
+/// The path of `name` in /proc for process `pid`: its first thread's, or, if that has ended, a
+/// living thread's. `None` if the process has ended.
 pub fn path_of(pid: i32, name: &str) -> Option<String> {
     let has_memory = |path: &str| {
         let stat = std::fs::read(format!("{path}/stat")).ok()?;
@@ -77,7 +77,7 @@ fn state_in(stat: &[u8]) -> Option<u8> {
     stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2).copied()
 }
 
-/// The processor that thread `id` of this process ran on last.
+/// The last processor of thread `id` of this process.
 pub fn processor_of(id: u32) -> Option<usize> {
     let mut path = [0u8; 40];
     let prefix = b"/proc/self/task/";
@@ -106,8 +106,8 @@ fn processor_in(stat: &[u8]) -> Option<usize> {
     decimal(field).map(|number| number as usize)
 }
 
-/// Where this process's arguments and environment are, as /proc/PID/cmdline and environ show them;
-/// empty where the kernel does not tell.
+/// Addresses of this process's arguments and environment, as /proc/PID/cmdline and environ show
+/// them; empty if unknown.
 pub fn arguments() -> [Range<usize>; 2] {
     let mut text = [0; 1024];
     let file = ProcFile::open(c"/proc/self/stat").ok();
@@ -127,15 +127,15 @@ fn arguments_in(stat: &[u8]) -> Option<[Range<usize>; 2]> {
     Some([next()?..next()?, next()?..next()?])
 }
 
-/// Anonymous resident bytes from the text of /proc/PID/statm: resident less shared pages.
+/// Anonymous resident bytes from the text of /proc/PID/statm: resident minus shared pages.
 pub fn anonymous_bytes(statm: &[u8]) -> Option<u64> {
     let mut fields = statm.split(|byte| *byte == b' ').skip(1).map(decimal);
     let (resident, shared) = (fields.next()??, fields.next()??);
     Some(resident.saturating_sub(shared).saturating_mul(crate::PAGE_SIZE as u64))
 }
 
-/// Total size and that of private writable memory and stacks in pages, from the text of
-/// /proc/PID/statm: they change when mappings do.
+/// Total size, and size of private writable memory and stacks, in pages, from the text of
+/// /proc/PID/statm. They change when mappings do.
 pub fn sizes(statm: &[u8]) -> Option<(u64, u64)> {
     let mut fields = statm.split(|byte| *byte == b' ').map(decimal);
     let total = fields.next()??;
@@ -172,7 +172,7 @@ mod tests {
         let [arguments, environment] = arguments();
         assert!(!arguments.is_empty() && arguments.end <= environment.start && !environment.is_empty());
         let first = std::env::args_os().next().unwrap();
-        // SAFETY: the strings that this process began with, which nothing changes.
+        // SAFETY: the process's initial strings, which do not change.
         let there = unsafe { CStr::from_ptr(arguments.start as *const _) };
         assert_eq!(there.to_bytes(), first.as_encoded_bytes());
         assert_eq!((arguments_in(b"1 (a) b) R 2"), arguments_in(b"")), (None, None));

@@ -1,4 +1,4 @@
-//! Memory that processes share by a file without a place in any file system.
+//! Memory shared through unnamed memory files.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -6,20 +6,20 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// Makes a memory file of `len` bytes of zeroes, sealed against changes of its length.
+/// Makes a memory file of `len` zeroed bytes, sealed against changes of its length.
 ///
 /// # Errors
-/// When the kernel refuses a memory file, or there are no descriptors left.
+/// If the kernel refuses a memory file, or no descriptor is left.
 pub fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     let file = open(name)?;
     file.set_len(len as u64)?;
-    // A process that cut the file short would end all others that have it mapped.
+    // Truncating the file would kill all other processes that map it.
     seal(&file, 0)?;
     Ok(file.into())
 }
 
-/// Makes a memory file that holds these bytes for ever. Others of this user may open the file by
-/// way of `/proc/PID/fd` and change it unless it is sealed, and what processes have mapped with it.
+/// Makes a sealed memory file with these bytes. Without the seals, other processes of this user
+/// could open the file through `/proc/PID/fd` and change it, and the mappings with it.
 ///
 /// # Errors
 /// As [`create`].
@@ -34,12 +34,12 @@ fn open(name: &CStr) -> io::Result<File> {
     // SAFETY: a terminated name.
     match unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) } {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened, with no other owner.
+        // SAFETY: just opened, without another owner.
         raw => Ok(unsafe { File::from_raw_fd(raw) }),
     }
 }
 
-/// Fixes a file's length and seals, and what `more` says.
+/// Seals a file's length and seals, and adds the seals `more`.
 fn seal(file: &File, more: i32) -> io::Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | more;
     // SAFETY: takes numbers.
@@ -52,7 +52,7 @@ fn seal(file: &File, more: i32) -> io::Result<()> {
 /// Bytes of a memory file.
 ///
 /// # Errors
-/// What fstat(2) returns.
+/// Those of fstat(2).
 pub fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: all zeroes is a valid structure.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
@@ -63,8 +63,8 @@ pub fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
     }
 }
 
-/// Maps the first `len` bytes of a memory file, to be read and written; never unmapped. Children of
-/// fork have the same memory at the same address.
+/// Maps the first `len` bytes of a memory file for reading and writing, for ever. Forked children
+/// have the same memory at the same address.
 ///
 /// # Errors
 /// ENOMEM without address space.
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(len_of(file.as_fd()).unwrap(), 8192);
         let [one, two] = [0; 2].map(|_| map(file.as_fd(), 8192).unwrap());
         assert_ne!(one, two);
-        // SAFETY: mapped just now, for this test alone.
+        // SAFETY: just mapped, for this test alone.
         unsafe {
             one.add(5000).write_volatile(7);
             assert_eq!(two.add(5000).read_volatile(), 7);

@@ -1,45 +1,44 @@
-//! Threads that the program they live in cannot see or hurt.
+//! Threads that the host program cannot see or disturb.
 //!
-//! A pager thread must survive everything that its host program does: closing every descriptor,
-//! changing credentials, counting its threads, installing signal handlers, dlopen()ing libraries
-//! that grow thread-local storage. A thread of the C library would take part in all of that, and
-//! its set-up allocates from the program's heap, which the pager pages out. So these are made with
+//! A pager thread must survive all actions of its host program: closing every descriptor, changing
+//! credentials, counting its threads, installing signal handlers, loading libraries that grow
+//! thread-local storage. A thread of the C library takes part in all of that, and its setup
+//! allocates on the program's heap, which the pager pages out. So pager threads are made with
 //! clone(2) directly:
 //!
-//! * their stack and TLS block lie in memory given by the caller (the arena), nothing is allocated
-//!   by the C library;
-//! * the first one has a **file table of its own** (no CLONE_FILES), so that no close() of the
-//!   program reaches a userfaultfd; the others share the first one's;
-//! * every signal is blocked in them, so no handler of the program runs there;
-//! * the C library does not know them: a program whose last own thread exits ends as it would
-//!   without them.
+//! * their stack and TLS block lie in memory of the caller (the arena); the C library allocates
+//!   nothing;
+//! * the first one has its **own file table** (no CLONE_FILES), so that no close() of the program
+//!   reaches a userfaultfd; the others share the first one's;
+//! * every signal is blocked in them, so that no handler of the program runs there;
+//! * the C library does not know them: a program whose last own thread exits ends as without them.
 //!
-//! The price: thread-local storage is a copy of the creator's at the time, as far as it lies at
+//! The price: thread-local storage is a copy of the creator's at that time, as far as it lies at
 //! fixed offsets from the thread pointer (errno, the locale of the C library). Rust's
-//! `thread_local!` goes through a table that is still the creator's, so it must not be used, unless
-//! its user knows better.
+//! `thread_local!` uses a table that is still the creator's, so it must not be used without
+//! knowledge of this.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// Address space; what is touched is memory. Blocks of pages pass through some frames: a fork in a
-/// release build took 200 KiB.
+/// Address space; only touched parts take memory. Blocks of pages pass through some frames: a fork
+/// in a release build took 200 KiB.
 const STACK_BYTES: usize = 512 * 1024;
 const GUARD_BYTES: usize = 4096;
-/// Bytes on that side of the thread pointer where there is no thread-local storage.
+/// Bytes on the side of the thread pointer without thread-local storage.
 const HEADER_BYTES: usize = 8192;
-/// Of the creator's thread-local storage, as much as this is copied.
+/// Most copied bytes of the creator's thread-local storage.
 const STATIC_TLS_BYTES: usize = 16 * 1024;
 
-/// Bytes that [`spawn`] needs for one thread: guard, stack and TLS block.
+/// Bytes that [`spawn`] needs for a thread: guard, stack and TLS block.
 pub fn thread_bytes() -> usize {
     STACK_BYTES + STATIC_TLS_BYTES + 2 * HEADER_BYTES
 }
 
-/// Whose descriptors a thread sees.
+/// The file table of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
-    /// A copy of the caller's table, taken at the start; close what is not wanted with
+    /// A copy of the caller's table, taken at the start; close unwanted files with
     /// [`close_all_files`].
     Own,
     /// The caller's table.
@@ -47,14 +46,15 @@ pub enum Files {
 }
 
 /// Starts `entry(argument)` on `memory`, [`thread_bytes`] of zeroed arena memory. Returns the
-/// thread's kernel id. The thread ends when `entry` returns; its memory is never reclaimed by this
-/// function.
+/// thread's kernel id. The thread ends when `entry` returns; this function never reclaims its
+/// memory.
 ///
 /// # Safety
 /// The memory must belong to the thread until it has ended, and `entry` must keep to the rules
 /// above.
 ///
 /// # Errors
+/// EAGAIN at a limit on processes.
 /// When the kernel cannot make a thread: EAGAIN at a limit on processes.
 pub unsafe fn spawn(
     memory: NonNull<u8>,
@@ -71,7 +71,7 @@ pub unsafe fn spawn(
     }
     let before = block_signals();
     // SAFETY: the new thread starts on its own stack with its own thread pointer; the caller
-    // vouches for `entry`.
+    // guarantees `entry`.
     let answer = unsafe { clone_thread(flags as usize, stack, thread_pointer) };
     restore_signals(before);
     match answer {
@@ -80,9 +80,9 @@ pub unsafe fn spawn(
     }
 }
 
-/// Makes `memory` ready for a thread that runs `entry(argument)`; returns its stack, whose lowest
-/// word is the argument, and its thread pointer. Its thread-local storage is a copy of the calling
-/// thread's as it is now.
+/// Prepares `memory` for a thread that runs `entry(argument)`. Returns its stack, whose lowest word
+/// is the argument, and its thread pointer. Its thread-local storage is a copy of the calling
+/// thread's current one.
 ///
 /// # Safety
 /// As [`spawn`].
@@ -90,8 +90,8 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
     let base = memory.as_ptr() as usize;
     // SAFETY: the lowest page of the caller's memory becomes the guard.
     unsafe { libc::mprotect(memory.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
-    // Static TLS lies below the pointer on x86-64 and above it on aarch64; the C library's header
-    // on the other side.
+    // Static TLS lies below the thread pointer on x86-64 and above it on aarch64, the C library's
+    // header on the other side.
     let (below, above) = match cfg!(target_arch = "x86_64") {
         true => (STATIC_TLS_BYTES + HEADER_BYTES, HEADER_BYTES),
         false => (HEADER_BYTES, STATIC_TLS_BYTES + HEADER_BYTES),
@@ -102,7 +102,7 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
     let words = thread_pointer as *mut usize;
     // SAFETY: inside the caller's memory.
     unsafe {
-        // x86-64's ABI wants the thread pointer to point at itself, at word 0 and, for the C
+        // x86-64's ABI requires the thread pointer to point at itself, in word 0 and, for the C
         // library, word 2.
         if cfg!(target_arch = "x86_64") {
             words.write(thread_pointer);
@@ -118,7 +118,7 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
 /// The calling thread's thread pointer.
 pub fn own_thread_pointer() -> usize {
     let pointer: usize;
-    // SAFETY: reads a register, or the word that the ABI defines to hold it.
+    // SAFETY: reads a register, or the word that the ABI defines as its copy.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly));
@@ -128,15 +128,15 @@ pub fn own_thread_pointer() -> usize {
     pointer
 }
 
-/// Copies what lies around one thread pointer to another, by the kernel, which stops at unmapped
-/// pages.
+/// Copies the memory around one thread pointer to another, through the kernel, which stops at
+/// unmapped pages.
 fn copy_tls(from: usize, to: usize) {
     const PAGE: usize = crate::PAGE_SIZE;
-    // Up to the next border of a page of the source at a time.
+    // Copies up to the next page border of the source at a time.
     let copy = |from: usize, to: usize, len: usize| {
         let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
         let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
-        // SAFETY: writes only into the TLS block of the new thread, by the bounds below.
+        // SAFETY: writes only into the TLS block of the new thread, within the bounds below.
         unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == len as isize }
     };
     let header = HEADER_BYTES / 8;
@@ -170,8 +170,8 @@ fn copy_tls(from: usize, to: usize) {
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isize {
     let answer: isize;
-    // SAFETY: the parent only gets the answer; the child leaves this frame at once and never
-    // returns into it.
+    // SAFETY: the parent only gets the result; the child leaves this frame at once and never
+    // returns to it.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -235,7 +235,7 @@ unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isi
 /// signals deliverable.
 fn block_signals() -> u64 {
     let (all, mut before) = (!0u64, 0u64);
-    // SAFETY: both masks are 8 bytes, as said.
+    // SAFETY: both masks have 8 bytes.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all, &mut before, 8usize) };
     before
 }
@@ -247,8 +247,8 @@ fn restore_signals(mask: u64) {
     };
 }
 
-/// Gives the calling thread a file table of its own, a copy of the one it shared: what others close
-/// from now on is not closed here. Threads that it starts share the new one.
+/// Gives the calling thread its own file table, a copy of the shared one: later closes by others
+/// have no effect here. Threads that it starts share the new table.
 ///
 /// # Errors
 /// ENOMEM; EPERM under a seccomp filter that forbids unshare(2).
@@ -260,14 +260,15 @@ pub fn leave_file_table() -> io::Result<()> {
     }
 }
 
-/// Has no signal handler of the program run in the calling thread, a thread of the C library's, or
-/// in those that it starts. The library's own two signals stay, which setuid() and its like need.
+/// Blocks the program's signal handlers in the calling thread, a thread of the C library, and in
+/// those that it starts. The C library's own two signals stay, which setuid() and similar calls
+/// need.
 pub fn hold_signals() {
-    // SAFETY: a plain set of bits; the old mask is not asked for.
+    // SAFETY: a plain bit set; the old mask is not requested.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
-        // Raised by this thread itself, and then the process is to end.
+        // This thread itself raises these, and then the process must end.
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT] {
             libc::sigdelset(&mut all, signal);
         }
@@ -275,10 +276,10 @@ pub fn hold_signals() {
     }
 }
 
-/// Closes every descriptor of the calling thread's file table. Only for a thread with a table of
-/// its own.
+/// Closes every descriptor of the calling thread's file table. Only for a thread with its own
+/// table.
 pub fn close_all_files() {
-    // SAFETY: descriptors of this table are unused; memory is not concerned.
+    // SAFETY: descriptors of this table are unused; memory is not affected.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) };
     if answer != 0 {
         for descriptor in 0..65536 {
@@ -288,7 +289,7 @@ pub fn close_all_files() {
     }
 }
 
-/// Closes every descriptor of the calling thread's file table but one. As [`close_all_files`].
+/// Closes every descriptor but one. As [`close_all_files`].
 pub fn close_all_files_but(kept: i32) {
     let kept = kept as u32;
     // SAFETY: as above.
@@ -304,8 +305,8 @@ pub fn close_all_files_but(kept: i32) {
     }
 }
 
-/// Gives an open file another number in the calling thread's file table, in the place of what had
-/// it.
+/// Gives an open file another number in the calling thread's file table, and closes the file that
+/// had it.
 ///
 /// # Errors
 /// EBADF beyond the limit on descriptors.
@@ -313,7 +314,7 @@ pub fn renumber(descriptor: i32, number: i32) -> io::Result<()> {
     if descriptor == number {
         return Ok(());
     }
-    // SAFETY: numbers of this table; memory is not concerned.
+    // SAFETY: numbers of this table; memory is not affected.
     let answer = unsafe { libc::dup3(descriptor, number, libc::O_CLOEXEC) };
     let error = io::Error::last_os_error();
     // SAFETY: as above.
@@ -348,9 +349,9 @@ pub fn id() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Pins the calling thread to `cpu`; false when that CPU is not allowed.
+/// Pins the calling thread to `cpu`. Returns false if that CPU is not allowed.
 pub fn pin(cpu: usize) -> bool {
-    // SAFETY: a plain set of bits.
+    // SAFETY: a plain bit set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -358,10 +359,10 @@ pub fn pin(cpu: usize) -> bool {
     }
 }
 
-/// The CPUs the calling thread may use, as a list cut at `cpus.len()`; returns how many.
+/// Lists the CPUs that the calling thread may use, up to `cpus.len()`. Returns their number.
 pub fn allowed_cpus(cpus: &mut [usize]) -> usize {
     let mut count = 0;
-    // SAFETY: a plain set of bits for the kernel to fill.
+    // SAFETY: a plain bit set for the kernel to fill.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, std::mem::size_of_val(&set), &mut set);
@@ -377,14 +378,13 @@ pub fn allowed_cpus(cpus: &mut [usize]) -> usize {
 
 /// Names the calling thread for `ps -L` and `top -H`.
 pub fn name(name: &std::ffi::CStr) {
-    // SAFETY: a terminated string; the kernel cuts it at 15 bytes.
+    // SAFETY: a terminated string; the kernel truncates it to 15 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Puts the calling thread before the program's own on a busy CPU, where that is permitted (root,
-/// CAP_SYS_NICE).
+/// Raises the calling thread's priority above the program's, where permitted (root, CAP_SYS_NICE).
 pub fn hurry() {
-    // SAFETY: changes a scheduling weight of this thread.
+    // SAFETY: changes the nice value of this thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, id() as libc::id_t, -15) };
 }
 
@@ -392,7 +392,7 @@ pub fn hurry() {
 pub fn sleep_ns(ns: u64) {
     let time =
         libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as libc::c_long };
-    // SAFETY: a valid time; the remainder is not asked for.
+    // SAFETY: a valid time; the remainder is not requested.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
@@ -404,7 +404,7 @@ pub fn exit() -> ! {
     }
 }
 
-/// Ends the process, all its threads, without running anything of the program's.
+/// Ends the process with all threads, without running any code of the program.
 pub fn exit_process(status: i32) -> ! {
     loop {
         // SAFETY: does not return.
@@ -417,7 +417,7 @@ pub fn end_process() -> ! {
     end_process_by(libc::SIGABRT)
 }
 
-/// Ends the process as a status of wait(2) tells it.
+/// Ends the process so that wait(2) returns `status`.
 pub fn end_process_as(status: i32) -> ! {
     match libc::WTERMSIG(status) {
         0 => exit_process(libc::WEXITSTATUS(status)),
@@ -433,9 +433,9 @@ pub fn end_process_by(signal: i32) -> ! {
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(signal, &default, std::ptr::null_mut());
-        // This thread, which blocks every signal, takes this one, at once; handlers of the program
-        // do not run here. Another thread might have to wait for the CPU, or for a page that never
-        // comes.
+        // This thread, which blocks every signal, takes this one at once, and runs no handler of
+        // the program. Another thread might have to wait for the CPU, or for a page that never
+        // arrives.
         restore_signals(!(1 << (signal - 1)));
         libc::syscall(libc::SYS_tgkill, libc::getpid(), id(), signal);
         libc::kill(libc::getpid(), libc::SIGKILL);
@@ -443,7 +443,7 @@ pub fn end_process_by(signal: i32) -> ! {
     exit_process(128 + signal)
 }
 
-/// Gives up the CPU for a moment.
+/// Yields the CPU.
 pub fn yield_now() {
     // SAFETY: takes nothing.
     unsafe { libc::sched_yield() };
@@ -460,7 +460,7 @@ mod tests {
 
     extern "C" fn body(argument: usize) {
         close_all_files();
-        // SAFETY: a bad descriptor makes close fail and set this thread's own errno.
+        // SAFETY: an invalid descriptor makes close fail and set this thread's own errno.
         let failed = unsafe { libc::close(DESCRIPTOR.load(Ordering::Relaxed)) };
         let own = crate::errno();
         RESULT
@@ -485,7 +485,7 @@ mod tests {
             crate::futex::wait(&DONE, 0, Some(1_000_000_000));
         }
         assert_eq!(RESULT.load(Ordering::Relaxed), 42);
-        // SAFETY: still open in this table, regardless of what the thread closed in its own.
+        // SAFETY: still open in this table: the thread closed its own copy.
         assert_eq!(unsafe { libc::close(descriptor) }, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What the threads of the calling process are doing, as /proc tells it.
+//! The activity of the calling process's threads, from /proc.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::directory;
 use crate::procfs::ProcFile;
 
-/// What a look at a thread showed.
+/// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     /// Ready to run or running: in user mode or in any call.
@@ -15,7 +15,7 @@ pub enum Sight {
         /// Its time in user mode so far.
         user_ticks: u64,
     },
-    /// Blocked inside madvise(), munmap() or another call that takes memory away.
+    /// Blocked inside madvise(), munmap() or another call that removes memory.
     Discarding {
         /// Its time in user mode so far.
         user_ticks: u64,
@@ -24,11 +24,11 @@ pub enum Sight {
     Elsewhere,
 }
 
-/// System calls that may be about to discard memory while they are blocked.
+/// System calls that, while blocked, may be about to discard memory.
 const DISCARDING: [i64; 2] = [libc::SYS_madvise, libc::SYS_process_madvise];
 
-/// Calls `each` with the id of every thread of this process. Returns whether that was possible: it
-/// takes a descriptor.
+/// Calls `each` with the id of every thread of this process. Returns false on failure: it needs a
+/// descriptor.
 #[must_use]
 pub fn for_each(mut each: impl FnMut(i32)) -> bool {
     let Ok(names) = directory::names(Path::new("/proc/self/task")) else { return false };
@@ -36,8 +36,8 @@ pub fn for_each(mut each: impl FnMut(i32)) -> bool {
     true
 }
 
-/// Where a thread of this process has the list of its robust mutexes, which is in its control
-/// block; `None` when it has none.
+/// Address of a thread's list of robust mutexes, which lies in its control block; `None` without
+/// one.
 pub fn robust_list(thread: i32) -> Option<usize> {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: both are writable.
@@ -45,7 +45,7 @@ pub fn robust_list(thread: i32) -> Option<usize> {
     (answer == 0 && head != 0).then_some(head)
 }
 
-/// Threads of this process.
+/// Number of threads of this process.
 pub fn count() -> Option<u32> {
     let file = ProcFile::open(c"/proc/self/stat").ok()?;
     let mut buffer = [0; 1024];
@@ -55,11 +55,10 @@ pub fn count() -> Option<u32> {
     std::str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(17)?.parse().ok()
 }
 
-/// Whether the first thread of this process has ended while others go on, and how, as wait(2) would
-/// tell it.
+/// Whether the first thread of this process has ended while others run: its status as wait(2) would
+/// return it.
 ///
-/// Asked by way of /proc/self, which is right also where /proc counts processes otherwise than
-/// getpid() does.
+/// Reads /proc/self, which is also right where /proc numbers processes differently from getpid().
 pub fn first_has_ended() -> Option<i32> {
     let file = ProcFile::open(c"/proc/self/stat").ok()?;
     let mut buffer = [0; 1024];
@@ -73,12 +72,12 @@ pub fn first_has_ended() -> Option<i32> {
     Some(fields.last().and_then(|field| field.parse().ok()).unwrap_or(0))
 }
 
-/// Whether another process has the calling thread's memory. Where the kernel does not compare
-/// processes, it may.
+/// Whether another process has the calling thread's memory. Returns true if the kernel cannot
+/// compare processes.
 pub fn is_memory_shared() -> bool {
     /// `KCMP_VM` of the kernel's kcmp.h.
     const MEMORY: i32 = 1;
-    // The first thread may have ended, and has no memory then.
+    // The first thread may have ended, and then has no memory.
     let own = crate::thread::id();
     // SAFETY: takes no pointers.
     let compare = |pid: i32| unsafe { libc::syscall(libc::SYS_kcmp, own, pid, MEMORY, 0, 0) };
@@ -92,15 +91,15 @@ pub fn is_memory_shared() -> bool {
     pids.any(|pid: i32| pid != process && compare(pid) == 0)
 }
 
-/// The calling thread's number as [`for_each`] gives it.
+/// The calling thread's number, as [`for_each`] reports it.
 pub fn own() -> i32 {
     let path = std::fs::read_link("/proc/thread-self").ok();
     let name = path.as_ref().and_then(|path| path.file_name()).and_then(|name| name.to_str());
     name.and_then(|name| name.parse().ok()).unwrap_or_else(crate::thread::id)
 }
 
-/// What thread `thread` of this process does; `None` when it is no more, or a zombie. One that
-/// cannot be looked at counts as running without end.
+/// The state of thread `thread` of this process, or `None` if it has ended or is a zombie. A thread
+/// that cannot be inspected counts as running without end.
 pub fn look(thread: i32) -> Option<Sight> {
     let mut buffer = [0; 1024];
     let stat = match read(thread, "stat", &mut buffer) {
@@ -114,9 +113,9 @@ pub fn look(thread: i32) -> Option<Sight> {
     see(thread, stat).unwrap_or(Some(Sight::Running { user_ticks: 0 }))
 }
 
-/// The outer `None` when the text is not as expected.
+/// The outer `None` means unexpected text.
 fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
-    // Behind the name, which may hold anything: state is the first field, utime the twelfth.
+    // After the name, which may contain anything: state is the first field, utime the twelfth.
     let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
     let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
     let state = fields.next()?;
@@ -137,31 +136,31 @@ fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
     }))
 }
 
-/// Whether a thread of this process is blocked in a system call, or is no more; `None` when it
-/// cannot be looked at.
+/// Whether a thread of this process is blocked in a system call or has ended; `None` if it cannot
+/// be inspected.
 pub fn is_blocked(thread: i32) -> Option<bool> {
     let mut buffer = [0; 256];
     match read(thread, "syscall", &mut buffer) {
-        // "running", or a number and what was passed along; -1 outside of calls.
+        // "running", or a call's number and arguments; -1 outside of calls.
         Ok(call) => Some(call.first().is_none_or(u8::is_ascii_digit)),
         Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)).then_some(true),
     }
 }
 
-/// The mremap() that a blocked thread of this process is in, if it is to make a mapping larger.
+/// The mremap() that blocks a thread of this process, if it enlarges a mapping.
 pub fn growth(thread: i32) -> Option<Growth> {
     let mut buffer = [0; 256];
     growth_told(read(thread, "syscall", &mut buffer).ok()?)
 }
 
-/// What a thread in mremap() asks for. Lengths are whole pages.
+/// Arguments of a blocked mremap(). Lengths are whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
-    /// Bytes of the mapping as it is.
+    /// Current bytes of the mapping.
     pub old_len: usize,
-    /// Bytes that it is to have.
+    /// Requested bytes.
     pub new_len: usize,
-    /// Where to, if the caller says so.
+    /// Requested address, if any.
     pub target: Option<usize>,
 }
 

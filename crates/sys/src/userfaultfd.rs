@@ -1,9 +1,9 @@
-//! userfaultfd(2): faults and address-space events of a process, served from user space.
+//! userfaultfd(2): serves faults and address-space events of a process from user space.
 //!
 //! Structures and numbers follow `linux/userfaultfd.h`. Descriptors are non-blocking: wait with
-//! [`Userfaultfd::wait`], then [`Userfaultfd::read`]. Descriptors are plain numbers here, not owned
-//! ones, because a pager thread lives in a file table of its own (see [`crate::thread`]) and a
-//! number means nothing outside of it.
+//! [`Userfaultfd::wait`], then [`Userfaultfd::read`]. They are plain numbers, not owned, because a
+//! pager thread has its own file table (see [`crate::thread`]), outside of which its numbers are
+//! invalid.
 
 use std::io;
 use std::mem::size_of;
@@ -40,11 +40,11 @@ pub mod feature {
     pub const RWP: u64 = 1 << 17;
     /// The kernel disarms a page at its first use and sends no message (Linux 7.3).
     pub const RWP_ASYNC: u64 = 1 << 18;
-    /// What access tracking takes.
+    /// Features for access tracking.
     pub const TRACKING: u64 = RWP | RWP_ASYNC;
 
-    /// What moving pages to and fro takes: the far side is registered for write protection. On
-    /// aarch64 kernels have the one since 6.8 and the other since 6.10.
+    /// Features for moving pages both ways: the other side is registered for write protection.
+    /// aarch64 kernels have `MOVE` since 6.8 and write protection since 6.10.
     pub const MOVING: u64 = MOVE | PAGEFAULT_FLAG_WP;
 
     /// Every feature with its name, for `uzswap check`.
@@ -74,7 +74,7 @@ const fn ioctl_number(direction: u64, number: u64, size: usize) -> libc::c_ulong
 const READ: u64 = 2;
 const READ_WRITE: u64 = 3;
 
-/// The request by which features are agreed on, the first of every userfaultfd.
+/// The request that agrees on features, the first on every userfaultfd.
 pub const UFFDIO_API: libc::c_ulong = ioctl_number(READ_WRITE, 0x3f, size_of::<ApiArgument>());
 const UFFDIO_REGISTER: libc::c_ulong = ioctl_number(READ_WRITE, 0x00, size_of::<Register>());
 /// The request that registers a range, whose argument begins with start and length.
@@ -138,10 +138,10 @@ const _: () =
     assert!(size_of::<Transfer>() == 40 && size_of::<Fill>() == 32 && size_of::<WriteProtect>() == 24);
 const _: () = assert!(size_of::<RawMessage>() == 32);
 
-/// Messages that one [`Userfaultfd::read`] can take.
+/// Most messages of one [`Userfaultfd::read`].
 pub const MESSAGES_MAX: usize = 16;
 
-/// What a userfaultfd reports.
+/// A message of a userfaultfd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
     /// A thread waits at `address`.
@@ -173,19 +173,19 @@ pub enum Message {
     Remove {
         /// First byte.
         start: usize,
-        /// Behind the last byte.
+        /// One past the last byte.
         end: usize,
     },
     /// `[start, end)` has been unmapped.
     Unmap {
         /// First byte.
         start: usize,
-        /// Behind the last byte.
+        /// One past the last byte.
         end: usize,
     },
 }
 
-/// Why no userfaultfd could be had.
+/// Why opening a userfaultfd failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Neither the system call nor the device node is allowed.
@@ -194,21 +194,21 @@ pub enum OpenError {
          `sudo setfacl -m u:$USER:rw /dev/userfaultfd`"
     )]
     NotPermitted,
-    /// The kernel was built without it.
+    /// The kernel was built without userfaultfd.
     #[error("this kernel has no userfaultfd (CONFIG_USERFAULTFD)")]
     Missing,
-    /// The features asked for are not there.
+    /// Requested features are missing.
     #[error("{}", lacking(*missing))]
     Features {
         /// Missing bits of [`feature`].
         missing: u64,
     },
-    /// Something else.
+    /// Another error.
     #[error("userfaultfd: {0}")]
     Other(io::Error),
 }
 
-/// What a kernel is told of whose userfaultfd lacks features.
+/// Advice for a kernel whose userfaultfd lacks features.
 fn lacking(missing: u64) -> String {
     crate::kernel::why_too_old(!missing, &crate::kernel::release())
         .unwrap_or_else(|| format!("this kernel's userfaultfd lacks the features {missing:#x}"))
@@ -219,7 +219,7 @@ fn lacking(missing: u64) -> String {
 pub enum Stop {
     /// An address-space event is unread or its thread has not run yet: drain events, retry later.
     Again,
-    /// The destination page is present already.
+    /// The destination page is already present.
     Exists,
     /// The source page is not present, or the range is not mapped or registered.
     Hole,
@@ -230,7 +230,7 @@ pub enum Stop {
     Invalid,
     /// The kernel is out of memory.
     NoMemory,
-    /// The process is gone or has exec'ed.
+    /// The process has ended or executed a program.
     Gone,
 }
 
@@ -246,12 +246,12 @@ fn stop_of(code: i32) -> Stop {
     }
 }
 
-/// How far a range operation came: `done` bytes, and why not further.
+/// The progress of a range operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes done from the start of the range.
     pub done: usize,
-    /// Why it stopped, when it did not finish.
+    /// Why it stopped early.
     pub stop: Option<Stop>,
 }
 
@@ -300,11 +300,10 @@ impl Userfaultfd {
         }
     }
 
-    /// Agrees with the kernel on its reports; done once, by a process that may have all of
-    /// `features`.
+    /// Agrees with the kernel on its reports, once, in a process that may have all of `features`.
     ///
     /// # Errors
-    /// EPERM without the right to one of them, EINVAL when there are not all.
+    /// EPERM without the right to one of them, EINVAL if one is missing.
     pub fn agree(&self, features: u64) -> io::Result<()> {
         let mut argument = ApiArgument { api: API, features, ioctls: 0 };
         // SAFETY: the argument is a valid structure of the size in the request number.
@@ -314,7 +313,7 @@ impl Userfaultfd {
         }
     }
 
-    /// Opens a userfaultfd with the available features among `wanted`; returns them.
+    /// Opens a userfaultfd with the available features among `wanted`, and returns them.
     ///
     /// # Errors
     /// [`OpenError`] names the fix.
@@ -329,10 +328,10 @@ impl Userfaultfd {
         }
     }
 
-    /// The features this kernel has, whether or not this process may use each.
+    /// The features of this kernel, whether or not this process may use each.
     ///
     /// # Errors
-    /// [`OpenError`] when not even that can be asked.
+    /// [`OpenError`] if even this request is refused.
     pub fn features() -> Result<u64, OpenError> {
         let probe = Self::new_descriptor()?;
         let mut argument = ApiArgument { api: API, features: 0, ioctls: 0 };
@@ -361,7 +360,7 @@ impl Userfaultfd {
             // SAFETY: the request takes flags by value.
             let descriptor = unsafe { libc::ioctl(node, USERFAULTFD_IOC_NEW, flags as libc::c_ulong) };
             let error = io::Error::last_os_error();
-            // SAFETY: opened or lent just now.
+            // SAFETY: just opened, or lent.
             unsafe { libc::close(node) };
             return match descriptor {
                 0.. => Ok(Userfaultfd { descriptor }),
@@ -375,17 +374,17 @@ impl Userfaultfd {
         }
     }
 
-    /// A userfaultfd received from elsewhere, with its features agreed already.
+    /// A userfaultfd from another process or thread, with its features agreed.
     pub fn from_descriptor(descriptor: i32) -> Self {
         Userfaultfd { descriptor }
     }
 
-    /// The number in the calling thread's file table.
+    /// The descriptor in the calling thread's file table.
     pub fn descriptor(&self) -> i32 {
         self.descriptor
     }
 
-    /// Closes the number in the calling thread's file table.
+    /// Closes the descriptor in the calling thread's file table.
     pub fn close(self) {
         // SAFETY: closing a number is memory-safe.
         unsafe { libc::close(self.descriptor) };
@@ -394,22 +393,22 @@ impl Userfaultfd {
     /// Registers `[start, start + len)` in `mode`.
     ///
     /// # Errors
-    /// [`Stop::Busy`] when another userfaultfd has it, [`Stop::Invalid`] when the mapping is not
+    /// [`Stop::Busy`] if another userfaultfd has it, [`Stop::Invalid`] if the mapping is not
     /// suitable.
     pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
         let mut argument =
             Register { range: Range { start: start as u64, len: len as u64 }, mode, ioctls: 0 };
-        // SAFETY: the argument is valid; registration changes who serves faults, not memory.
+        // SAFETY: the argument is valid; registration changes the fault handler, not memory.
         match unsafe { libc::ioctl(self.descriptor, UFFDIO_REGISTER, &mut argument) } {
             0 => Ok(()),
             _ => Err(stop_of(errno())),
         }
     }
 
-    /// Unregisters `[start, start + len)`; waiting faults are woken.
+    /// Unregisters `[start, start + len)` and wakes waiting faults.
     ///
     /// # Errors
-    /// [`Stop`] when the range is not mapped.
+    /// [`Stop`] if the range is not mapped.
     pub fn unregister(&self, start: usize, len: usize) -> Result<(), Stop> {
         let mut range = Range { start: start as u64, len: len as u64 };
         // SAFETY: as for register.
@@ -423,26 +422,25 @@ impl Userfaultfd {
     /// becomes missing.
     ///
     /// # Safety
-    /// `src` must be managed so that its bytes' disappearance is expected, and `dst` must be meant
-    /// to receive them.
+    /// The owner of `src` must expect its bytes to disappear, and `dst` must be meant to receive
+    /// them.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         unsafe { self.move_in_mode(dst, src, len, if wake { 0 } else { MOVE_DONT_WAKE }) }
     }
 
-    /// Moves whole pages without waking threads; where there is none at the source, none comes to
-    /// the target.
+    /// Moves whole pages without waking threads; a hole at the source leaves the target missing.
     ///
     /// # Safety
     /// As for [`Userfaultfd::move_pages`].
     pub unsafe fn move_with_holes(&self, dst: usize, src: usize, len: usize) -> Progress {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         unsafe { self.move_in_mode(dst, src, len, MOVE_DONT_WAKE | MOVE_ALLOW_SRC_HOLES) }
     }
 
     unsafe fn move_in_mode(&self, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
         let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
-        // SAFETY: the caller vouches for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_MOVE, &mut argument) };
         progress(answer, argument.done, len)
     }
@@ -453,15 +451,15 @@ impl Userfaultfd {
     /// `src` must be readable and `dst` meant to receive the bytes.
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Progress {
         let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
-        // SAFETY: the caller vouches for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_COPY, &mut argument) };
         progress(answer, argument.done, len)
     }
 
-    /// Whether the mapping at `at` is registered here: asked with a copy from where nothing is.
-    /// `None` while an address-space event is unread.
+    /// Whether the mapping at `at` is registered here: tests it with a copy from an unmapped
+    /// address. `None` while an address-space event is unread.
     pub fn is_registered(&self, at: usize) -> Option<bool> {
-        // Where there is no arena, from the lowest page: inside programs root may have mapped that.
+        // Without an arena, the lowest page, which root may have mapped inside programs.
         let src = crate::arena::unreadable().unwrap_or(0) as u64;
         let mut argument = Transfer { dst: at as u64, src, len: 4096, mode: 0, done: 0 };
         // SAFETY: nothing can be copied from there.
@@ -484,7 +482,7 @@ impl Userfaultfd {
     /// Write-protects present pages, or lifts the protection and wakes waiters.
     ///
     /// # Errors
-    /// [`Stop`] when the range is not registered for it, or an event is pending.
+    /// [`Stop`] if the range is not registered for it, or an event is pending.
     pub fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Stop> {
         let range = Range { start: start as u64, len: len as u64 };
         let mut argument = WriteProtect { range, mode: u64::from(protect) };
@@ -495,18 +493,18 @@ impl Userfaultfd {
         }
     }
 
-    /// Arms the present pages of a range that is registered as [`TRACKED`]: the first use of each
-    /// is remembered (`PAGE_IS_ACCESSED`, [`crate::pagemap::Pagemap::uses`]). Missing pages are
-    /// left out.
+    /// Arms the present pages of a range that is registered as [`TRACKED`]: the kernel records the
+    /// first use of each (`PAGE_IS_ACCESSED`, [`crate::pagemap::Pagemap::uses`]). Skips missing
+    /// pages.
     ///
     /// # Errors
-    /// [`Stop`] when the range is not registered for it, or an event is pending. Some pages may be
-    /// armed by then.
+    /// [`Stop`] if the range is not registered for it, or an event is pending. Some pages may then
+    /// be armed.
     pub fn arm(&self, start: usize, len: usize) -> Result<(), Stop> {
         self.rwprotect(start, len, RWPROTECT_ARM)
     }
 
-    /// Disarms pages, which count as used from then on; wakes no thread.
+    /// Disarms pages, which then count as used; wakes no thread.
     ///
     /// # Errors
     /// As for [`Userfaultfd::arm`].
@@ -531,7 +529,7 @@ impl Userfaultfd {
         unsafe { libc::ioctl(self.descriptor, UFFDIO_WAKE, &mut range) };
     }
 
-    /// Sleeps until there is something to read, at most `timeout_ms` (-1 for ever). False on
+    /// Sleeps until a message is readable, at most `timeout_ms` (-1 for ever). Returns false on
     /// time-out.
     pub fn wait(&self, timeout_ms: i32) -> bool {
         let mut poll = libc::pollfd { fd: self.descriptor, events: libc::POLLIN, revents: 0 };
@@ -539,7 +537,8 @@ impl Userfaultfd {
         unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
     }
 
-    /// Reads what there is without waiting; returns the number of messages put into `messages`.
+    /// Reads the queued messages without waiting. Returns the number of messages put into
+    /// `messages`.
     pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], limit: usize) -> usize {
         let mut raw = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; MESSAGES_MAX];
         let bytes = limit.min(MESSAGES_MAX) * size_of::<RawMessage>();
@@ -559,7 +558,7 @@ fn progress(answer: i32, done: i64, len: usize) -> Progress {
     }
     let code = errno();
     // The kernel reports partial progress as EAGAIN with the bytes done, and no progress as EAGAIN
-    // with a negative errno in the same field. Taking the latter for a length is a known trap.
+    // with a negative errno in the same field, which must not be taken for a length.
     if done > 0 {
         return Progress { done: done as usize, stop: Some(Stop::Again) };
     }

@@ -1,6 +1,5 @@
-//! The kernel's rules of access tracking (userfaultfd's RWP, Linux 7.3), each as the pager relies
-//! on it. Skipped on other kernels; `crates/program/machine/x86_64` runs them in an emulated
-//! machine.
+//! The kernel's rules of access tracking (userfaultfd's RWP, Linux 7.3) on which the pager relies.
+//! Skipped on other kernels; `crates/program/machine/x86_64` runs them in an emulated machine.
 
 use sys::pagemap::{Pagemap, Run};
 use sys::userfaultfd::{feature, Stop, Userfaultfd, MISSING, TRACKED, WRITE_PROTECT};
@@ -8,7 +7,7 @@ use sys::{memory, PAGE_SIZE};
 
 const PAGES: usize = 64;
 
-/// A userfaultfd that tracks, and the pagemap.
+/// A userfaultfd with tracking, and the pagemap.
 struct Kernel {
     uffd: Userfaultfd,
     pagemap: Pagemap,
@@ -21,17 +20,17 @@ impl Kernel {
             testkit::skip!("kernel", "no access tracking before Linux 7.3");
             return None;
         }
-        // Without events: no call of a test waits until they are read.
+        // Without events: no call of a test waits for a read.
         let features = feature::TRACKING | feature::MOVING | feature::THREAD_ID;
         let uffd = Userfaultfd::open(features).expect("the kernel has them all");
         Some(Kernel { uffd, pagemap: Pagemap::open().expect("/proc") })
     }
 
-    /// Tracked pages, of which `touched` are present.
+    /// Tracked pages, of which the first `touched` are present.
     fn tracked(&self, touched: usize) -> usize {
         let at = mapping();
         self.uffd.register(at, PAGES * PAGE_SIZE, MISSING | TRACKED).expect("a mapping of its own");
-        // Missing pages are this process's to fill.
+        // This process must fill missing pages.
         let (source, len) = (mapping(), touched * PAGE_SIZE);
         (0..touched).for_each(|page| write(source, page, page + 1));
         if len > 0 {
@@ -42,7 +41,7 @@ impl Kernel {
         at
     }
 
-    /// Used and unused pages among those present.
+    /// Number of used and unused present pages.
     fn uses(&self, at: usize) -> (u64, u64) {
         let mut runs = [Run::default(); PAGES];
         let (count, walked) = self.pagemap.uses(at, at + PAGES * PAGE_SIZE, &mut runs);
@@ -70,7 +69,7 @@ impl Drop for Kernel {
 }
 
 fn mapping() -> usize {
-    // A mapping of its own, whose neighbours the kernel cannot merge it with.
+    // A separate mapping, which the kernel cannot merge with its neighbours.
     let at = memory::map((PAGES + 2) * PAGE_SIZE).unwrap().as_ptr() as usize;
     for guard in [at, at + (PAGES + 1) * PAGE_SIZE] {
         // SAFETY: the first and the last page of this mapping.
@@ -109,7 +108,7 @@ fn pages_that_the_kernel_reads_or_writes_count_as_used() {
     let at = kernel.tracked(8);
     kernel.arm(at);
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors; the calls read and write mapped pages of the test's.
+    // SAFETY: room for two descriptors; the calls access mapped pages of the test.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         assert_eq!(libc::write(ends[1], at as *const libc::c_void, 8), 8);
@@ -138,7 +137,7 @@ fn pages_moved_in_are_armed_until_disarmed_or_used() {
 #[test]
 fn armed_pages_leave_for_staging_where_they_are_armed_no_more() {
     let Some(kernel) = Kernel::new() else { return };
-    // The pager registers staging so.
+    // The pager registers staging in this way.
     let (at, staging) = (kernel.tracked(8), mapping());
     kernel.uffd.register(staging, PAGES * PAGE_SIZE, WRITE_PROTECT).unwrap();
     kernel.arm(at);
@@ -146,7 +145,7 @@ fn armed_pages_leave_for_staging_where_they_are_armed_no_more() {
     let moved = unsafe { kernel.uffd.move_pages(staging, at, 8 * PAGE_SIZE, false) };
     assert_eq!((moved.done, moved.stop), (8 * PAGE_SIZE, None));
     assert_eq!(kernel.uses(at), (0, 0), "nothing is left there");
-    // Nothing would serve a fault here: reads and writes of staging must not raise one.
+    // No handler serves faults here: reads and writes of staging must not raise one.
     for page in 0..8 {
         assert_eq!(read(staging, page), page + 1);
         write(staging, page, page + 100);
@@ -214,7 +213,7 @@ fn a_child_without_a_userfaultfd_reads_armed_pages() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let right = (0..8).all(|page| read(at, page) == page + 1);
-        // SAFETY: ends the child, which runs nothing of the test's.
+        // SAFETY: ends the child, which runs no other code of the test.
         unsafe { libc::_exit(i32::from(!right)) };
     }
     let mut status = -1;
@@ -251,10 +250,10 @@ fn a_page_that_cannot_be_read_stays_so() {
         assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, len, how) }, 0);
     };
     protect(libc::PROT_NONE);
-    // Allowed, and without effect on what may be accessed.
+    // Allowed, and without effect on permitted accesses.
     assert_eq!(kernel.uffd.arm(at, len), Ok(()));
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors; the kernel refuses what cannot be read.
+    // SAFETY: room for two descriptors; the kernel refuses unreadable memory.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         assert_eq!(libc::write(ends[1], at as *const libc::c_void, 8), -1);

@@ -2,33 +2,33 @@
 
 use std::io;
 
-/// The memory that a thread runs in.
+/// The memory of a thread.
 ///
-/// Of a thread that is traced, and is not the first one of its process, it is the memory of one
-/// program for ever: another program of the process has no such thread, and the number is not used
-/// again before the tracer has heard of its end. Others may be read, not written: the process may
-/// begin another program at any time.
+/// For a traced thread that is not the first of its process, it stays the memory of one program:
+/// another program of the process does not have this thread, and its number is not reused before
+/// the tracer has learned of its end. Other memory may be read, not written: the process may
+/// execute another program at any time.
 ///
-/// An access waits where the process serves the memory itself (a userfaultfd, a file system), for
-/// as long as it likes, and ends when this process does. One through /proc/PID/mem would not: it
-/// waits for a file system uninterruptibly.
+/// If the process serves the memory itself (a userfaultfd, a file system), an access waits as long
+/// as the process likes, and ends when this process does. An access through /proc/PID/mem would not
+/// end: it waits for a file system uninterruptibly.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory(i32);
 
 impl Memory {
-    /// Of a thread, or the first one of a process.
+    /// The memory of a thread, or of a process's first thread.
     pub fn of(thread: i32) -> Self {
         Memory(thread)
     }
 
-    /// Reads; how much could be read.
+    /// Reads memory and returns the number of bytes read.
     ///
     /// # Errors
-    /// When nothing could be read.
+    /// If nothing could be read.
     pub fn read(&self, from: usize, to: &mut [u8]) -> io::Result<usize> {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
-        // SAFETY: the local buffer is as long as said.
+        // SAFETY: the local buffer has the given length.
         let answer = unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) };
         usize::try_from(answer).map_err(|_| io::Error::last_os_error())
     }
@@ -36,11 +36,11 @@ impl Memory {
     /// Writes all of `from` into writable memory.
     ///
     /// # Errors
-    /// When not all could be written.
+    /// If not all could be written.
     pub fn write(&self, to: usize, from: &[u8]) -> io::Result<()> {
         let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
         let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
-        // SAFETY: the local buffer is as long as said, and is only read.
+        // SAFETY: the local buffer has the given length, and is only read.
         let answer = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
         match usize::try_from(answer) {
             Ok(len) if len == from.len() => Ok(()),

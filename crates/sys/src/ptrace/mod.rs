@@ -1,19 +1,18 @@
-//! Threads of other processes, stopped for a moment and made to do system calls.
+//! Briefly stops threads of other processes and makes them do system calls.
 //!
-//! The system calls are made where the process has a system call instruction already (the kernel's
-//! own vDSO has one), so that no byte of it is changed. Afterwards the thread is as it was:
+//! A thread makes the calls at a system call instruction that the process already has (in the
+//! vDSO), so that no byte of the process changes. Afterwards the thread is as before:
 //!
-//! * its registers are put back, and it is stopped once more before it continues: at such a stop
-//!   the kernel itself decides whether a system call that was interrupted begins again, also when a
-//!   signal came in between;
-//! * all signals are blocked while it works for us, so that none of its handlers runs;
-//! * one that was inside a restartable sequence goes to that sequence's abort handler, as after a
-//!   preemption.
+//! * its registers are restored, and it stops once more before it continues: at such a stop the
+//!   kernel decides whether an interrupted system call restarts, also if a signal arrived in
+//!   between;
+//! * all its signals are blocked meanwhile, so that none of its handlers runs;
+//! * a thread inside a restartable sequence continues at its abort handler, as after a preemption.
 //!
-//! On aarch64 the kernel has decided before the first stop: the thread is before the instruction
-//! again, as if the interruption had come before it. So a sleep of so long, not until a time,
-//! begins again. And a system call there takes away what is in the wide vector registers (SVE),
-//! which is put back.
+//! On aarch64 the kernel has already rewound the thread before the first stop, as if the
+//! interruption had come before the system call. So a sleep by duration restarts, unlike one until
+//! a time. A system call there also discards the upper parts of the wide vector registers (SVE),
+//! which are restored.
 
 mod memory;
 mod registers;
@@ -34,14 +33,13 @@ use self::vectors::Vectors;
 
 const GETSIGMASK: u32 = 0x420a;
 const SETSIGMASK: u32 = 0x420b;
-/// Options of a thread that is traced. Threads that it makes are its own until it is made to make
-/// one of ours.
+/// Options of a traced thread. They do not cover threads that it makes itself.
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
-/// Times a system call is tried again that a signal interrupted before it began.
+/// Attempts at a system call that signals interrupt before it begins.
 const TRIES: u32 = 5;
 const ERESTARTNOINTR: i64 = 513;
 
-/// Why a thread was not stopped, or is not any more.
+/// Why a thread could not be stopped, or is no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// It has ended.
@@ -50,46 +48,46 @@ pub enum TraceError {
     /// Not permitted, or another process traces it already.
     #[error("it may not be traced")]
     NotPermitted,
-    /// Signals have stopped it; it is let alone.
+    /// Signals have stopped it; it is left alone.
     #[error("it is stopped")]
     Stopped,
-    /// It did not stop in time: it waits for something that cannot be interrupted.
+    /// It did not stop in time: it is in an uninterruptible wait.
     #[error("it cannot be interrupted at present")]
     Busy,
-    /// It has begun another program; it is let alone.
+    /// It has executed another program; it is left alone.
     #[error("it has begun another program")]
     Executed,
-    /// The kernel refused what it was made to do.
+    /// The kernel refused a call that it was made to do.
     #[error("{0}")]
     Refused(&'static str, #[source] io::Error),
 }
 
-/// What becomes of a thread that is let go.
+/// The thread's state after its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     /// It continues where it was.
     GoesOn,
-    /// It was made by us and has nothing to do: it ends.
+    /// We made it for one purpose: it ends.
     Ends,
-    /// It runs somewhere else for good.
+    /// It runs elsewhere for good.
     Diverted,
 }
 
-/// A thread that this thread traces. Dropped, it continues as it was, or as its registers were set.
+/// A thread traced by this thread. On drop it continues as before, or with the registers set.
 #[derive(Debug)]
 pub struct Tracee {
     thread: i32,
     saved: Registers,
     vectors: Vectors,
     mask: u64,
-    /// Where there is a system call instruction.
+    /// Address of a system call instruction.
     gate: usize,
     after: After,
     is_stopped: bool,
 }
 
 fn request(request: u32, thread: i32, address: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: callers pass what the request takes.
+    // SAFETY: callers pass the arguments of the request.
     let answer = unsafe { libc::ptrace(request as _, thread, address, data) };
     if answer == -1 {
         return Err(io::Error::last_os_error());
@@ -104,7 +102,7 @@ fn error_of(error: io::Error) -> TraceError {
     }
 }
 
-/// A thread of which nothing has been changed. Dropped, it continues.
+/// A traced, unchanged thread. On drop it continues.
 #[derive(Debug)]
 struct Unchanged(i32);
 
@@ -114,7 +112,7 @@ impl Drop for Unchanged {
     }
 }
 
-/// A thread that is stopped, of which nothing has been changed. Dropped, it continues.
+/// A stopped, unchanged thread. On drop it continues.
 #[derive(Debug)]
 pub struct Held {
     thread: Unchanged,
@@ -122,11 +120,11 @@ pub struct Held {
 }
 
 impl Held {
-    /// Stops a thread of another process, wherever it is, within so many nanoseconds.
+    /// Stops a thread of another process, wherever it is, within `patience_ns`.
     ///
     /// # Errors
-    /// [`TraceError::NotPermitted`] also for a thread that is traced already. A thread that is
-    /// [`TraceError::Busy`] stays traced: it is let go when the calling thread ends.
+    /// [`TraceError::NotPermitted`] also for a thread that is already traced. After
+    /// [`TraceError::Busy`] it stays traced until the calling thread ends.
     pub fn seize(thread: i32, patience_ns: u64) -> Result<Self, TraceError> {
         request(libc::PTRACE_SEIZE, thread, 0, OPTIONS as usize).map_err(error_of)?;
         request(libc::PTRACE_INTERRUPT, thread, 0, 0).map_err(error_of)?;
@@ -138,7 +136,7 @@ impl Held {
             let stop = wait_for(thread, patience_ns)?;
             match stop {
                 Stop::Interrupt => break,
-                // Not ours: delivered, and the interruption comes next.
+                // Not ours: deliver it; the interruption follows.
                 Stop::Signal(signal) => {
                     request(libc::PTRACE_CONT, thread, 0, signal as usize).map_err(error_of)?;
                 }
@@ -160,7 +158,7 @@ impl Held {
         self.thread.0
     }
 
-    /// The memory that it runs in.
+    /// Its memory.
     pub fn memory(&self) -> Memory {
         Memory::of(self.thread.0)
     }
@@ -170,10 +168,10 @@ impl Held {
         &self.registers
     }
 
-    /// Takes it for work of ours. `gate` is the address of a system call instruction there.
+    /// Takes the thread for system calls. `gate` is the address of a system call instruction in it.
     ///
     /// # Errors
-    /// When it has ended.
+    /// If it has ended.
     pub fn take(self, gate: usize) -> Result<Tracee, TraceError> {
         let Held { thread, registers: mut saved } = self;
         leave_restartable_sequence(thread.0, &mut saved);
@@ -184,7 +182,7 @@ impl Held {
 }
 
 impl Tracee {
-    /// A thread that is stopped, with the registers that it is to go on with.
+    /// Takes a stopped thread, which will continue with the registers `saved`.
     fn take(thread: i32, saved: Registers, gate: usize) -> Result<Self, TraceError> {
         let vectors = Vectors::of(thread);
         let mut mask = 0u64;
@@ -199,20 +197,20 @@ impl Tracee {
         self.thread
     }
 
-    /// The memory that it runs in.
+    /// Its memory.
     pub fn memory(&self) -> Memory {
         Memory::of(self.thread)
     }
 
-    /// Has it make a system call; the answer, or the error that the kernel gave.
+    /// Makes the thread do a system call. Returns the call's result, or the kernel's error.
     ///
     /// # Errors
-    /// When the thread has ended, or was stopped by a signal.
+    /// If the thread has ended, or a signal stopped it.
     pub fn call(&mut self, number: i64, arguments: [usize; 6]) -> Result<io::Result<usize>, TraceError> {
         self.call_noting(number, arguments).map(|(answer, _)| answer)
     }
 
-    /// The same, and the thread that it made, which is stopped.
+    /// As [`Self::call`]; also returns the thread that the call made, stopped.
     fn call_noting(
         &mut self,
         number: i64,
@@ -223,7 +221,7 @@ impl Tracee {
             let mut registers = self.saved;
             set_call(&mut registers, self.gate, number, arguments);
             set_registers(self.thread, &registers)?;
-            // At the entry, then at the exit.
+            // The entry, then the exit.
             let mut seen = 0;
             while seen < 2 {
                 self.go_on(libc::PTRACE_SYSCALL, 0)?;
@@ -235,13 +233,13 @@ impl Tracee {
                         request(libc::PTRACE_GETEVENTMSG, self.thread, 0, at).map_err(error_of)?;
                         made = Some(message as i32);
                     }
-                    // SIGSTOP, which cannot be blocked: it is given back at the end.
+                    // SIGSTOP, which cannot be blocked, is delivered at the end.
                     Ok(Stop::Signal(signal)) => {
                         self.is_stopped = true;
                         self.release(signal);
                         return Err(TraceError::Stopped);
                     }
-                    // None of ours begins a program: its registers are another program's.
+                    // Not by our call: the registers are another program's.
                     Ok(Stop::Executed) => {
                         let _ = request(libc::PTRACE_DETACH, self.thread, 0, 0);
                         return Err(TraceError::Executed);
@@ -270,11 +268,11 @@ impl Tracee {
         request(how, self.thread, 0, signal as usize).map_err(error_of).map(|_| ())
     }
 
-    /// Has it make a thread with `flags` of clone(2), CLONE_VM and CLONE_THREAD among them, which
-    /// is stopped before it does anything, on the same stack.
+    /// Makes the thread clone a thread with `flags` of clone(2), which include CLONE_VM and
+    /// CLONE_THREAD. The new thread is stopped before it does anything, on the same stack.
     ///
     /// # Errors
-    /// When the kernel refuses one more thread.
+    /// If the kernel refuses another thread.
     pub fn clone_thread(&mut self, flags: i32) -> Result<Tracee, TraceError> {
         let set_options = |options: i32| {
             request(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize).map_err(error_of)
@@ -293,10 +291,10 @@ impl Tracee {
         Ok(Tracee { thread: made, saved, vectors, mask, gate, after: After::Ends, is_stopped: true })
     }
 
-    /// Has it begin at `entry` with a stack, as a program does, when it is let go.
+    /// Makes the thread begin at `entry` with a stack, as a program does, when it is released.
     ///
     /// # Errors
-    /// When the thread has ended.
+    /// If the thread has ended.
     pub fn divert(&mut self, entry: usize, stack: usize) -> Result<(), TraceError> {
         let mut registers = self.saved;
         set_start(&mut registers, entry, stack);
@@ -305,7 +303,7 @@ impl Tracee {
         Ok(())
     }
 
-    /// Puts everything back and lets it go, with a signal to be delivered or 0.
+    /// Restores the thread and releases it, with a signal to deliver or 0.
     fn release(&mut self, signal: i32) {
         if !std::mem::take(&mut self.is_stopped) {
             return;
@@ -318,8 +316,8 @@ impl Tracee {
         if self.after == After::GoesOn {
             let _ = set_registers(self.thread, &self.saved);
             self.vectors.put_back(self.thread);
-            // Once more at a stop like the first: there the kernel looks whether a system call was
-            // interrupted. What is in the way is the end of the thread alone.
+            // One more stop like the first: there the kernel checks for an interrupted system call.
+            // Only the thread's end can prevent it.
             let again = request(libc::PTRACE_INTERRUPT, self.thread, 0, 0)
                 .and_then(|_| request(libc::PTRACE_CONT, self.thread, 0, 0));
             if again.is_ok() {
@@ -329,8 +327,7 @@ impl Tracee {
         let _ = request(SETSIGMASK, self.thread, 8, (&raw const self.mask).addr());
         let _ = request(libc::PTRACE_DETACH, self.thread, 0, 0);
         if signal != 0 {
-            // A stop that is not a signal's takes none along.
-            // SAFETY: takes numbers.
+            // A stop that is not a signal's cannot deliver one. SAFETY: takes numbers.
             unsafe { libc::syscall(libc::SYS_tkill, self.thread, signal) };
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn set_registers(thread: i32, registers: &Registers) -> Result<(), Tr
 pub(super) fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
     let [a, b, c, d, e, f] = arguments.map(|argument| argument as u64);
     (registers.rip, registers.rax) = (gate as u64, number as u64);
-    // No system call is to begin again here.
+    // No system call may restart here.
     registers.orig_rax = u64::MAX;
     (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
     (registers.r10, registers.r8, registers.r9) = (d, e, f);
@@ -48,7 +48,7 @@ pub(super) fn set_start(registers: &mut Registers, entry: usize, stack: usize) {
     registers.orig_rax = u64::MAX;
     (registers.rax, registers.rbp, registers.rdx) = (0, 0, 0);
     (registers.fs_base, registers.gs_base) = (0, 0);
-    // Interrupts are on, everything else is as at the start of a program.
+    // Interrupts are enabled, the rest is as at a program's start.
     registers.eflags = 0x202;
 }
 
@@ -64,8 +64,8 @@ pub(super) fn program_counter(registers: &mut Registers) -> &mut u64 {
 
 #[cfg(target_arch = "aarch64")]
 pub(super) fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
-    /// The kind of branch that was taken just now (BTYPE): code that wants marks at such targets
-    /// has none here.
+    /// The type of the last branch (BTYPE): code that requires marks at branch targets has none
+    /// here.
     const BRANCH_TYPE: u64 = 3 << 10;
     registers.pc = gate as u64;
     registers.pstate &= !BRANCH_TYPE;

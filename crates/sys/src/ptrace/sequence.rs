@@ -7,9 +7,9 @@ use super::request;
 /// ptrace(2) with PTRACE_GET_RSEQ_CONFIGURATION (Linux 5.13).
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 
-/// A thread that was stopped inside a restartable sequence may not go on there after others ran:
-/// the kernel would have sent it to the abort handler, but looks only where the thread is when it
-/// goes back to its program, and that is elsewhere now.
+/// A thread that was stopped inside a restartable sequence must not continue there after others
+/// ran. The kernel would have sent it to the abort handler, but checks only the address at which
+/// the thread returns to user mode, which is now elsewhere.
 pub(super) fn leave_restartable_sequence(thread: i32, registers: &mut Registers) {
     #[repr(C)]
     #[derive(Default)]

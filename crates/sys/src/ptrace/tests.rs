@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 /// Enough for any machine.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// The address of a system call instruction in the kernel's own object.
+/// The address of a system call instruction in the vDSO.
 fn gate(pid: i32) -> usize {
-    // It comes last into the address space of a new program.
+    // The vDSO is mapped last into a new program's address space.
     let mapping = loop {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         match maps.lines().find(|line| line.ends_with("[vdso]")) {
@@ -21,7 +21,7 @@ fn gate(pid: i32) -> usize {
     mapping.start + found.expect("in the vDSO")
 }
 
-/// A child that has begun to run its program; `None` where children may not be traced.
+/// A child that runs its program; `None` where children may not be traced.
 fn start(command: &mut Command) -> Option<Child> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as i32;
@@ -101,8 +101,7 @@ fn the_word_of_a_stop_may_be_taken_by_others() {
     assert!(child.wait().unwrap().success());
 }
 
-/// A thread's number is that thread's while it is traced, also if the process executes another
-/// program.
+/// A number stays a traced thread's even if the process executes another program.
 #[test]
 fn another_program_is_not_taken_for_the_one_before() {
     let Some(mut child) = start(Command::new("sh").args(["-c", "read line; exec cat"])) else { return };
@@ -115,28 +114,27 @@ fn another_program_is_not_taken_for_the_one_before() {
     assert_eq!(memory.read(vdso, &mut bytes).unwrap(), bytes.len());
     request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
     child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-    // The exec waits until the end of the thread has been heard of.
+    // The exec waits until the thread's end has been read.
     while memory.read(vdso, &mut bytes).is_ok() {
         std::thread::yield_now();
     }
     assert!(matches!(wait(made.thread()), Err(TraceError::Gone)));
     assert_eq!(wait(pid).unwrap(), Stop::Executed);
     request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
-    // As when the word of it was taken: it is at its exec.
+    // As if another thread took the news: it is at its exec.
     assert!(matches!(Held::await_interrupt(pid, PATIENCE_NS), Err(TraceError::Executed)));
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
 }
 
-/// Computes with SVE's registers until it is told to end; 1 if anything in them changed.
+/// Computes with SVE registers until told to end; returns 1 if any of them changed.
 ///
 /// # Safety
 /// The machine must have SVE.
 #[cfg(target_arch = "aarch64")]
 unsafe fn keep_wide_vectors(end: &std::sync::atomic::AtomicU32) -> i32 {
     let changed: u64;
-    // SAFETY: reads the word; the registers are named, and there are none besides that a
-    // function must keep.
+    // SAFETY: reads the word; all registers that a function must preserve are named.
     unsafe {
         std::arch::asm!(
             ".arch_extension sve",
@@ -163,7 +161,7 @@ unsafe fn keep_wide_vectors(end: &std::sync::atomic::AtomicU32) -> i32 {
     i32::from(changed != 0)
 }
 
-/// A system call takes them away, and here it is not the thread that makes one.
+/// A system call discards them, and here the thread makes none itself.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn wide_vector_registers_stay_as_they_are() {
@@ -172,7 +170,7 @@ fn wide_vector_registers_stay_as_they_are() {
         return testkit::skip!("cpu", "no SVE");
     }
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new page, zeroed, that is never unmapped; the child does nothing but compute.
+    // SAFETY: a new zeroed page, never unmapped; the child only computes.
     let (end, pid) = unsafe {
         let page = libc::mmap(std::ptr::null_mut(), crate::PAGE_SIZE, rights, kind, -1, 0);
         let end = &*page.cast::<AtomicU32>();

@@ -1,9 +1,9 @@
-//! What a system call takes away of a thread's vector registers.
+//! The parts of a thread's vector registers that a system call discards.
 
 #[cfg(target_arch = "aarch64")]
 use super::request;
 
-/// What a system call takes away of a thread's vector registers: nothing, on x86-64.
+/// The vector registers that a system call discards: none on x86-64.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug)]
 pub(super) struct Vectors;
@@ -21,9 +21,8 @@ impl Vectors {
     pub(super) fn put_back(&self, _thread: i32) {}
 }
 
-/// What a system call takes away of a thread's vector registers, by the kind of registers: on
-/// aarch64 SVE's beyond 128 bits and its predicates, where they are in use, and SME's mode, in
-/// which they have another length.
+/// The vector registers that a system call discards, by kind: on aarch64 SVE's beyond 128 bits and
+/// its predicates, if in use, and SME's mode, in which they have another length.
 #[cfg(target_arch = "aarch64")]
 #[derive(Debug)]
 pub(super) struct Vectors(Vec<(usize, Vec<u8>)>);
@@ -32,10 +31,10 @@ pub(super) struct Vectors(Vec<(usize, Vec<u8>)>);
 impl Vectors {
     /// NT_ARM_SVE and NT_ARM_SSVE of elf.h.
     const KINDS: [usize; 2] = [0x405, 0x40b];
-    /// Enough for registers of 2048 bits, the most there is.
+    /// Enough for registers of 2048 bits, the maximum.
     const BYTES: usize = 16 << 10;
-    /// In `struct user_sve_header` of the kernel's ptrace.h: where the flags are, and the one that
-    /// tells that registers follow.
+    /// Offset of the flags in `struct user_sve_header` of the kernel's ptrace.h, and the flag for
+    /// present registers.
     const FLAGS_AT: usize = 12;
     const IN_USE: u8 = 1;
 
