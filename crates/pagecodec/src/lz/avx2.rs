@@ -1,8 +1,6 @@
-//! The index of page LZ made with AVX2: hashes and comparisons eight at a time, only the table's
-//! exchange one by one.
-//!
-//! Like the one with AVX-512 ([`super::avx512`]); without the latter's permutations bytes are
-//! spread over lanes as they are loaded.
+//! The index of page LZ with AVX2: hashes and comparisons eight at a time; only the table's
+//! exchange is scalar. Like [`super::avx512`], but bytes are spread over lanes as they are loaded,
+//! because AVX2 lacks the other's permutations.
 
 use std::arch::x86_64::*;
 
@@ -13,14 +11,14 @@ const PART: usize = 8;
 /// Parts of a group.
 const PARTS: usize = 8;
 
-/// Of eight positions: the product that ends in the slot's number above, the table's new entry
-/// below. In the order in which vectors of both are joined: 0, 1, 4, 5, then 2, 3, 6, 7.
+/// Of eight positions: the product, which ends in the slot's number, above, the table's new entry
+/// below. Ordered as joined vectors of both are: 0, 1, 4, 5, then 2, 3, 6, 7.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Pairs([u64; PART]);
 
 impl Pairs {
-    /// Where position `at` stands.
+    /// Index of position `at`.
     const fn place(at: usize) -> usize {
         at / 4 * 2 + at % 2 + PART / 2 * (at / 2 % 2)
     }
@@ -38,10 +36,10 @@ impl Pairs {
     }
 }
 
-/// Every bit of `bits` at twice its place.
+/// Moves every bit of `bits` to twice its place.
 #[inline(always)]
 fn spread(bits: u32) -> u64 {
-    // Not by a bit deposit, which is slow on Zen 1 and 2.
+    // A bit deposit is slow on Zen 1 and 2.
     let mut bits = u64::from(bits);
     bits = (bits | bits << 16) & 0x0000_ffff_0000_ffff;
     bits = (bits | bits << 8) & 0x00ff_00ff_00ff_00ff;
@@ -51,7 +49,7 @@ fn spread(bits: u32) -> u64 {
 }
 
 impl Index {
-    /// Puts eight entries into their slots, one after the other, and returns what was there.
+    /// Exchanges eight entries with their slots one by one, and returns the old ones.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn exchange_eight(&mut self, Pairs(pairs): &Pairs) -> __m256i {
@@ -61,7 +59,7 @@ impl Index {
             let entry = &mut self.table[(pair >> (64 - TABLE_BITS)) as usize];
             std::mem::replace(entry, pair as u32) as i32
         };
-        // Entries are inserted into vectors: storing and loading them again takes longer.
+        // Inserts entries into vectors, because storing and reloading them takes longer.
         let mut four = |at: usize| {
             let first = _mm_cvtsi32_si128(one(at));
             let first = _mm_insert_epi32::<1>(first, one(at + 1));
@@ -72,10 +70,7 @@ impl Index {
         _mm256_set_m128i(high, low)
     }
 
-    /// [`Index::fill_generic`] in AVX2.
-    ///
-    /// # Safety
-    /// The machine must have AVX2, BMI1 and BMI2.
+    /// [`Index::fill_generic`] with AVX2, BMI1 and BMI2, which the machine must have.
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn fill_avx2<const STEP: usize>(&mut self, source: &[u8], len: usize) {
         let group_len = STEP * PART * PARTS;
@@ -86,7 +81,7 @@ impl Index {
         if groups == 0 {
             return;
         }
-        // Of each position the four bytes from it on.
+        // Four bytes from each position on.
         let spread_bytes = if STEP == 1 {
             _mm256_setr_epi8(
                 0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6, 0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5,
@@ -104,21 +99,21 @@ impl Index {
         let step = _mm256_set1_epi32((STEP * PART) as i32);
         let (key_bits, place_bits) = (_mm256_set1_epi32(!0xfff), _mm256_set1_epi32(0xfff));
 
-        // Pairs go through memory, one group ahead: loaded too soon after they were stored they are
-        // not there yet.
+        // Pairs go through memory one group ahead, because a load too soon after the store would
+        // wait.
         let mut ahead = [[Pairs([0; PART]); PARTS]; 2];
-        // Places to come, with the salt; and of each place that is compared the one before it.
+        // The next places with the salt, and the place before each compared one.
         let mut salted = _mm256_xor_si256(lanes, _mm256_set1_epi32(self.salt as i32));
         let mut before_places = _mm256_sub_epi32(lanes, _mm256_set1_epi32(1));
         let mut hash = |group: usize, part: usize, pairs: &mut Pairs| {
             // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), and `group`
-            // is one of them; `pairs` has 64 bytes and is aligned to 32.
+            // is at most that; `pairs` has 64 bytes and is aligned to 32.
             unsafe {
                 let from = source.as_ptr().add(group * group_len + part * STEP * PART);
                 let low = _mm256_castsi128_si256(_mm_loadu_si128(from.cast()));
                 let bytes = _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(from.add(4 * STEP).cast()));
                 let product = _mm256_mullo_epi32(_mm256_shuffle_epi8(bytes, spread_bytes), multiplier);
-                // The product's lower 20 bits come to stand above the place.
+                // Moves the product's lower 20 bits above the place.
                 let turned = _mm256_slli_epi32::<{ TABLE_BITS as i32 }>(product);
                 let entries = _mm256_xor_si256(salted, _mm256_and_si256(turned, key_bits));
                 salted = _mm256_add_epi32(salted, step);
@@ -131,7 +126,7 @@ impl Index {
             hash(0, part, pairs);
         }
         for group in 0..groups {
-            // Behind the last group it is hashed again, for nothing.
+            // The last group is hashed twice, without effect.
             let next = (group + 1).min(groups - 1);
             let mut bits = 0u64;
             let [even, odd] = &mut ahead;
@@ -143,11 +138,11 @@ impl Index {
                     let before = self.exchange_eight(&now[part]);
                     let entries = now[part].entries();
                     hash(next, part, &mut later[part]);
-                    // Of an entry with the same key this is the place less one. Other keys are 4096
-                    // and more away.
+                    // An entry with the same key yields its place less one; other keys yield 4096
+                    // or more.
                     let found = _mm256_add_epi32(_mm256_sub_epi32(before, entries), before_places);
-                    // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1,
-                    // see below.
+                    // From 1 to the place before this one. For place 0, where the limit is 2^32 -
+                    // 1, see below.
                     let later = _mm256_cmpeq_epi32(_mm256_max_epu32(found, before_places), found);
                     before_places = _mm256_add_epi32(before_places, step);
                     let earlier = !_mm256_movemask_ps(_mm256_castsi256_ps(later)) as u8;
@@ -163,7 +158,7 @@ impl Index {
                         let packed = _mm256_packus_epi32(low, high);
                         _mm256_storeu_si256(place, _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
                     } else {
-                        // Each position has the one behind it as its upper half.
+                        // Each position's upper half is the next position.
                         _mm256_storeu_si256(place, low);
                         _mm256_storeu_si256(place.add(1), high);
                     }

@@ -1,8 +1,7 @@
-//! The index of page LZ made with AVX-512: hashes and comparisons 16 at a time, only the table's
-//! exchange one by one.
+//! The index of page LZ with AVX-512: hashes and comparisons 16 at a time; only the table's
+//! exchange is scalar.
 //!
-//! What bounds it is the stores, of which one a cycle is done: one for each position, and as few
-//! beside them as can be.
+//! The bound is one store a cycle: one store for each position, and as few others as possible.
 
 use std::arch::x86_64::*;
 use std::mem::offset_of;
@@ -14,7 +13,7 @@ const PART: usize = 16;
 /// Parts of a group.
 const PARTS: usize = 4;
 
-// What is written to these arrays never lies across two cache lines, which would be two stores.
+// Vector stores to these arrays never cross a cache line, which would take two stores.
 const _: () = assert!(offset_of!(Index, candidates) % 64 == 0 && align_of::<Index>() == 64);
 
 /// Selectors of bytes k .. k + 3 in lane k; of bytes 2 k .. 2 k + 3.
@@ -29,21 +28,21 @@ static OVERLAPPING: [[u8; 64]; 2] = {
     bytes
 };
 
-/// Of 16 positions: the product that ends in the slot's number above, the table's new entry below.
-/// In the order in which vectors of both are joined: 0, 1, 4, 5 and so on, then 2, 3, 6, 7.
+/// Of 16 positions: the product, which ends in the slot's number, above, the table's new entry
+/// below. Ordered as joined vectors of both are: 0, 1, 4, 5 and so on, then 2, 3, 6, 7.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Pairs([u64; PART]);
 
 impl Pairs {
-    /// Where position `at` stands.
+    /// Index of position `at`.
     const fn place(at: usize) -> usize {
         at / 4 * 2 + at % 2 + PART / 2 * (at / 2 % 2)
     }
 }
 
 impl Index {
-    /// Puts sixteen entries into their slots, one after the other, and returns what was there.
+    /// Exchanges sixteen entries with their slots one by one, and returns the old ones.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn exchange(&mut self, Pairs(pairs): &Pairs) -> __m512i {
@@ -53,7 +52,7 @@ impl Index {
             let entry = &mut self.table[(pair >> (64 - TABLE_BITS)) as usize];
             std::mem::replace(entry, pair as u32) as i32
         };
-        // Entries are inserted into vectors: storing and loading them again takes longer.
+        // Inserts entries into vectors, because storing and reloading them takes longer.
         let mut four = |at: usize| {
             let first = _mm_cvtsi32_si128(one(at));
             let first = _mm_insert_epi32::<1>(first, one(at + 1));
@@ -66,10 +65,7 @@ impl Index {
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
     }
 
-    /// [`Index::fill_generic`] in AVX-512.
-    ///
-    /// # Safety
-    /// The machine must have AVX-512 F, BW, VL and VBMI.
+    /// [`Index::fill_generic`] with AVX-512 F, BW, VL and VBMI, which the machine must have.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn fill_avx512<const STEP: usize>(&mut self, source: &[u8], len: usize) {
         let group_len = STEP * PART * PARTS;
@@ -88,17 +84,16 @@ impl Index {
         let step = _mm512_set1_epi32((STEP * PART) as i32);
         let (key_bits, place_bits) = (_mm512_set1_epi32(!0xfff), _mm512_set1_epi32(0xfff));
 
-        // Pairs go through memory, one group ahead: extracted one by one they would wait for each
-        // other at the two units that move data within vectors, and loaded too soon after they were
-        // stored they are not there yet.
+        // Pairs go through memory one group ahead. Extracting them one by one would queue at the
+        // two units that move data within vectors, and a load too soon after the store would wait.
         let mut ahead = [[Pairs([0; PART]); PARTS]; 2];
         let mut entries_ahead = [_mm512_setzero_si512(); PARTS];
-        // Places to come, with the salt; and of each place that is compared the one before it.
+        // The next places with the salt, and the place before each compared one.
         let mut salted = _mm512_xor_si512(lanes, _mm512_set1_epi32(self.salt as i32));
         let mut before_places = _mm512_sub_epi32(lanes, _mm512_set1_epi32(1));
         let mut hash = |group: usize, part: usize, pairs: &mut Pairs| {
             // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), and `group`
-            // is one of them.
+            // is at most that.
             let bytes = unsafe {
                 let from = source.as_ptr().add(group * group_len + part * STEP * PART);
                 if STEP == 1 {
@@ -109,8 +104,8 @@ impl Index {
             };
             let fours = _mm512_permutexvar_epi8(overlapping, bytes);
             let product = _mm512_mullo_epi32(fours, multiplier);
-            // The product's lower 20 bits come to stand above the place, and its upper 12 below,
-            // where they are cut off.
+            // Moves the product's lower 20 bits above the place, and its upper 12 below, where they
+            // are cut off.
             let turned = _mm512_rol_epi32::<{ TABLE_BITS as i32 }>(product);
             const FIRST_XOR_OTHERS_AND: i32 = 0x78;
             let entries = _mm512_ternarylogic_epi32::<FIRST_XOR_OTHERS_AND>(salted, turned, key_bits);
@@ -127,18 +122,18 @@ impl Index {
             entries_ahead[part] = hash(0, part, &mut ahead[0][part]);
         }
         for group in 0..groups {
-            // Behind the last group it is hashed again, for nothing.
+            // The last group is hashed twice, without effect.
             let next = (group + 1).min(groups - 1);
             let mut bits = 0u64;
             for part in 0..PARTS {
                 let before = self.exchange(&ahead[group % 2][part]);
                 let entries = entries_ahead[part];
                 entries_ahead[part] = hash(next, part, &mut ahead[(group + 1) % 2][part]);
-                // Of an entry with the same key this is the place less one. Other keys are 4096 and
-                // more away.
+                // An entry with the same key yields its place less one; other keys yield 4096 or
+                // more.
                 let found = _mm512_add_epi32(_mm512_sub_epi32(before, entries), before_places);
-                // From 1 to the place before this one; of place 0, where the limit is 2^32 - 1, see
-                // below.
+                // From 1 to the place before this one. For place 0, where the limit is 2^32 - 1,
+                // see below.
                 let earlier = _mm512_cmplt_epu32_mask(found, before_places);
                 before_places = _mm512_add_epi32(before_places, step);
                 bits |= u64::from(earlier) << (PART * part);
@@ -149,7 +144,7 @@ impl Index {
                     if STEP == 1 {
                         _mm256_storeu_si256(place.cast(), _mm512_cvtepi32_epi16(candidates));
                     } else {
-                        // Each position has the one behind it as its upper half.
+                        // Each position's upper half is the next position.
                         _mm512_storeu_si512(place.cast(), candidates);
                     }
                 }

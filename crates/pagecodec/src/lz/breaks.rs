@@ -1,14 +1,13 @@
-//! A look at a page that tells whether what it consists of is a few long repeats.
+//! Tests whether a page consists of a few long repeats.
 
 use crate::{Isa, PAGE_SIZE};
 
 /// Places that [`breaks`] looks at.
 pub const PLACES: u32 = 16;
-/// Fours before a place that are looked through: 512 bytes.
+/// Four-byte units searched before a place: 512 bytes.
 const WINDOW: usize = 128;
 
-/// The places, counted in fours: without a period of their own, and in an order that soon has been
-/// all over the page.
+/// The places in four-byte units: aperiodic, and in an order that soon covers the whole page.
 const AT: [usize; PLACES as usize] = {
     let mut at = [0; PLACES as usize];
     let mut place = 0;
@@ -21,12 +20,12 @@ const AT: [usize; PLACES as usize] = {
     at
 };
 
-/// At how many of 16 places no match could go on: the eight bytes there do not stand at a multiple
-/// of four within the 512 bytes before. Stops counting at `limit`, which saves most of the time on
-/// pages without long repeats.
+/// Counts the places, of 16, at which no match could continue: the eight bytes there do not occur
+/// at a multiple of four within the 512 bytes before. Stops counting at `limit`, which saves most
+/// of the time on pages without long repeats.
 ///
-/// Each stands for 64 fours, and one of them costs page LZ about 2.7 bytes: the object has some 170
-/// bytes a break.
+/// Each place represents 64 four-byte units, each of which costs page LZ about 2.7 bytes without a
+/// match. So an object has some 170 bytes per break.
 pub fn breaks(isa: Isa, page: &[u8; PAGE_SIZE], limit: u32) -> u32 {
     assert!(isa.is_available(), "this machine lacks {isa}");
     match isa {
@@ -40,7 +39,7 @@ pub fn breaks(isa: Isa, page: &[u8; PAGE_SIZE], limit: u32) -> u32 {
     }
 }
 
-/// The bytes before a place, and the first four at it.
+/// The bytes before a place, and its first four.
 type Before = [u8; 4 * WINDOW + 4];
 
 #[inline(always)]
@@ -57,7 +56,7 @@ fn count(page: &[u8; PAGE_SIZE], limit: u32, found: impl Fn(&Before, u64) -> boo
     count
 }
 
-/// Whether `eight` stands at a multiple of four in `before`.
+/// Whether `eight` occurs at a multiple of four in `before`.
 #[inline(always)]
 fn found(before: &Before, eight: u64) -> bool {
     let fours = before.as_chunks::<4>().0;
@@ -68,20 +67,14 @@ fn found(before: &Before, eight: u64) -> bool {
     found.fold(0, |any, found| any | found) != 0
 }
 
-/// [`count`] with AVX2.
-///
-/// # Safety
-/// The machine must have it.
+/// [`count`] with AVX2, which the machine must have.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn count_avx2(page: &[u8; PAGE_SIZE], limit: u32) -> u32 {
     count(page, limit, found)
 }
 
-/// [`count`] with AVX-512.
-///
-/// # Safety
-/// The machine must have AVX-512 F.
+/// [`count`] with AVX-512 F, which the machine must have.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn count_avx512(page: &[u8; PAGE_SIZE], limit: u32) -> u32 {
@@ -90,7 +83,7 @@ unsafe fn count_avx512(page: &[u8; PAGE_SIZE], limit: u32) -> u32 {
         let wanted = _mm512_set1_epi64(eight as i64);
         let mut any = 0;
         for at in (0..4 * WINDOW).step_by(64) {
-            // SAFETY: `before` has 64 bytes and four more from `at` on.
+            // SAFETY: `before` has 68 bytes from `at` on.
             let (even, odd) = unsafe {
                 let from = before.as_ptr().add(at);
                 (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(4).cast()))
@@ -125,7 +118,7 @@ mod tests {
 
     #[test]
     fn every_instruction_set_counts_the_same() {
-        // Bytes of a few values: some of the places go on, at even and at odd fours.
+        // Bytes of few values, so that some places continue, at even and odd units.
         let mut state = 7u32;
         for _ in 0..50 {
             let mut page = [0u8; PAGE_SIZE];

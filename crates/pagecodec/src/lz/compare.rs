@@ -1,18 +1,19 @@
-//! How far two places of the input are the same.
+//! Finds how long two places of the input are equal.
 
 /// Compares a fixed number of bytes with the instructions of one set.
 pub(super) trait Compare {
     /// Bytes compared.
     const BYTES: usize;
 
-    /// How many of them are equal from the front.
+    /// Returns how many of them are equal from the front.
     ///
     /// # Safety
-    /// So many bytes must be readable at both places, and the machine must have the instructions.
+    /// [`Compare::BYTES`] bytes must be readable at both places, and the machine must have the
+    /// instructions.
     unsafe fn equal(a: *const u8, b: *const u8) -> usize;
 }
 
-/// 32 bytes in what every machine has.
+/// 32 bytes with the instructions of every machine.
 pub(super) struct Portable;
 
 impl Compare for Portable {
@@ -51,7 +52,6 @@ impl Compare for Portable {
     }
 }
 
-/// 32 bytes in AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(super) struct Avx2;
 
@@ -70,8 +70,8 @@ impl Compare for Avx2 {
     }
 }
 
-/// 64 bytes in AVX-512: longer to load, as they hardly ever are in one cache line, and no branch
-/// where 32 are the same.
+/// 64 bytes in AVX-512: slower loads, as these usually cross cache lines, but no branch for 32
+/// equal bytes.
 #[cfg(target_arch = "x86_64")]
 pub(super) struct Avx512;
 
@@ -102,7 +102,7 @@ mod tests {
             let mut b = a;
             b[differs] = 8;
             b[63] = 8;
-            // SAFETY: 64 bytes are there; the caller has asked for the instructions.
+            // SAFETY: 64 bytes are readable; the caller has checked the instructions.
             let equal = unsafe { C::equal(a.as_ptr(), b.as_ptr()) };
             assert_eq!(equal, differs.min(C::BYTES));
         }

@@ -1,13 +1,12 @@
-//! The decoder of page LZ: what is common, and the one in plain Rust, checked, in one loop.
+//! The decoder of page LZ: the common part, and the checked decoder in plain Rust.
 
 use super::{copy16, copy8, Damaged, HEADER, MATCH_MIN};
 use crate::Isa;
 
-/// Bytes that the fast loop needs after its place in the output: 14 literals, 16 of a match, 8 more
-/// copied.
+/// Bytes that the fast loop needs behind its place in the output: 14 literals, a match of 16, 8
+/// more copied.
 const FAST_ROOM: usize = 14 + 24;
 
-/// Takes one extension from the front of `rest`.
 #[inline]
 pub(super) fn extension(rest: &mut &[u8]) -> Result<usize, Damaged> {
     let (&first, tail) = rest.split_first().ok_or(Damaged)?;
@@ -20,30 +19,27 @@ pub(super) fn extension(rest: &mut &[u8]) -> Result<usize, Damaged> {
     Ok(u16::from_le_bytes(*bytes) as usize)
 }
 
-/// Decodes `object` into `out`, whose length is that of the encoder's input, by the fastest
-/// instruction set.
-///
-/// Any bytes may be given: the outcome is an error or some content.
+/// Decodes `object` into `out`, whose length is the encoder's input's, with the fastest instruction
+/// set. Any bytes yield an error or some content.
 ///
 /// # Errors
-/// [`Damaged`] when the object contradicts itself or yields another length.
+/// [`Damaged`] if the object contradicts itself or yields another length.
 pub fn decode(object: &[u8], out: &mut [u8]) -> Result<(), Damaged> {
     decode_with(Isa::best(), object, out)
 }
 
-/// [`decode`] by the instruction set `isa`. Verdict and content are the same by all of them.
+/// [`decode`] with the instruction set `isa`. Result and content are the same with all of them.
 ///
 /// # Errors
 /// As [`decode`].
 ///
 /// # Panics
-/// When the machine lacks it.
+/// If the machine lacks `isa`.
 pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damaged> {
     assert!(isa.is_available(), "this machine lacks {isa}");
     let parts = Parts::of(object)?;
     match isa {
-        // SAFETY: the machine has the instructions (asserted above); AVX-512 is only available with
-        // them.
+        // SAFETY: the machine has the instructions (asserted above); AVX-512 includes them.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx2 if out.len() <= super::INPUT_MAX => unsafe {
             super::steps::decode(&parts, out)
@@ -57,7 +53,7 @@ pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damage
 
 /// An object's streams.
 pub(super) struct Parts<'a> {
-    /// All streams: the literals, which come first, may be read with what stands behind them.
+    /// All streams, literals first. A literal read may overrun into the following streams.
     pub(super) body: &'a [u8],
     pub(super) literals_len: usize,
     pub(super) sequences: &'a [[u8; 2]],
@@ -78,10 +74,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// [`decode_portable`] with the instructions of Haswell.
-///
-/// # Safety
-/// The machine must have them.
+/// [`decode_portable`] with the instructions of Haswell, which the machine must have.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn decode_avx2(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
@@ -94,8 +87,8 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
     let count = sequences.len();
     let (mut from, mut to) = (0, 0);
     let mut number = 0;
-    // The fast loop copies in steps of 16 bytes that overrun what they copy; it stops while there
-    // is room for that. It leaves everything unusual, and the last bytes, to the careful loop.
+    // The fast loop copies in steps of 16 bytes that overrun, and stops when there is no room for
+    // that. The careful loop handles unusual sequences and the last bytes.
     let to_fast = out.len().saturating_sub(FAST_ROOM);
     let from_fast = body.len().saturating_sub(16 + 14);
     while number < count {
@@ -111,15 +104,15 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
             if (run == 15) | (len == 15 + MATCH_MIN) | (offset < 8) | (offset > match_at) {
                 break;
             }
-            // SAFETY: `run <= 14` and `len <= 18`, so that writes end before `to + 14 + 24` and
-            // reads of literals before `from + 16`, both inside (the loop's condition). The match's
-            // source starts at `match_at - offset >= 0` and lies before its destination.
+            // SAFETY: `run <= 14` and `len <= 18`, so writes end before `to + 14 + 24` and literal
+            // reads before `from + 16`, both inside (the loop's condition). The match's source
+            // starts at `match_at - offset >= 0`, before its destination.
             unsafe {
                 copy16(body.as_ptr().add(from), out.as_mut_ptr().add(to));
                 let at = out.as_mut_ptr().add(match_at);
                 let source = at.sub(offset);
-                // Eight at a time: loads of bytes just stored are forwarded only when one store
-                // holds them all.
+                // Eight at a time: loads of new bytes are forwarded only if one store holds them
+                // all.
                 copy8(source, at);
                 copy8(source.add(8), at.add(8));
                 copy8(source.add(16), at.add(16));
@@ -170,7 +163,7 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
         to = end;
         number += 1;
     }
-    // The fast loop does not watch for the end of the literals.
+    // The fast loop does not check for the end of the literals.
     if from > literals_len {
         return Err(Damaged);
     }
@@ -181,14 +174,14 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
     Ok(())
 }
 
-/// Repeats the `offset` (1 to 15) bytes before `to` over the `len` bytes from `to` on, and up to 16
-/// bytes more.
+/// Repeats the `offset` (1 to 15) bytes before `to` over `len` bytes from `to` on, and up to 16
+/// more.
 ///
 /// # Safety
-/// `offset` bytes before `to` must be readable, `len + 16` bytes from `to` on writable.
+/// `offset` bytes before `to` must be readable, and `len + 16` bytes from `to` on writable.
 #[inline(always)]
 unsafe fn repeat(to: *mut u8, offset: usize, len: usize) {
-    // 16 bytes of the pattern, made without going through memory.
+    // Makes 16 bytes of the pattern without going through memory.
     // SAFETY: the 16 bytes end before `to + 16`.
     let mut pattern = u128::from_le(unsafe { to.sub(offset).cast::<u128>().read_unaligned() });
     pattern &= (1 << (8 * offset)) - 1;

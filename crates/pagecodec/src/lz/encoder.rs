@@ -8,10 +8,10 @@ use super::{HEADER, INPUT_MAX};
 use crate::zeroed::zeroed;
 use crate::Isa;
 
-/// Bytes that are copied at a time where there are literals.
+/// Largest step in which literals are copied, in bytes.
 pub(crate) const LITERALS_STEP_MAX: usize = 32;
-/// With so many matches of 32 bytes and more in the last input, 64 bytes are compared at a time:
-/// where a branch is taken now and then it costs more than the longer loads.
+/// With this many matches of 32 bytes or more in the last input, 64 bytes are compared at a time,
+/// because a branch taken now and then costs more than the longer loads.
 #[cfg(target_arch = "x86_64")]
 const LONG_MIN: usize = 8;
 
@@ -21,13 +21,13 @@ struct Work {
     index: Index,
     matches: Matches,
     streams: Streams,
-    /// Whether the last input had many long matches.
+    /// Whether the last input had at least `LONG_MIN` long matches.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     many_long: bool,
     literals: [u8; INPUT_MAX + LITERALS_STEP_MAX],
 }
 
-/// The streams of an object, but for the literals, of which there are `literals` bytes.
+/// The streams of an object except the literals, of which there are `literals` bytes.
 pub(crate) struct Apart<'a> {
     pub(crate) literals: usize,
     pub(crate) sequences: &'a [u16],
@@ -35,8 +35,7 @@ pub(crate) struct Apart<'a> {
     pub(crate) extensions: &'a [u8],
 }
 
-/// Encodes up to 4096 bytes. Holds the working memory (about 60 KiB), so that encoding never
-/// allocates.
+/// Encodes up to 4096 bytes. Holds the working memory (about 60 KiB), so encoding never allocates.
 pub struct Encoder {
     isa: Isa,
     work: Box<Work>,
@@ -48,21 +47,15 @@ impl Default for Encoder {
     }
 }
 
-/// Copies `N` bytes.
-///
-/// # Safety
-/// They must be readable at `from` and writable at `to`.
+/// Copies `N` bytes, which must be readable at `from` and writable at `to`.
 #[inline(always)]
 unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8) {
-    // SAFETY: the caller vouches for both places.
+    // SAFETY: the caller's promise.
     unsafe { to.cast::<[u8; N]>().write_unaligned(from.cast::<[u8; N]>().read_unaligned()) }
 }
 
-/// Copies a page. The C library's way takes 0.25 us on some machines, which is several times as
-/// long.
-///
-/// # Safety
-/// The machine must have AVX-512 F.
+/// Copies a page with AVX-512 F, which the machine must have. On some machines the C library takes
+/// 0.25 us, several times as long.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn copy_page_avx512(from: &[u8; INPUT_MAX], to: &mut [u8; INPUT_MAX + PADDING]) {
@@ -79,10 +72,7 @@ unsafe fn copy_page_avx512(from: &[u8; INPUT_MAX], to: &mut [u8; INPUT_MAX + PAD
     }
 }
 
-/// [`copy_page_avx512`] in AVX2.
-///
-/// # Safety
-/// The machine must have it.
+/// [`copy_page_avx512`] with AVX2, which the machine must have.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn copy_page_avx2(from: &[u8; INPUT_MAX], to: &mut [u8; INPUT_MAX + PADDING]) {
@@ -100,58 +90,57 @@ unsafe fn copy_page_avx2(from: &[u8; INPUT_MAX], to: &mut [u8; INPUT_MAX + PADDI
 }
 
 impl Encoder {
-    /// An encoder with the fastest instruction set of this machine.
+    /// Creates an encoder with the fastest instruction set of this machine.
     pub fn new() -> Self {
         Self::with_isa(Isa::best())
     }
 
-    /// An encoder with the instruction set `isa`. All of them write the same bytes.
+    /// Creates an encoder with the instruction set `isa`. All write the same bytes.
     ///
     /// # Panics
-    /// When the machine lacks it.
+    /// If the machine lacks `isa`.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(isa.is_available(), "this machine lacks {isa}");
         // SAFETY: all fields are integers, false, or empty ranges of zero, for which zero bytes are
-        // a value.
+        // valid.
         let work = unsafe { zeroed::<Work>().assume_init() };
         Encoder { isa, work }
     }
 
-    /// The instruction set in use.
+    /// Returns the instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Encodes `input` into `out` and returns the object's length; `None` when `out` is too short
-    /// for it.
+    /// Encodes `input` into `out` and returns the object's length, or `None` if `out` is too short.
     ///
     /// # Panics
-    /// When the input is longer than [`INPUT_MAX`].
+    /// If the input is longer than [`INPUT_MAX`].
     pub fn encode(&mut self, input: &[u8], out: &mut [u8]) -> Option<usize> {
         self.plan(input);
         self.write(out)
     }
 
-    /// Finds the matches of `input` and returns how long its object will be.
+    /// Finds the matches of `input` and returns the length of its object.
     ///
     /// # Panics
-    /// When the input is longer than [`INPUT_MAX`].
+    /// If the input is longer than [`INPUT_MAX`].
     pub fn plan(&mut self, input: &[u8]) -> usize {
         self.plan_by::<1>(input)
     }
 
-    /// [`Encoder::plan`] in three quarters of the time: looks for matches at even places and even
-    /// distances only. Objects of strings and records become 2 to 6 % longer, those of texts and
-    /// code up to 30 %: [`Encoder::matched`] tells.
+    /// [`Encoder::plan`] in three quarters of the time: searches only even positions and distances.
+    /// Objects of strings and records become 2 to 6 % longer, those of texts and code up to 30 %,
+    /// which [`Encoder::matched`] predicts.
     ///
     /// # Panics
-    /// When the input is longer than [`INPUT_MAX`].
+    /// If the input is longer than [`INPUT_MAX`].
     pub fn plan_even(&mut self, input: &[u8]) -> usize {
         self.plan_by::<2>(input)
     }
 
-    /// Of the input that was planned last: the bytes that its matches cover, and those that matches
-    /// at odd distances do.
+    /// Returns how many bytes of the last planned input matches cover, and matches at odd
+    /// distances.
     pub fn matched(&self) -> (usize, usize) {
         (self.work.streams.coded.len - self.work.streams.coded.literals, self.work.streams.coded.odd)
     }
@@ -169,8 +158,8 @@ impl Encoder {
             (Isa::Avx2, Some(page)) => unsafe { copy_page_avx2(page, &mut work.source) },
             _ => work.source[..len].copy_from_slice(input),
         }
-        // The index reads whole groups; what it finds there does not count, but must not depend on
-        // the past.
+        // The index reads whole groups. These bytes do not count, but must not depend on earlier
+        // inputs.
         work.source[len..].fill(0);
         if !work.find::<STEP>(self.isa, len) {
             work.index.clear();
@@ -191,8 +180,8 @@ impl Encoder {
         work.streams.coded.total()
     }
 
-    /// Writes the object of the input that was planned last into `out` and returns its length;
-    /// `None` when `out` is too short for it. Before anything was planned the input is empty.
+    /// Writes the object of the last planned input into `out` and returns its length, or `None` if
+    /// `out` is too short. Without a plan the input is empty.
     pub fn write(&mut self, out: &mut [u8]) -> Option<usize> {
         match self.isa {
             // SAFETY: `with_isa` has checked that the machine has the instructions.
@@ -202,18 +191,18 @@ impl Encoder {
         }
     }
 
-    /// The streams of the input that was planned last, apart; the literals go to `literals`.
+    /// Returns the streams of the last planned input. The literals go to `literals`.
     ///
     /// # Panics
-    /// When there is no room for the literals and for [`LITERALS_STEP_MAX`] bytes more.
+    /// If there is no room for the literals and [`LITERALS_STEP_MAX`] more bytes.
     pub(crate) fn apart(&mut self, literals: &mut [u8]) -> Apart<'_> {
         let work = &mut *self.work;
         let len = work.streams.coded.literals;
         assert!(literals.len() >= len + LITERALS_STEP_MAX, "{} bytes for {len} literals", literals.len());
         let to = literals.as_mut_ptr();
         match self.isa {
-            // SAFETY: `with_isa` has checked that the machine has the instructions; there is room
-            // for a step (asserted above).
+            // SAFETY: `with_isa` has checked the instructions; there is room for a step (asserted
+            // above).
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx2 => unsafe { work.copy_literals_avx2(to) },
             // SAFETY: as above.
@@ -231,7 +220,7 @@ impl Encoder {
 
 impl Work {
     /// Indexes the input and chooses its matches. Returns false if entries of an earlier input
-    /// misled it, which cannot happen after the index was cleared.
+    /// misled it, which cannot happen after [`Index::clear`].
     fn find<const STEP: usize>(&mut self, isa: Isa, len: usize) -> bool {
         let Work { source, index, matches, .. } = self;
         match isa {
@@ -253,34 +242,30 @@ impl Work {
             },
             _ => {
                 index.fill_generic::<STEP>(source, len);
-                // SAFETY: every machine has what `Portable` needs.
+                // SAFETY: every machine has the instructions of `Portable`.
                 unsafe { matches.walk::<Portable, STEP>(source, index, len) }
             }
         }
     }
 
-    /// [`Work::write`] with the instructions of Haswell.
-    ///
-    /// # Safety
-    /// The machine must have them.
+    /// [`Work::write`] with the instructions of Haswell, which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn write_avx2(&mut self, out: &mut [u8]) -> Option<usize> {
         self.write::<32>(out)
     }
 
-    /// Joins the streams in `out`, if there is room. Literals are copied `STEP` (16 or 32) at a
-    /// time.
+    /// Joins the streams in `out`, if there is room. Copies literals in steps of `STEP` (16 or 32).
     #[inline(always)]
     fn write<const STEP: usize>(&mut self, out: &mut [u8]) -> Option<usize> {
         let coded = self.streams.coded;
         let Coded { count, literals, .. } = coded;
         let behind = coded.behind();
         let out = out.get_mut(..coded.total())?;
-        // Literals are copied in place where as much as a step follows them.
+        // Literals are copied in place if a whole step follows them.
         let in_place = behind >= STEP;
         let to = if in_place { out[HEADER..].as_mut_ptr() } else { self.literals.as_mut_ptr() };
-        // SAFETY: there is room for all literals and a step behind them on either way.
+        // SAFETY: in both cases there is room for all literals and a step behind them.
         unsafe { self.copy_literals::<STEP>(to) };
         let (header, out) = out.split_at_mut(HEADER);
         header[..2].copy_from_slice(&(count as u16).to_le_bytes());
@@ -299,18 +284,16 @@ impl Work {
         Some(coded.total())
     }
 
-    /// [`Work::copy_literals`] with the instructions of Haswell.
-    ///
-    /// # Safety
-    /// The machine must have them, and `to` as much room as `copy_literals::<32>` needs.
+    /// [`Work::copy_literals`] with the instructions of Haswell, which the machine must have, and
+    /// with its conditions for a `STEP` of 32.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn copy_literals_avx2(&self, to: *mut u8) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller's promise.
         unsafe { self.copy_literals::<32>(to) }
     }
 
-    /// Copies all literals to `to`, `STEP` (16 or 32) at a time.
+    /// Copies all literals to `to` in steps of `STEP` (16 or 32).
     ///
     /// # Safety
     /// There must be room for them and for `STEP` bytes more.
@@ -322,8 +305,8 @@ impl Work {
             let befores = &records.ends[taken.start..];
             for (&start, &before) in records.starts[taken].iter().zip(befores) {
                 let run = usize::from(start - before);
-                // SAFETY: the input has PADDING readable bytes after it. The literals before this
-                // run and with it are at most `literals`, and STEP bytes more are there.
+                // SAFETY: the input has PADDING readable bytes after it. The literals up to the end
+                // of this run are at most `literals`, and there are STEP bytes more.
                 unsafe {
                     let (from, to) = (self.source.as_ptr().add(usize::from(before)), to.add(copied));
                     copy::<STEP>(from, to);
@@ -338,7 +321,7 @@ impl Work {
         }
         let tail = &self.source[anchor..len];
         assert!(copied + tail.len() == literals, "what no match covers is a literal");
-        // SAFETY: with the tail there are `literals` bytes, for which there is room.
+        // SAFETY: including the tail there are `literals` bytes, for which there is room.
         unsafe { tail.as_ptr().copy_to_nonoverlapping(to.add(copied), tail.len()) };
     }
 }
@@ -347,7 +330,7 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// Under the salt of the input before, its entries count.
+    /// Under the previous input's salt its entries count.
     #[test]
     fn an_index_that_misleads_is_made_anew() {
         let mut state = 1u64;
@@ -356,12 +339,12 @@ mod tests {
             (state >> 58) as u8
         };
         let first: Vec<u8> = (0..INPUT_MAX).map(|_| random()).collect();
-        // What the first has in its front half comes later in the second.
+        // The front half of the first appears later in the second.
         let mut second = first.clone();
         second.rotate_right(INPUT_MAX / 2);
         let mut object = vec![0; INPUT_MAX + 64];
         for isa in Isa::available() {
-            // An encoder that has seen the first, and is about to use its salt again.
+            // An encoder that has seen the first and is about to reuse its salt.
             let used = || {
                 let mut encoder = Encoder::with_isa(isa);
                 let salt = encoder.work.index.salt;
@@ -386,7 +369,7 @@ mod tests {
         }
     }
 
-    /// What an input becomes does not depend on how long the last one's matches were.
+    /// An object does not depend on the match lengths of earlier inputs.
     #[test]
     fn long_matches_leave_no_trace() {
         let mut state = 1u64;
@@ -394,8 +377,8 @@ mod tests {
             state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
             (state >> 58) as u8
         };
-        // Periods with a byte changed now and then, so that some matches end at every length up to
-        // and above 128.
+        // Periods with a byte changed now and then, so that matches end at every length up to and
+        // above 128.
         let mut page = |period: usize, every: usize| {
             let mut page: Vec<u8> = (0..period).map(|_| random()).collect();
             page = page.into_iter().cycle().take(INPUT_MAX).collect();

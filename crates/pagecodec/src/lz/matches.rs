@@ -1,21 +1,20 @@
-//! The matches chosen in the four parts of the input, and how they become one row.
+//! The matches chosen in the four parts of the input, and their join into one sequence.
 
 use std::ops::Range;
 
 use super::{INPUT_MAX, MATCH_MIN};
 
-/// Parts of the input that are walked side by side.
+/// Parts of the input that are walked in parallel.
 pub(super) const PARTS: usize = 4;
-/// Bytes by which the last match of a part may reach into the next one.
+/// Bytes by which a part's last match may reach into the next part.
 pub(super) const REACH: usize = 64;
-/// Matches that are coded at a step.
+/// Matches coded per step.
 pub(super) const GROUP: usize = 32;
-/// Matches of one part at most, and one more that is written but not counted, in whole groups.
+/// Most matches of a part, plus one written but not counted, in whole groups.
 pub(super) const PART_RECORDS: usize = INPUT_MAX / PARTS / MATCH_MIN + 2 + GROUP;
 
-/// The matches of one part: positions of their starts, their sources, and their ends, each end one
-/// place behind, so that there is room for that of the match before the first. Longer than needed
-/// by one step of the vector loop that reads them.
+/// A part's matches: starts, sources, and ends, stored one place later so that the end before the
+/// first match has a place. Longer than needed by one step of the vector loop that reads them.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Records {
@@ -24,15 +23,14 @@ pub(super) struct Records {
     pub(super) ends: [u16; PART_RECORDS + 1],
 }
 
-/// All parts' matches.
 pub(super) struct Matches {
     pub(super) records: [Records; PARTS],
-    /// Which of each part's records count.
+    /// The valid range of each part's records.
     taken: [Range<u16>; PARTS],
 }
 
 impl Matches {
-    /// The parts' records, and which of them count.
+    /// Iterates over the parts' records and their valid ranges.
     #[inline(always)]
     pub(super) fn parts(&self) -> impl Iterator<Item = (&Records, Range<usize>)> {
         let taken = self.taken.iter().map(|taken| usize::from(taken.start)..usize::from(taken.end));
@@ -40,11 +38,10 @@ impl Matches {
     }
 
     /// Takes the first `counts` records of each part. A part's last match may cover matches of the
-    /// next part: takes those away, or what of them it covers, or lets the match go on where they
-    /// continue it.
+    /// next part: removes or shortens these, or extends the match where they continue it.
     #[inline(always)]
     pub(super) fn join(&mut self, counts: &[usize; PARTS]) {
-        // The last match before the part: its place, offset and end.
+        // Place, offset and end of the last match before the part.
         let (mut last, mut offset, mut covered) = ((0, 0), 0, 0);
         for (part, &count) in counts.iter().enumerate() {
             let mut first = 0;

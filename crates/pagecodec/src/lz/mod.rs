@@ -1,11 +1,11 @@
-//! Page LZ: a small Lempel-Ziv format for what T16 cannot describe: text, machine code, records of
-//! bytes.
+//! Page LZ, a small Lempel-Ziv format for content that T16 cannot describe: text, machine code,
+//! records of bytes.
 //!
 //! A page is short: offsets take 12 bits, so a match costs two and a half bytes where LZ4 spends
-//! three, and every position can be looked up in advance. The encoder therefore first finds a
-//! candidate for every position (no branches), then walks the four quarters of the input side by
-//! side (the walk is a chain of dependent loads; four chains hide each other's latency), and writes
-//! the streams last.
+//! three, and every position can be looked up in advance. The encoder first finds a candidate for
+//! every position (no branches). Then it walks the four quarters of the input in parallel: a walk
+//! is a chain of dependent loads, and four chains hide each other's latency. It writes the streams
+//! last.
 //!
 //! Layout, little-endian. The length of the input is not stored.
 //!
@@ -46,28 +46,24 @@ pub(crate) const HEADER: usize = 4;
 /// Shortest match.
 pub(crate) const MATCH_MIN: usize = 4;
 
-/// An object (or what was passed as one) that cannot be decoded.
+/// A page LZ object that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("damaged page LZ object")]
 pub struct Damaged;
 
-/// Copies 16 bytes between places that may overlap (the destination then gets what the source held
-/// before).
+/// Copies 16 bytes between places that may overlap, reading all before writing.
 ///
 /// # Safety
 /// 16 bytes must be readable at `from` and writable at `to`.
 #[inline(always)]
 unsafe fn copy16(from: *const u8, to: *mut u8) {
-    // SAFETY: the caller vouches for both places.
+    // SAFETY: the caller's promise.
     unsafe { to.cast::<u128>().write_unaligned(from.cast::<u128>().read_unaligned()) }
 }
 
-/// [`copy16`] for 8 bytes.
-///
-/// # Safety
-/// 8 bytes must be readable at `from` and writable at `to`.
+/// [`copy16`] for 8 bytes, under the same conditions.
 #[inline(always)]
 unsafe fn copy8(from: *const u8, to: *mut u8) {
-    // SAFETY: the caller vouches for both places.
+    // SAFETY: the caller's promise.
     unsafe { to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()) }
 }

@@ -1,28 +1,28 @@
-//! A look at a page that tells whether matches are to be expected.
+//! Tests whether matches are likely in a page.
 
 use super::index::MULTIPLIER;
 use crate::{Isa, PAGE_SIZE};
 
 /// Places that [`repeats`] looks at.
 pub const SAMPLES: usize = 512;
-/// Places in a row.
+/// Consecutive places.
 const RUN: usize = 16;
-/// Log2 of the slots that remember what was seen.
+/// Log2 of the slots that remember samples.
 const SLOT_BITS: u32 = 10;
 
-/// Where in its part of the page each run starts: runs at equal distances would hardly meet again
-/// in a page with a period. Found by trying: of the periods up to 2048 as few as can be are missed,
-/// and of those up to 512 when they fill half a page.
+/// The start of each run within its part of the page: runs at equal distances would rarely match in
+/// a periodic page. Found by search: misses as few periods as possible up to 2048, and up to 512 if
+/// they fill half a page.
 const JITTER: [usize; SAMPLES / RUN] = [
     31, 118, 46, 93, 6, 27, 0, 21, 97, 57, 2, 120, 88, 22, 77, 123, 116, 54, 120, 49, 93, 60, 82, 26, 15,
     121, 29, 77, 86, 106, 31, 47,
 ];
 
-/// How many of 512 places, in 32 runs of 16 spread over the page, begin with four bytes that a
-/// sampled place before them began with (the last such place of each hash slot is remembered).
+/// Counts the places, of 512 in 32 runs of 16 spread over the page, whose first four bytes equal
+/// those of an earlier sampled place (each hash slot remembers its last place).
 ///
-/// Random bytes yield 0 or 1: 0 already when no place of every other run repeats another. Text,
-/// where a match saves half of the page, yields 100 and more.
+/// Random bytes yield 0 or 1: 0 already if no place of every other run repeats another. Text, where
+/// matches save half of the page, yields 100 and more.
 pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
     with_isa!(
         isa,
@@ -32,11 +32,11 @@ pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
     )
 }
 
-/// How many of 256 places of `bytes`, in 16 runs of 16 spread over them, repeat an earlier one as
-/// in [`repeats`].
+/// Counts the places, of 256 in 16 runs of 16 spread over `bytes`, that repeat an earlier one as in
+/// [`repeats`].
 ///
 /// # Panics
-/// When there are fewer than 256 bytes.
+/// If there are fewer than 256 bytes.
 pub fn repeats_in(isa: Isa, bytes: &[u8]) -> u32 {
     with_isa!(
         isa,
@@ -49,9 +49,9 @@ pub fn repeats_in(isa: Isa, bytes: &[u8]) -> u32 {
 
 #[inline(always)]
 fn count(page: &[u8; PAGE_SIZE]) -> u32 {
-    // Of a product (reversible: equal ones mean equal bytes) the upper ten bits name the slot and
-    // the next sixteen are kept in it; two that differ in the last six bits alone are too rare to
-    // matter.
+    // The upper ten bits of a product (reversible, so equal products mean equal bytes) index the
+    // slot, which keeps the next sixteen. Products that differ only in the last six bits are too
+    // rare to matter.
     let mut slots = [0u16; 1 << SLOT_BITS];
     let mut count = 0;
     for half in 0..2 {
@@ -63,8 +63,8 @@ fn count(page: &[u8; PAGE_SIZE]) -> u32 {
     count
 }
 
-/// Sixteen runs: each `parts / 16`th of `parts` equal parts of the page has one, from part `first`
-/// on.
+/// Counts sixteen runs: each `parts / 16`th of `parts` equal parts of the page has one, from part
+/// `first` on.
 #[inline(always)]
 fn count_half(page: &[u8], first: usize, parts: usize, slots: &mut [u16; 1 << SLOT_BITS]) -> u32 {
     let part_len = (page.len() - RUN - 4) / parts;
@@ -73,7 +73,7 @@ fn count_half(page: &[u8], first: usize, parts: usize, slots: &mut [u16; 1 << SL
         let part = first + run * (parts / (SAMPLES / RUN / 2));
         let at = part * part_len + JITTER[part] % part_len;
         let bytes: &[u8; RUN + 4] = page[at..].first_chunk().expect("the last run ends before the page");
-        // Places 0, 4, 8, 12, then 1, 5 and so on: each four of them are one vector.
+        // Places 0, 4, 8, 12, then 1, 5 and so on: each four form one vector.
         for k in 0..4 {
             let fours: &[u8; RUN] = bytes[k..].first_chunk().expect("RUN + 4 bytes");
             for (lane, four) in fours.as_chunks::<4>().0.iter().enumerate() {
@@ -83,8 +83,7 @@ fn count_half(page: &[u8], first: usize, parts: usize, slots: &mut [u16; 1 << SL
             }
         }
     }
-    // The exchange by itself, without comparisons that would be held back to be made several at a
-    // time.
+    // The exchange alone: the compiler would delay comparisons to vectorise them.
     let mut before = [0u16; SAMPLES / 2];
     for ((&name, &tag), before) in names.iter().zip(&tags).zip(&mut before) {
         *before = std::mem::replace(&mut slots[usize::from(name) % (1 << SLOT_BITS)], tag);

@@ -1,11 +1,10 @@
-//! The decoder of page LZ in AVX2: lengths first, then one step without branches for nearly every
+//! The decoder of page LZ with AVX2: all lengths first, then one branch-free step for nearly every
 //! sequence.
 //!
-//! Whether a length is coded in a nibble or has an extension, whether a match is longer than a
-//! vector and whether it repeats bytes that it has just written itself: in texts each is as good as
-//! chance, and a branch that is foretold wrongly costs as much as two sequences. So lengths are
-//! taken apart for all sequences together, and a step copies 32 literals and 32 bytes of a match
-//! for any lengths, the latter by a row of selectors for each offset.
+//! In texts it is unpredictable whether a length has an extension, whether a match is longer than a
+//! vector, and whether it repeats bytes that it has just written. A mispredicted branch costs as
+//! much as two sequences. So all lengths are decoded together, and a step copies 32 literals and 32
+//! match bytes for any lengths, the latter through a row of selectors for each offset.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -13,24 +12,22 @@ use std::mem::MaybeUninit;
 use super::decoder::{extension, Parts};
 use super::{Damaged, INPUT_MAX, MATCH_MIN};
 
-/// Bytes of literals, and of a match, that a step copies.
+/// Bytes of literals, and of a match, per step.
 const STEP: usize = 32;
-/// Half of it: bytes that a selector reaches.
+/// Bytes that a selector reaches.
 const HALF: usize = STEP / 2;
-/// Sequences whose lengths are taken apart at a time.
+/// Sequences whose lengths are decoded at a time.
 const GROUP: usize = 16;
-/// Sequences of an object that is not damaged, at most.
+/// Most sequences of a valid object.
 const SEQUENCES_MAX: usize = INPUT_MAX / MATCH_MIN;
-/// Of so many sequences one has a match longer than a step, and steps copy two vectors of each
-/// match.
+/// If more than one match in this many is longer than a step, steps copy two vectors of each match.
 const WIDE_ONE_IN: usize = 32;
 
-/// Room for all sequences, in whole groups.
 const ROOM: usize = SEQUENCES_MAX + GROUP;
 const _: () = assert!(ROOM.is_multiple_of(GROUP));
 
-/// By offset (32 for longer ones too) the selectors of a match: first of the 16 bytes from its
-/// source on, then of the 16 behind them. Each byte of the match is chosen by one of the two.
+/// The selectors of a match by offset (32 also for longer ones): first of the 16 bytes at its
+/// source, then of the 16 behind them. One of the two selects each byte of the match.
 static SELECTORS: Rows = {
     let mut rows = [[[0x80; STEP]; 2]; STEP + 1];
     let mut offset = 1;
@@ -53,8 +50,8 @@ struct Rows([[[u8; STEP]; 2]; STEP + 1]);
 /// Log2 of a row's bytes.
 const ROW_BITS: i32 = 6;
 
-/// By set of four lengths of runs and four of matches, in turns: the places of its members in
-/// [`Sequences::lengths`], one after the other.
+/// The members' places in [`Sequences::lengths`], by set of four run lengths and four match
+/// lengths, alternating.
 static MEMBERS: [[u16; 8]; 256] = {
     let mut all = [[0; 8]; 256];
     let mut set = 0;
@@ -72,21 +69,21 @@ static MEMBERS: [[u16; 8]; 256] = {
     all
 };
 
-/// What is known of all sequences before the first is copied.
+/// The decoded sequences, before the first is copied.
 struct Sequences {
-    /// The lengths of runs, then those of matches, extensions included.
+    /// The lengths of runs, then those of matches, with extensions.
     lengths: [MaybeUninit<u16>; 2 * ROOM],
     offsets: [MaybeUninit<u16>; ROOM],
-    /// Where the offset's row of selectors is, in bytes.
+    /// Byte offset of the offset's row of selectors.
     rows: [MaybeUninit<u16>; ROOM],
-    /// 16 if the second half of a step comes from behind the source's first 16 bytes. Else 0, for
-    /// what would be loaded from there has just been stored, which takes long, or has not been yet.
+    /// 16 if the second half of a step comes from behind the source's first 16 bytes, else 0:
+    /// loading bytes that are not or have just been stored would be wrong or slow.
     seconds: [MaybeUninit<u16>; ROOM],
-    /// The lengths with extensions, in their order: places in `lengths`.
+    /// Places in `lengths` of the lengths with extensions, in order.
     extended: [MaybeUninit<u16>; 2 * ROOM],
 }
 
-/// The output, with room for a step that begins at its end.
+/// The output, with room for a step from its end.
 #[repr(C, align(64))]
 struct Space([u8; INPUT_MAX + 3 * STEP]);
 
@@ -98,13 +95,13 @@ struct Sums {
     wide: usize,
 }
 
-/// Decodes the object of `parts` into `out`. Verdict and content are those of the portable decoder.
+/// Decodes the object of `parts` into `out`. Result and content equal the portable decoder's.
 ///
 /// # Safety
 /// The machine must have AVX2, BMI1 and BMI2.
 ///
 /// # Panics
-/// When the output is longer than [`INPUT_MAX`].
+/// If the output is longer than [`INPUT_MAX`].
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
     assert!(out.len() <= INPUT_MAX, "{} bytes of output", out.len());
@@ -113,7 +110,7 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
         return Err(Damaged);
     }
     let mut sequences = MaybeUninit::<Sequences>::uninit();
-    // SAFETY: all it consists of may be uninitialised.
+    // SAFETY: all parts may be uninitialised.
     let sequences = unsafe { sequences.assume_init_mut() };
     let Sums { runs, matches, wide } = sequences.fill(parts)?;
     let tail = parts.literals_len.checked_sub(runs).ok_or(Damaged)?;
@@ -121,11 +118,11 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
     if done + tail != out.len() {
         return Err(Damaged);
     }
-    // Not left uninitialised: selectors pass over what is loaded from behind the last byte written,
-    // but it is loaded.
+    // Initialised, because loads reach behind the last byte written, although selectors skip these
+    // bytes.
     let mut space = Space([0; INPUT_MAX + 3 * STEP]);
     let base = space.0.as_mut_ptr();
-    // SAFETY: `fill` has set all of `count` sequences, whose sums are within literals and output,
+    // SAFETY: `fill` has set all `count` sequences. Their sums are within literals and output,
     // hence within `space`. The steps have written its first `done` bytes.
     unsafe {
         if parts.body.len() - parts.literals_len < STEP {
@@ -141,16 +138,16 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
     Ok(())
 }
 
-/// Copies `out.len()` bytes. The C library's way takes 0.25 us a page on some machines, which is
-/// several times as long.
+/// Copies `out.len()` bytes. On some machines the C library takes 0.25 us a page, several times as
+/// long.
 ///
 /// # Safety
-/// So many bytes must be readable at `from`, which is aligned to 32.
+/// `out.len()` bytes must be readable at `from`, which is aligned to 32.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn copy_out(mut from: *const u8, out: &mut [u8]) {
     let (blocks, rest) = out.as_chunks_mut::<{ 4 * STEP }>();
-    // SAFETY: both have as many bytes left as there are blocks, then those of the rest.
+    // SAFETY: both have all bytes of the blocks, then those of the rest.
     unsafe {
         for block in blocks {
             let parts = [0, 1, 2, 3].map(|part| _mm256_load_si256(from.add(STEP * part).cast()));
@@ -164,7 +161,7 @@ unsafe fn copy_out(mut from: *const u8, out: &mut [u8]) {
 }
 
 impl Sequences {
-    /// Takes all sequences apart.
+    /// Decodes the lengths and offsets of all sequences.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn fill(&mut self, parts: &Parts<'_>) -> Result<Sums, Damaged> {
@@ -172,7 +169,7 @@ impl Sequences {
         assert!(count <= SEQUENCES_MAX && 2 * parts.runs.len() >= count);
         let mut without_offset = _mm256_setzero_si256();
         let mut extended = 0;
-        // What is added to members: the number of the first sequence of each four.
+        // Added to members: the number of the first sequence of each four.
         let mut numbers = [0, 4, 8, 12].map(|number| _mm_set1_epi16(number));
         let mut group = |first: usize, sequences: __m256i, nibbles: __m128i| {
             let offsets = _mm256_and_si256(sequences, _mm256_set1_epi16(0xfff));
@@ -182,7 +179,7 @@ impl Sequences {
             let nibbles = _mm_or_si128(nibbles, _mm_slli_epi16::<4>(nibbles));
             let runs = _mm256_cvtepu8_epi16(_mm_and_si128(nibbles, _mm_set1_epi8(15)));
             let coded = _mm256_srli_epi16::<12>(sequences);
-            // A byte of the run, a byte of the match: the order of extensions.
+            // A byte of the run, a byte of the match, in the order of extensions.
             let both = _mm256_or_si256(runs, _mm256_slli_epi16::<8>(coded));
             let long = _mm256_movemask_epi8(_mm256_cmpeq_epi8(both, _mm256_set1_epi8(15))) as u32;
             let lens = _mm256_add_epi16(coded, _mm256_set1_epi16(MATCH_MIN as i16));
@@ -212,7 +209,7 @@ impl Sequences {
         };
         let (whole, left) = (count / GROUP, count % GROUP);
         for number in 0..whole {
-            // SAFETY: so many sequences are there, and half as many bytes of runs (asserted above).
+            // SAFETY: there are as many sequences, and half as many bytes of runs (asserted above).
             let (sequences, nibbles) = unsafe {
                 let sequences = parts.sequences.as_ptr().add(GROUP * number);
                 let nibbles = parts.runs.as_ptr().add(GROUP / 2 * number);
@@ -221,7 +218,7 @@ impl Sequences {
             group(GROUP * number, sequences, nibbles);
         }
         if left > 0 {
-            // What fills the group has an offset, and no extensions.
+            // Filler sequences have an offset and no extensions.
             let (mut sequences, mut nibbles) = ([[1, 0]; GROUP], [0; GROUP / 2]);
             let first = GROUP * whole;
             sequences[..left].copy_from_slice(&parts.sequences[first..]);
@@ -245,15 +242,14 @@ impl Sequences {
         Ok(sums)
     }
 
-    /// Adds the extensions to the first `count` of the lengths that have one.
+    /// Adds the extensions to the first `count` extended lengths.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn extend(&mut self, count: usize, mut rest: &[u8]) -> Result<(), Damaged> {
         let mut add = |place: &MaybeUninit<u16>, more: usize| {
-            // A length beyond the longest input is as wrong as one that is longer yet.
+            // A length beyond the longest input is an error in any case.
             let more = more.min(INPUT_MAX) as u16;
-            // SAFETY: `count` of them have been set, all of them places of lengths that have been
-            // set.
+            // SAFETY: `count` places have been set, all of them of lengths that have been set.
             unsafe {
                 *self.lengths.get_unchecked_mut(usize::from(place.assume_init())).assume_init_mut() += more;
             }
@@ -271,7 +267,7 @@ impl Sequences {
         rest.is_empty().then_some(()).ok_or(Damaged)
     }
 
-    /// The sums over the first groups.
+    /// Returns the sums over the first groups.
     ///
     /// # Safety
     /// Their lengths must have been set.
@@ -282,13 +278,12 @@ impl Sequences {
         let lengths = self.lengths.as_ptr();
         for first in (0..groups).map(|group| GROUP * group) {
             assert!(first + GROUP <= ROOM);
-            // SAFETY: a group of each is there (asserted above), and has been set, as the caller
-            // vouches.
+            // SAFETY: each has a group (asserted above), which the caller has set.
             let [runs, lens] =
                 [0, ROOM].map(|kind| unsafe { _mm256_loadu_si256(lengths.add(kind + first).cast()) });
             let wide = _mm256_cmpgt_epi16(lens, _mm256_set1_epi16(STEP as i16 - 1));
             for (sum, values) in sums.iter_mut().zip([runs, lens, _mm256_srli_epi16::<15>(wide)]) {
-                // None is longer than INPUT_MAX and 19.
+                // No value exceeds INPUT_MAX + 19.
                 *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(values, _mm256_set1_epi16(1)));
             }
         }
@@ -300,12 +295,12 @@ impl Sequences {
         Sums { runs, matches, wide }
     }
 
-    /// Follows all sequences. ENDS: the object ends within a step behind its literals. WIDE: steps
+    /// Copies all sequences. ENDS: the object ends within a step behind its literals. WIDE: steps
     /// copy 64 bytes of matches.
     ///
     /// # Safety
-    /// All that is known of the sequences must have been set, its sums must be within the literals
-    /// of `parts` and [`INPUT_MAX`], and `base` must have room for a [`Space`].
+    /// All sequences must have been set, their sums must be within the literals of `parts` and
+    /// [`INPUT_MAX`], and `base` must have room for a [`Space`].
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn copy<const ENDS: bool, const WIDE: bool>(
@@ -316,10 +311,10 @@ impl Sequences {
         let end = parts.body.as_ptr_range().end;
         let (mut from, mut to) = (parts.body.as_ptr(), base);
         for number in 0..parts.sequences.len() {
-            // SAFETY: the caller vouches for what is known of the sequence. `from` stays within the
-            // literals and `to` within INPUT_MAX bytes from `base` on, as the sums do. A step reads
-            // up to 32 bytes from `from` on, which the object has behind its literals unless ENDS,
-            // and writes up to 64 bytes behind a run; its source is not before `base`.
+            // SAFETY: the caller has set the sequence. `from` stays within the literals and `to`
+            // within INPUT_MAX bytes from `base` on, as the sums do. A step reads up to 32 bytes
+            // from `from` on, which the object has behind its literals unless ENDS, and writes up
+            // to 64 bytes behind a run. Its source is not before `base`.
             unsafe {
                 let value = |values: &[MaybeUninit<u16>], at: usize| {
                     usize::from(values.get_unchecked(at).assume_init())
@@ -331,7 +326,7 @@ impl Sequences {
                 if source < base {
                     return Err(Damaged);
                 }
-                // What a second vector copies must not come from where it is stored.
+                // The second vector's source must not overlap its destination.
                 let fits = if WIDE {
                     ((2 * run) | len) < 2 * STEP && offset >= len & STEP
                 } else {
@@ -356,14 +351,14 @@ impl Sequences {
     }
 }
 
-/// The first 32 bytes of a match, from two times 16 and the row of selectors at byte `row`.
+/// Returns the first 32 bytes of a match, selected from twice 16 by the row at byte `row`.
 ///
 /// # Safety
 /// `row` must be a row's place, and 16 bytes must be readable at `first` and at `second`.
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn pattern(first: *const u8, second: *const u8, row: usize) -> __m256i {
-    // SAFETY: the caller vouches for the places; a row has 64 bytes and is aligned to them.
+    // SAFETY: the caller's promise; a row has 64 bytes and is aligned to them.
     unsafe {
         let row = SELECTORS.0.as_ptr().cast::<u8>().add(row);
         let first = _mm256_broadcastsi128_si256(_mm_loadu_si128(first.cast()));
@@ -375,17 +370,17 @@ unsafe fn pattern(first: *const u8, second: *const u8, row: usize) -> __m256i {
     }
 }
 
-/// Copies what is too long for one step. Apart, so that the loop keeps its registers.
+/// Copies a sequence too long for one step. A separate function, so that the loop keeps its
+/// registers.
 ///
 /// # Safety
-/// `run` literals must be readable at `from`; `offset` bytes before the match must have been
-/// written, and there must be room for all and for a step more. The machine must have the
-/// instructions.
+/// `run` literals must be readable at `from`. `offset` bytes before the match must have been
+/// written. There must be room for all and one step more. The machine must have the instructions.
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn copy_long(from: *const u8, to: *mut u8, run: usize, len: usize, offset: usize) {
-    // SAFETY: the caller vouches for all places.
+    // SAFETY: the caller's promise.
     unsafe {
         from.copy_to_nonoverlapping(to, run);
         let to = to.add(run);
@@ -395,7 +390,7 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, run: usize, len: usize, offset
                 _mm256_storeu_si256(to.add(at).cast(), _mm256_loadu_si256(source.add(at).cast()));
             }
         } else {
-            // Whole periods, again and again, without going through memory.
+            // Repeats whole periods without going through memory.
             let second = if offset > HALF { source.add(HALF) } else { source };
             let period = pattern(source, second, offset << ROW_BITS);
             for at in (0..len).step_by(STEP / offset * offset) {

@@ -1,28 +1,25 @@
-//! The streams of an object but its literals: sequences, literal runs, extensions.
+//! The streams of an object except its literals: sequences, literal runs, extensions.
 
 use super::matches::{Matches, GROUP, PARTS, PART_RECORDS};
 use super::{HEADER, MATCH_MIN};
 
 /// Sequences of all parts, in whole groups.
 const SEQUENCES: usize = PARTS * PART_RECORDS;
-/// Room for extensions: those of one byte belong to a run or match of 15 bytes or more, so there
-/// are at most 2 x 4096 / 19; and for a step that writes 64.
+/// Room for extensions: one-byte ones belong to a run or match of 15 bytes or more, so there are at
+/// most 2 x 4096 / 19; and for a step that writes 64.
 const EXTENSIONS: usize = 1024;
 
-/// What was chosen and coded, in numbers.
+/// Totals of the coded matches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Coded {
     /// Bytes of the input.
     pub(super) len: usize,
-    /// Sequences.
     pub(super) count: usize,
-    /// Literal bytes.
     pub(super) literals: usize,
-    /// Bytes of extensions.
     pub(super) extended: usize,
-    /// Where the last match ends.
+    /// End of the last match.
     pub(super) anchor: usize,
-    /// Bytes of matches whose offset is odd.
+    /// Bytes of matches at odd offsets.
     pub(super) odd: usize,
 }
 
@@ -37,38 +34,36 @@ impl Coded {
     }
 }
 
-/// What was coded last.
+/// The streams of the last input.
 pub(super) struct Streams {
     pub(super) coded: Coded,
     sequences: [u16; SEQUENCES],
     runs: [u8; SEQUENCES],
-    /// The same, two nibbles a byte.
+    /// `runs` as nibbles, two a byte.
     packed: [u8; SEQUENCES / 2],
     extensions: [u8; EXTENSIONS],
 }
 
 impl Streams {
-    /// The sequences.
     pub(super) fn sequences(&self) -> &[u16] {
         &self.sequences[..self.coded.count]
     }
 
-    /// The bytes of extensions.
     pub(super) fn extensions(&self) -> &[u8] {
         &self.extensions[..self.coded.extended]
     }
 
-    /// The bytes of literal runs, once they are packed.
+    /// The packed literal runs.
     pub(super) fn packed(&self) -> &[u8] {
         &self.packed[..self.coded.count.div_ceil(2)]
     }
 
-    /// Packs the literal runs and returns their bytes.
+    /// Packs and returns the literal runs.
     #[inline(always)]
     pub(super) fn packed_runs(&mut self) -> &[u8] {
         let count = self.coded.count;
         self.runs[count] = 0;
-        // Whole groups, so that there is no end to be done one by one.
+        // Whole groups, so that there is no scalar tail.
         let groups = count.div_ceil(2 * GROUP);
         let pairs = self.runs.as_chunks::<{ 2 * GROUP }>().0[..groups].iter();
         for (packed, runs) in self.packed.as_chunks_mut::<GROUP>().0.iter_mut().zip(pairs) {
@@ -79,11 +74,9 @@ impl Streams {
         self.packed()
     }
 
-    /// [`Streams::code`] in AVX-512: extensions too are written without branches, as long as they
-    /// take one byte. Returns how many matches have 32 bytes and more.
-    ///
-    /// # Safety
-    /// The machine must have AVX-512 F, BW, VL and VBMI2.
+    /// [`Streams::code`] with AVX-512 F, BW, VL and VBMI2, which the machine must have. Extensions
+    /// are also written without branches, as long as they take one byte. Returns how many matches
+    /// have 32 bytes or more.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn code_avx512(&mut self, matches: &Matches, len: usize) -> usize {
@@ -125,7 +118,7 @@ impl Streams {
                 matched = _mm512_mask_add_epi16(matched, words, matched, whole);
                 let odd = _mm512_mask_test_epi16_mask(words, offsets, _mm512_set1_epi16(1));
                 matched_odd = _mm512_mask_add_epi16(matched_odd, odd, matched_odd, whole);
-                // Of each record the run's byte, then the match's: the order of extensions.
+                // The run's byte, then the match's, for each record: the order of extensions.
                 let coded = _mm512_or_si512(run_coded, _mm512_slli_epi16::<8>(rest_coded));
                 let long = _mm512_mask_cmpeq_epi8_mask(pairs, coded, _mm512_set1_epi8(15));
                 if long == 0 {
@@ -175,17 +168,14 @@ impl Streams {
         long_matches
     }
 
-    /// [`Streams::code`] with the instructions of Haswell.
-    ///
-    /// # Safety
-    /// The machine must have them.
+    /// [`Streams::code`] with the instructions of Haswell, which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn code_avx2(&mut self, matches: &Matches, len: usize) {
         self.code(matches, len);
     }
 
-    /// Codes the chosen matches: all streams but the literals.
+    /// Codes the chosen matches into all streams but the literals.
     #[inline(always)]
     pub(super) fn code(&mut self, matches: &Matches, len: usize) {
         let (mut anchor, mut count, mut literals, mut extended, mut odd) = (0u16, 0, len, 0, 0);
@@ -203,7 +193,7 @@ impl Streams {
                     self.sequences[place..].first_chunk_mut().expect("a place for every record");
                 let runs: &mut [u8; GROUP] =
                     self.runs[place..].first_chunk_mut().expect("a place for every record");
-                // What stands behind the last record has no meaning, and is overwritten.
+                // Values behind the last record are meaningless and overwritten.
                 let mut long = [0u8; GROUP];
                 for k in 0..GROUP {
                     let run = starts[k].wrapping_sub(before[k]);

@@ -1,6 +1,5 @@
-//! The choice of matches: four greedy walks side by side, each through a part of the input.
-//!
-//! Each step waits for the one before it, some 40 cycles; four walks hide each other's waiting.
+//! Chooses matches by four greedy walks in parallel, each through a part of the input. Each step
+//! waits some 40 cycles for the one before it; four walks hide each other's latency.
 
 use super::compare::Compare;
 #[cfg(target_arch = "x86_64")]
@@ -12,24 +11,24 @@ use super::{INPUT_MAX, MATCH_MIN};
 /// The walk through one part of the input.
 struct Lane {
     at: usize,
-    /// Where the part ends.
+    /// End of the part.
     end: usize,
-    /// Where its matches end at the latest.
+    /// Bound of the ends of its matches.
     reach: usize,
     count: usize,
     records: *mut Records,
-    /// Whether the index named a place where not even four bytes are the same.
+    /// Whether the index named a place where not even four bytes are equal.
     misled: bool,
 }
 
 impl Lane {
-    /// Takes the next match, if one starts within the next 57 positions, and moves behind it.
-    /// Returns false when there is none up to the part's end.
+    /// Takes the next match that starts within the next 57 positions, and moves behind it. Returns
+    /// false if there is none up to the part's end.
     ///
     /// # Safety
     /// The machine must have the instructions of `C`. `bytes` must have PADDING readable bytes
-    /// after its 4096th; `end <= reach <= 4096`; no more than `INPUT_MAX / PARTS` bytes and less
-    /// than PARTS more may be between the first place and `end`.
+    /// after its 4096th. `end <= reach <= 4096`. The first place must be less than `INPUT_MAX /
+    /// PARTS` + PARTS bytes before `end`.
     #[inline(always)]
     unsafe fn step<C: Compare, const STEP: usize>(&mut self, bytes: *const u8, index: &Index) -> bool {
         // SAFETY: `at <= 4096 + 64`, so bytes at / 8 .. + 8 are within the 528 bytes of `mask`.
@@ -48,8 +47,7 @@ impl Lane {
         let source = unsafe { *index.candidates.as_ptr().add(start) } as usize;
         // SAFETY: both places are within the input; PADDING is 128.
         let mut matched = unsafe { C::equal(bytes.add(start), bytes.add(source)) };
-        // One comparison for both of what is rare: less than four, and all that are compared, which
-        // may be more.
+        // One comparison catches both rare cases: fewer than four bytes, and all that are compared.
         if matched.wrapping_sub(MATCH_MIN) >= C::BYTES - MATCH_MIN {
             if matched < MATCH_MIN {
                 self.misled = true;
@@ -65,18 +63,17 @@ impl Lane {
             }
         }
         let stop = start + matched;
-        // A match may start one place earlier, which the index has left out.
+        // A match may start one place earlier, which the index does not cover.
         let (start, source) = if STEP == 1 {
             (start, source)
         } else {
-            // SAFETY: candidates are even and not 0, and what they are candidates for comes after
-            // them.
+            // SAFETY: candidates are even and not 0, and precede their position.
             let same = unsafe { *bytes.add(start - 1) == *bytes.add(source - 1) };
             let back = usize::from(same & (start > self.at));
             (start - back, source - back)
         };
         // SAFETY: a counted record covers at least four bytes of its own, all but the last within
-        // the part, so at most PART_RECORDS - GROUP are counted, and this one has a place.
+        // the part. So at most PART_RECORDS - GROUP are counted, and this one has a place.
         unsafe {
             (&raw mut (*self.records).starts).cast::<u16>().add(self.count).write(start as u16);
             (&raw mut (*self.records).sources).cast::<u16>().add(self.count).write(source as u16);
@@ -109,10 +106,10 @@ impl Matches {
             let reach = (end + REACH).min(len);
             Lane { at, end, reach, count: 0, records: &raw mut *records, misled: false }
         });
-        // Variables, not an array: each step's state then stays in registers.
+        // Variables instead of an array keep each step's state in registers.
         let [mut a, mut b, mut c, mut d] = lanes;
-        // SAFETY: `bytes` has PADDING readable bytes after 4096; the lanes are within the input and
-        // write to arrays of PART_RECORDS records of their own. The caller vouches for the
+        // SAFETY: `bytes` has PADDING readable bytes after 4096. The lanes are within the input and
+        // write to their own arrays of PART_RECORDS records. The caller vouches for the
         // instructions.
         unsafe {
             let mut going = [true; PARTS];
@@ -138,8 +135,7 @@ impl Matches {
             return false;
         }
         for (records, lane) in self.records.iter_mut().zip(&lanes) {
-            // The last match may have been found to go on behind what it may reach, or behind the
-            // input.
+            // The last match may extend beyond its bound or the input.
             let last = &mut records.ends[lane.count];
             *last = (*last).min(lane.reach as u16);
         }
@@ -147,10 +143,8 @@ impl Matches {
         true
     }
 
-    /// [`Matches::walk`] with the instructions of Haswell (shifts and bit counts without detours).
-    ///
-    /// # Safety
-    /// The machine must have them.
+    /// [`Matches::walk`] with the instructions of Haswell (shifts and bit counts without detours),
+    /// which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn walk_avx2<const STEP: usize>(
@@ -163,10 +157,8 @@ impl Matches {
         unsafe { self.walk::<Avx2, STEP>(source, index, len) }
     }
 
-    /// [`Matches::walk`] with AVX-512.
-    ///
-    /// # Safety
-    /// The machine must have its F, BW and VL, and the instructions of Haswell.
+    /// [`Matches::walk`] with AVX-512 F, BW and VL and the instructions of Haswell, which the
+    /// machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn walk_avx512<const STEP: usize>(

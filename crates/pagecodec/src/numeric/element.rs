@@ -10,7 +10,7 @@ pub(crate) trait Element: Copy + Default + 'static {
     type Row: Copy;
 
     fn zero_row() -> Self::Row;
-    /// Every lane `value`.
+    /// Returns a row of `value` in every lane.
     fn splat(value: Self) -> Self::Row;
     fn load(bytes: &[u8; ROW]) -> Self::Row;
     fn store(row: &Self::Row, bytes: &mut [u8; ROW]);
@@ -18,26 +18,26 @@ pub(crate) trait Element: Copy + Default + 'static {
     fn sub(a: &Self::Row, b: &Self::Row) -> Self::Row;
     fn or(a: &Self::Row, b: &Self::Row) -> Self::Row;
     fn and(a: &Self::Row, b: &Self::Row) -> Self::Row;
-    /// Lane by lane, as signed numbers.
+    /// Minimum of each lane, as signed numbers.
     fn min(a: &Self::Row, b: &Self::Row) -> Self::Row;
-    /// Lane by lane, as signed numbers.
+    /// Maximum of each lane, as signed numbers.
     fn max(a: &Self::Row, b: &Self::Row) -> Self::Row;
-    /// `by` below [`Element::BITS`].
+    /// Shifts each lane left by `by`, which is below [`Element::BITS`].
     fn left(row: &Self::Row, by: u32) -> Self::Row;
-    /// `by` below [`Element::BITS`].
+    /// Shifts each lane right by `by`, which is below [`Element::BITS`].
     fn right(row: &Self::Row, by: u32) -> Self::Row;
     /// The least lane, as signed numbers.
     fn least(row: &Self::Row) -> Self;
     /// The greatest lane, as signed numbers.
     fn greatest(row: &Self::Row) -> Self;
-    /// All lanes joined by or.
+    /// Bitwise or of all lanes.
     fn any(row: &Self::Row) -> Self;
     fn wrapping_sub(self, other: Self) -> Self;
-    /// Bits up to the highest one set.
+    /// Number of bits up to the highest one set.
     fn width(self) -> u32;
-    /// Zero bits below the lowest one set.
+    /// Number of zero bits below the lowest one set.
     fn trailing(self) -> u32;
-    /// The `width` lowest bits set.
+    /// Returns the `width` lowest bits set.
     fn mask(width: u32) -> Self;
     fn from_bytes(bytes: &[u8]) -> Self;
     fn put_bytes(self, bytes: &mut [u8]);

@@ -1,9 +1,9 @@
 //! Arrays of numbers: frame of reference, optional difference, bit packing, all of it vertical.
 //!
-//! A page is 64 rows of 64 bytes. A row holds 64, 32, 16 or 8 elements of 1, 2, 4 or 8 bytes; what
-//! happens to an element depends only on elements of the same column, so that a row is one vector
-//! and nothing moves between its lanes: no transposition, no prefix sum. The difference, when it is
-//! taken, is that to the row before.
+//! A page is 64 rows of 64 bytes. A row holds 64, 32, 16 or 8 elements of 1, 2, 4 or 8 bytes. An
+//! element's code depends only on elements of its column, so that a row is one vector and nothing
+//! moves between lanes: no transposition, no prefix sum. The optional difference is to the row
+//! before.
 //!
 //! Layout, little-endian:
 //!
@@ -28,9 +28,7 @@ use crate::{Isa, PAGE_SIZE};
 use element::Element;
 use spread::Spread;
 
-/// Rows of a page.
 pub(crate) const ROWS: usize = 64;
-/// Bytes of a row.
 pub(crate) const ROW: usize = 64;
 /// Rows that share a width.
 pub(crate) const GROUP: usize = 4;
@@ -39,17 +37,17 @@ pub(crate) const GROUPS: usize = ROWS / GROUP;
 /// No object is longer.
 pub const OBJECT_MAX: usize = 2 + 8 + ROW + GROUPS + PAGE_SIZE;
 
-/// An object (or what was passed as one) that cannot be decoded.
+/// A numeric object that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("damaged numeric object")]
 pub struct Damaged;
 
-/// How a page is read: size of its elements, and whether differences are packed.
+/// The interpretation of a page: size of its elements, and whether differences are packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// log2 of the element's size in bytes, 0 to 3.
     pub log2_size: u8,
-    /// Whether rows are packed as differences to the row before.
+    /// Whether rows are packed as differences from the row before.
     pub differences: bool,
 }
 
@@ -108,14 +106,14 @@ macro_rules! with_element {
     };
 }
 
-/// The shape that promises the shortest object, and about how long that will be: judged by an
-/// eighth of the page. `usize::MAX` when every shape is sure to save next to nothing.
+/// Returns the shape with the shortest expected object, and its approximate length, judged by an
+/// eighth of the page. Returns `usize::MAX` if every shape is sure to save next to nothing.
 pub fn estimate(isa: Isa, page: &[u8; PAGE_SIZE]) -> (Shape, usize) {
     estimate_below(isa, page, usize::MAX)
 }
 
-/// [`estimate`] for those who want to know of objects below `limit` only: the answer may be
-/// `usize::MAX` where it would be `limit` or more, which takes a quarter of the time.
+/// [`estimate`] for objects below `limit`: may return `usize::MAX` instead of a length of `limit`
+/// or more, which takes a quarter of the time.
 pub fn estimate_below(isa: Isa, page: &[u8; PAGE_SIZE], limit: usize) -> (Shape, usize) {
     assert!(isa.is_available(), "this machine lacks {isa}");
     let spread = Spread::of(isa, page);
@@ -148,8 +146,8 @@ pub fn estimate_below(isa: Isa, page: &[u8; PAGE_SIZE], limit: usize) -> (Shape,
     )
 }
 
-/// Encodes `page` as `shape` into `out` and returns the object's length; `None` when `out` is too
-/// short for it.
+/// Encodes `page` as `shape` into `out` and returns the object's length, or `None` if `out` is too
+/// short.
 pub fn encode(isa: Isa, page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) -> Option<usize> {
     with_isa!(
         isa,
@@ -159,10 +157,10 @@ pub fn encode(isa: Isa, page: &[u8; PAGE_SIZE], shape: Shape, out: &mut [u8]) ->
     )
 }
 
-/// Decodes `object` into `page`. Any bytes may be given: the outcome is an error or some page.
+/// Decodes `object` into `page`. Any bytes yield an error or some page.
 ///
 /// # Errors
-/// [`Damaged`] when the object contradicts itself.
+/// [`Damaged`] if the object contradicts itself.
 pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     with_isa!(
         isa,

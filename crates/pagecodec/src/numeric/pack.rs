@@ -9,7 +9,7 @@ pub(super) fn rows(page: &[u8; PAGE_SIZE]) -> &[[u8; ROW]; ROWS] {
     page.as_chunks::<ROW>().0.try_into().expect("64 rows of 64 bytes are a page")
 }
 
-/// Bits of an element by the rows looked at: of values, and of differences.
+/// Returns the bits per element in the sampled rows: of values, and of differences.
 #[inline(always)]
 pub(crate) fn sample<E: Element>(page: &[u8; PAGE_SIZE]) -> [u32; 2] {
     let rows = rows(page);
@@ -17,7 +17,7 @@ pub(crate) fn sample<E: Element>(page: &[u8; PAGE_SIZE]) -> [u32; 2] {
     let first_step = E::sub(&E::load(&rows[1]), &first);
     let (mut least, mut greatest, mut any) = (first, first, E::zero_row());
     let (mut least_step, mut greatest_step, mut any_step) = (first_step, first_step, E::zero_row());
-    // Pairs of rows, for the differences; spread over the page.
+    // Pairs of rows, for the differences, spread over the page.
     for at in (0..ROWS - 1).step_by(18) {
         let (a, b) = (E::load(&rows[at]), E::load(&rows[at + 1]));
         let step = E::sub(&b, &a);
@@ -31,17 +31,17 @@ pub(crate) fn sample<E: Element>(page: &[u8; PAGE_SIZE]) -> [u32; 2] {
     let bits = |least: &E::Row, greatest: &E::Row, any: &E::Row, first: &E::Row| {
         let least = E::least(least);
         let width = E::greatest(greatest).wrapping_sub(least).width();
-        // Residues relative to one column's first value have the zeros that those relative to the
-        // least have, once the columns' first values are compared as well.
+        // Residues relative to a column's first value have the same common zeros as those relative
+        // to the least value, once the columns' first values are compared too.
         let any = E::any(&E::or(any, &E::sub(first, &E::splat(least))));
         width.saturating_sub(any.trailing().min(E::BITS - 1))
     };
     [bits(&least, &greatest, &any, &first), bits(&least_step, &greatest_step, &any_step, &first_step)]
 }
 
-/// Whether no page of bytes can be expected to save a bit of each: both as values and as
-/// differences, some have 01 as their upper bits and some have 10, so that they are 128 apart.
-/// Costs less than one [`sample`].
+/// Whether a page of bytes cannot be expected to save a bit of each: both values and differences
+/// have members with the upper bits 01 and with 10, so that they are 128 apart. Costs less than one
+/// [`sample`].
 #[inline(always)]
 pub(crate) fn hopeless_bytes(page: &[u8; PAGE_SIZE]) -> bool {
     type Row = [u8; ROW];
@@ -144,8 +144,7 @@ pub(crate) fn decode<E: Element>(
     let base = E::splat(E::from_bytes(&header[2..]));
     let mut previous = E::zero_row();
     if shape.differences {
-        // The first row's residue decodes to the base; what is subtracted here is added again with
-        // it.
+        // The first row's residue decodes to the base. Subtracted here, it is added again with it.
         let first = header[fixed - ROW..fixed].first_chunk().expect("a row");
         previous = E::sub(&E::load(first), &base);
     }
@@ -156,7 +155,7 @@ pub(crate) fn decode<E: Element>(
         let width = u32::from(width);
         let mask = E::splat(E::mask(width));
         for row in rows {
-            // `unit` holds the `left` bits not yet taken, at its low end.
+            // The low end of `unit` holds the `left` bits not yet taken.
             let mut residue = E::and(&unit, &mask);
             if left >= width {
                 if width < E::BITS {

@@ -1,12 +1,12 @@
-//! What 16-bit pieces of the rows looked at tell of all sizes of elements, for less than one
+//! Judges all element sizes by 16-bit pieces of the sampled rows, for less than the cost of one
 //! sample.
 
 use super::pack::rows;
 use super::{Shape, GROUPS, ROW, ROWS};
 use crate::{Isa, PAGE_SIZE};
 
-/// How far the pieces of a page are from those of its first row, column by column, joined by place
-/// in a word of 64 bits.
+/// The distances of a page's pieces from those of its first row, by column, joined by their place
+/// in a 64-bit word.
 #[derive(Clone, Copy)]
 struct Places {
     /// All bits of the distances.
@@ -22,9 +22,8 @@ pub(super) struct Spread {
     steps: Places,
 }
 
-/// Pieces of a row.
 const PIECES: usize = ROW / 2;
-/// The rows looked at, in pairs: those that [`super::pack::sample`] looks at.
+/// Distance of the sampled pairs of rows, the same as in [`super::pack::sample`].
 const PAIR_STEP: usize = 18;
 
 impl Spread {
@@ -45,7 +44,7 @@ impl Spread {
         let fold = |distance: u16| distance ^ (distance as i16 >> 15) as u16;
         let mut joined = [[0u16; PIECES]; 4];
         for row in (0..ROWS - 1).step_by(PAIR_STEP) {
-            // A plain loop over the pieces: what the compiler makes of rows as values takes several
+            // A plain loop over the pieces: the compiler's code for rows as values takes several
             // times as long.
             for at in 0..PIECES {
                 let (first, a, b) = (piece(0, at), piece(row, at), piece(row + 1, at));
@@ -70,10 +69,7 @@ impl Spread {
         Spread { values: Places { any, folded }, steps: Places { any: any_step, folded: folded_step } }
     }
 
-    /// [`Spread::of_any`], a row a vector.
-    ///
-    /// # Safety
-    /// The machine must have AVX-512 F, BW and DQ.
+    /// [`Spread::of_any`] with one vector a row. The machine must have AVX-512 F, BW and DQ.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
     unsafe fn of_avx512(page: &[u8; PAGE_SIZE]) -> Spread {
@@ -105,14 +101,14 @@ impl Spread {
         }
     }
 
-    /// Whether no element of two, four or eight bytes can be expected to save a sixteenth of its
-    /// bits: what fills the upper piece of an element fills the element.
+    /// Whether no element of two, four or eight bytes can be expected to save 1/16 of its bits:
+    /// pieces that fill the upper piece of an element fill the element.
     #[inline]
     pub(super) fn is_hopeless(&self) -> bool {
         self.values.are_full() && self.steps.are_full()
     }
 
-    /// An estimate for the page cannot be lower.
+    /// Returns a lower bound of an estimate for the page.
     pub(super) fn floor(&self) -> usize {
         let mut floor = usize::MAX;
         for (differences, places) in [(false, &self.values), (true, &self.steps)] {
@@ -128,21 +124,21 @@ impl Spread {
 impl Places {
     #[inline(always)]
     fn are_full(&self) -> bool {
-        // The sign is folded away: 2^14 and more is a distance of 15 bits of 16, 2^12 in the upper
-        // piece one of 61 of 64.
+        // The sign is folded away: 2^14 is a distance of 15 bits of 16, and 2^12 in the upper piece
+        // one of 61 of 64.
         let far = self.folded;
         let shorts = far.iter().any(|&far| far >= 1 << 14);
         let ints = (far[1] | far[3]) >= 1 << 13;
         let longs = far[3] >= 1 << 12;
-        // A piece that never changes costs nothing when it is the lowest.
+        // A constant lowest piece costs nothing.
         shorts && ints && longs && !self.any.contains(&0)
     }
 
-    /// The least number of bits of an element of 1, 2, 4 and 8 bytes, shift not counted.
+    /// Returns the least number of bits of an element of 1, 2, 4 and 8 bytes, shift not counted.
     ///
     /// Two elements whose pieces number `p` are 2^b or more apart are at least 2^b - 3 times 2^16p
-    /// apart: what the pieces below borrow is 1, in a difference of differences 3. From b = 3 on
-    /// that takes 16 p + b bits.
+    /// apart: the pieces below borrow 1, or 3 in a difference of differences. From b = 3 on that
+    /// takes 16 p + b bits.
     #[inline(always)]
     fn bits_min(&self) -> [u32; 4] {
         let Places { any: [a, b, c, d], folded } = *self;
@@ -151,12 +147,11 @@ impl Places {
         let [fa, fb, fc, fd] = folded;
         let all = fa | fb | fc | fd;
         let shorts = if all > 0 { high(all) + 1 } else { 0 };
-        // The upper byte of a piece tells of bytes.
+        // The upper byte of a piece bounds bytes.
         let bytes = if all >= 1 << (8 + 3) { high(all) - 8 } else { 0 };
         let ints = far(1, fb | fd).max(far(0, fa | fc));
         let longs = far(3, fd).max(far(2, fc)).max(far(1, fb)).max(far(0, fa));
-        // Bits at the low end that are the same everywhere are shifted out. The lowest piece that
-        // differs has nothing to borrow.
+        // Constant low bits are shifted out. The lowest piece that differs borrows nothing.
         let short = u32::from(a | b | c | d);
         let int = u32::from(a | c) | u32::from(b | d) << 16;
         let long = u64::from(a) | u64::from(b) << 16 | u64::from(c) << 32 | u64::from(d) << 48;
