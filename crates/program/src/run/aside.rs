@@ -1,9 +1,8 @@
-//! Work that may take for ever, on threads beside the supervisor's.
+//! Blocking work on threads beside the supervisor's.
 //!
-//! A descriptor that another process sent can be made so that closing it takes as long as its
-//! sender likes: a TCP connection that lingers, a file that the sender serves. A socket in which
-//! such a descriptor waits is no better. So the supervisor's own thread closes none of them
-//! ([`Foreign`]).
+//! Closing a descriptor that another process sent may block for as long as the sender likes: for
+//! example a lingering TCP connection, a file that the sender serves, or a socket that carries such
+//! a descriptor. So the supervisor's own thread never closes a [`Foreign`] descriptor.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -12,20 +11,19 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads that close descriptors. While all of them wait, further ones stay open.
+/// Threads that close descriptors. While all of them block, further descriptors stay open.
 const CLOSERS_MAX: usize = 32;
-/// A thread without work ends after so long.
+/// Idle time after which a thread ends.
 const IDLE: Duration = Duration::from_secs(1);
 
 static CLOSERS: Aside = Aside::new(CLOSERS_MAX);
 
-/// Something to do.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A bounded number of threads that do jobs, in order. They end when there are none.
+/// A bounded number of threads that run jobs in order. Idle threads end.
 pub struct Aside {
     state: Mutex<State>,
-    /// There is a job, or one is done.
+    /// Signalled when a job is added or done.
     changed: Condvar,
     threads_max: usize,
 }
@@ -38,13 +36,13 @@ struct State {
 }
 
 impl Aside {
-    /// With at most that many threads.
+    /// Creates a pool of at most `threads_max` threads.
     pub const fn new(threads_max: usize) -> Self {
         let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
         Aside { state: Mutex::new(state), changed: Condvar::new(), threads_max }
     }
 
-    /// Does a job soon. It waits while all threads are busy, or there is none to be had.
+    /// Queues a job. It waits while all threads are busy or none can be made.
     pub fn run(&'static self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         state.jobs.push_back(Box::new(job));
@@ -56,12 +54,12 @@ impl Aside {
         }
     }
 
-    /// Jobs that wait for a thread.
+    /// Returns the number of queued jobs.
     pub fn waiting(&self) -> usize {
         self.state().jobs.len()
     }
 
-    /// Waits until everything is done, at most that long; whether it is.
+    /// Waits for all jobs, for at most `patience`; returns whether they are done.
     pub fn settle(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut state = self.state();
@@ -84,7 +82,7 @@ impl Aside {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                // One that panics over what another process made of a descriptor costs no thread.
+                // A job may panic over a hostile descriptor. The thread survives.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.state();
                 continue;
@@ -104,7 +102,7 @@ impl Aside {
     }
 }
 
-/// A descriptor that other processes determine. Closed by another thread.
+/// A descriptor of another process's making. Another thread closes it.
 #[derive(Debug)]
 pub struct Foreign(ManuallyDrop<OwnedFd>);
 
@@ -146,7 +144,7 @@ mod tests {
         }
         assert!(ONE.settle(Duration::from_secs(60)));
         assert!(receiver.try_iter().eq(0..100));
-        // One waits, the others are done.
+        // One job blocks, the others finish.
         let (release, released) = mpsc::channel::<()>();
         TWO.run(move || released.recv().unwrap_or_default());
         for number in 0..10 {
@@ -161,7 +159,7 @@ mod tests {
         assert!(TWO.settle(Duration::from_secs(60)) && TWO.waiting() == 0);
     }
 
-    /// A connection whose last descriptor waits for its bytes to be read, for an hour.
+    /// A connection that lingers at close for an hour until its bytes are read.
     fn lingering() -> (TcpStream, OwnedFd) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -170,11 +168,11 @@ mod tests {
         while std::io::Write::write(&mut &writer, &[0; 1 << 16]).is_ok() {}
         let linger = libc::linger { l_onoff: 1, l_linger: 3600 };
         let (value, len) = ((&raw const linger).cast(), size_of_val(&linger) as libc::socklen_t);
-        // SAFETY: the value is as long as said.
+        // SAFETY: the value has the given length.
         let set =
             unsafe { libc::setsockopt(writer.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len) };
         assert_eq!(set, 0);
-        // The kernel waits for descriptors that block alone.
+        // The kernel lingers only for blocking descriptors.
         writer.set_nonblocking(false).unwrap();
         (reader, writer.into())
     }

@@ -1,5 +1,5 @@
-//! What the processes of a tree share, by user: each user has a ledger, a board and a swap file of
-//! its own, and its processes are given no other's.
+//! The shared memory of a tree, by user: each user has its own ledger, board and swap file, and
+//! processes receive only their user's.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -9,42 +9,41 @@ use ledger::{Keeper, Settings, Tree};
 use super::peers::Owner;
 use super::swap::{Swap, SwapArguments};
 
-/// Users of one tree. Each has memory files, and a swap file perhaps.
+/// Users of one tree. Each has memfds and may have a swap file.
 const USERS_MAX: usize = 64;
 
-/// Bytes that a processor touches in two milliseconds, the time between two looks, at most.
+/// The most that a processor touches in 2 ms, the interval between looks.
 const TOUCHED_BYTES: u64 = 16 << 20;
 
-/// What `others` of a tree's users are promised together until the next look. A user's processes
+/// Returns the bytes promised to `others` of a tree's users until the next look. A user's processes
 /// know their own sum at once, and the others' from the last look. So each user is promised an
-/// equal part of what is free, which counts as used to the others: if all take what they were
-/// promised, the budget still holds. What is free ends under the level at which pagers begin to
-/// reclaim: a promise is no reason for pages to leave.
+/// equal part of the free memory, which counts as used to the others: if all take their parts, the
+/// budget still holds. Free memory ends at the level at which pagers begin to reclaim, so that a
+/// promise alone evicts no pages.
 fn promised(budget: u64, total: u64, users: u64, others: u64) -> u64 {
     (budget - budget / 16).saturating_sub(total).div_ceil(users.max(1)) * others
 }
 
-/// One user's.
 struct Book {
     owner: Owner,
     keeper: Keeper,
     swap: Option<Swap>,
-    /// No swap file could be made.
+    /// Creating the swap file failed.
     has_no_swap: bool,
-    /// What its processes use, at the last look.
+    /// Use of its processes at the last look.
     bytes: u64,
 }
 
-/// All users'.
+/// The books of all users.
 pub struct Books {
     settings: Settings,
     number: u64,
     books: Vec<Book>,
     tree: Tree,
     arguments: SwapArguments,
-    /// Opened before the program started; the first user who wants one gets it.
+    /// Opened before the program started, for the first user who needs one.
     spare: Option<Swap>,
-    /// Processes that came or went.
+    /// Number of joins and leaves.
     changes: u64,
     /// The most that all processes touch between two looks.
     touched_max: u64,
@@ -53,17 +52,17 @@ pub struct Books {
 }
 
 impl Books {
-    /// For the tree with that number.
+    /// Creates the books of tree `number`.
     ///
     /// # Errors
-    /// When settings are longer than there is room for, or there are no memory files.
+    /// When the settings are too long, or memfds cannot be made.
     pub fn new(
         settings: Settings,
         number: u64,
         arguments: SwapArguments,
         spare: Option<Swap>,
     ) -> io::Result<Self> {
-        // So that what cannot be done is said before the program starts.
+        // A trial, so that errors appear before the program starts.
         Keeper::create(&settings, number)?;
         Ok(Books {
             settings,
@@ -79,26 +78,26 @@ impl Books {
         })
     }
 
-    /// What was decided.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Names the process by which users know the tree.
+    /// Sets the process id by which users know the tree.
     pub fn set_supervisor(&mut self, pid: u32) {
         self.settings.supervisor = pid;
         self.books.iter().for_each(|book| book.keeper.set_supervisor(pid));
     }
 
-    /// The ledgers.
+    /// Returns the ledgers.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Gives a process of that owner a place.
+    /// Gives a process of `owner` a place.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Returns why there is none.
     pub fn join(&mut self, owner: Owner, pid: u32) -> Result<usize, String> {
         let at = match self.books.iter().position(|book| book.owner == owner) {
             Some(at) => at,
@@ -122,16 +121,16 @@ impl Books {
         Ok(self.books.len() - 1)
     }
 
-    /// The memory files of a place: the board, and the ledger.
+    /// Returns the memfds of a place: board and ledger.
     pub fn files(&self, place: usize) -> [RawFd; 2] {
         self.books[Tree::at(place).0].keeper.files()
     }
 
-    /// A part of the swap file of a place's owner, as `ledger::wire` counts them; `None` without
-    /// one.
+    /// Returns a part of the owner's swap file, numbered as in `ledger::wire`; `None` without a
+    /// swap file.
     ///
     /// # Errors
-    /// Why it cannot be made, once.
+    /// Returns once why the file cannot be made.
     pub fn swap_part(&mut self, place: usize, number: u32) -> Result<Option<RawFd>, String> {
         let book = &mut self.books[Tree::at(place).0];
         if book.swap.is_none() && !book.has_no_swap {
@@ -147,32 +146,32 @@ impl Books {
         Ok(book.swap.as_ref().and_then(|swap| swap.part(number)))
     }
 
-    /// A swap file, if one was asked for: they are all alike.
+    /// Returns a swap file, if one was asked for. All have the same settings.
     pub fn swap(&self) -> Option<&Swap> {
         self.books.iter().find_map(|book| book.swap.as_ref()).or(self.spare.as_ref())
     }
 
-    /// Bytes of the segments in use, of all swap files.
+    /// Returns the bytes of used segments in all swap files.
     pub fn swap_used_bytes(&self) -> u64 {
         self.books.iter().filter_map(|book| book.swap.as_ref()).map(Swap::used_bytes).sum()
     }
 
-    /// The process in a place has ended: its threads have, and with them what they were writing.
+    /// Releases a place whose process has ended: all its threads, and their writes, have ended too.
     pub fn leave(&mut self, place: usize) {
-        // A process that changed its user may have gone on with what it had in another's file.
+        // A process that changed its user may have used another user's file before.
         self.books.iter().filter_map(|book| book.swap.as_ref()).for_each(|swap| swap.reap(place));
         let (at, index) = Tree::at(place);
         self.books[at].keeper.release(index);
         self.changes += 1;
     }
 
-    /// Overrides the use that the process in a place reports; `None`: its own figure.
+    /// Overrides the use that the process in a place reports; `None` restores its own figure.
     pub fn know(&mut self, place: usize, bytes: Option<u64>) {
         let (at, index) = Tree::at(place);
         self.books[at].keeper.know(index, bytes);
     }
 
-    /// Adds everything up, puts shared sums right, and tells each user what the others use.
+    /// Adds up all uses, corrects the shared sums, and tells each user the use of the others.
     pub fn audit(&mut self) {
         for book in &mut self.books {
             book.bytes = book.keeper.audit();
@@ -180,8 +179,7 @@ impl Books {
         self.tell();
     }
 
-    /// Adds everything up and tells each user what the others use. Costs less than an audit, and
-    /// corrects nothing.
+    /// Like `audit`, but cheaper: does not correct sums.
     pub fn relay(&mut self) {
         for book in &mut self.books {
             book.bytes = book.keeper.sum();
@@ -189,12 +187,13 @@ impl Books {
         self.tell();
     }
 
-    /// Whether processes of several users live, which hear of each other through this alone.
+    /// Returns whether processes of several users live. They learn of each other only through
+    /// `tell`.
     pub fn has_several_users(&self) -> bool {
         self.books.iter().filter(|book| book.keeper.processes() > 0).nth(1).is_some()
     }
 
-    /// Tells each user what the others use, and may use until the next look.
+    /// Tells each user the use of the others and their promises until the next look.
     fn tell(&mut self) {
         let total = self.books.iter().fold(0, |sum: u64, book| sum.saturating_add(book.bytes));
         self.total_bytes = total;
@@ -211,17 +210,17 @@ impl Books {
         }
     }
 
-    /// What all processes use together, at the last look.
+    /// Returns the use of all processes at the last look.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// The most so far.
+    /// Returns the largest total so far.
     pub fn total_peak_bytes(&self) -> u64 {
         self.total_peak_bytes
     }
 
-    /// Times that a shared sum was put right.
+    /// Returns how often a shared sum was corrected.
     pub fn corrections(&self) -> u64 {
         self.books.iter().map(|book| book.keeper.corrections()).sum()
     }
@@ -242,7 +241,7 @@ mod tests {
     }
 
     const BUDGET: u64 = 32 << 20;
-    /// Under which all is promised.
+    /// The reclaim level, up to which free memory is promised.
     const MARK: u64 = 30 << 20;
 
     fn joined_total(books: &Books, at: usize) -> u64 {
@@ -269,7 +268,7 @@ mod tests {
                 "what the other was promised counts"
             );
         }
-        // All that both were promised, taken between two looks.
+        // Both users take everything they were promised between two looks.
         for place in [0, 1].map(|at: usize| places[at]) {
             let (at, index) = Tree::at(place);
             let room = MARK - books.books[at].keeper.ledger().total_bytes();
@@ -292,7 +291,8 @@ mod tests {
         assert_eq!(books.swap_part(places[1], 0), Ok(None), "none was asked for");
     }
 
-    /// Equal parts of all that is under the budget had a tree of twenty users page at two thirds.
+    /// Promising equal parts of the whole budget made a tree of twenty users page at two thirds of
+    /// it.
     #[test]
     fn promises_make_no_pages_leave() {
         for users in 1..=USERS_MAX as u64 {

@@ -1,35 +1,34 @@
-//! The memory limit that programs read in their control group.
+//! The cgroup memory limit that programs read.
 
 use anyhow::{anyhow, bail, Result};
 
 use crate::size;
 
-/// How many times the budget is shown where nothing else is asked for. HotSpot's heap begins with a
-/// 64th of what it reads and ends at a quarter, V8's ends at a half: with 16 the first is a quarter
-/// of the budget, and heaps may still grow to several times the budget, which is what uzswap is
-/// for.
+/// Default multiple of the budget. HotSpot's heap starts at 1/64 of the limit and ends at 1/4; V8's
+/// ends at 1/2. With 16, HotSpot starts at a quarter of the budget, and heaps may grow to several
+/// times the budget, which is uzswap's purpose.
 const BUDGETS: u64 = 16;
 
-/// What the program is to read.
+/// The limit shown to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShownLimit {
     /// The limit.
     pub bytes: u64,
-    /// The user asked for it. It is shown where the actual one is lower, too, as in a container.
+    /// Set by the user: shown even where the actual limit is lower, as in a container.
     pub is_asked: bool,
 }
 
 impl ShownLimit {
-    /// As the preload object reads it.
+    /// Encodes the limit for the preload object.
     pub fn word(self) -> String {
         format!("{}{}", self.bytes, if self.is_asked { "!" } else { "" })
     }
 }
 
-/// What the program is to read: `None` for what is there. `asked` is a size, "real", or nothing.
+/// Returns the limit to show; `None` for the actual one. `asked` is a size or "real".
 ///
 /// # Errors
-/// What is wrong with the size.
+/// Returns why the size is invalid.
 pub fn shown(asked: Option<&str>, budget_bytes: u64) -> Result<Option<ShownLimit>> {
     match asked {
         Some("real") => Ok(None),

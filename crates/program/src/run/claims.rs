@@ -1,20 +1,20 @@
-//! What processes say they use, held against what the kernel says.
+//! Compares the use that processes report with the kernel's figures.
 
 use std::collections::HashMap;
 
-/// What a figure may be off by, as it is published now and then: half of the budget, between these.
+/// Tolerance, since figures are published at intervals: half of the budget within these bounds.
 const SLACK_BYTES: std::ops::RangeInclusive<u64> = 32 << 20..=256 << 20;
-/// Looks in a row at which a figure was wrong, until it does not count any more.
+/// Consecutive wrong looks after which a figure is overridden.
 const LOOKS: u32 = 4;
 
-/// Looks in a row at which a place's figure was wrong.
+/// Consecutive wrong looks, by place.
 #[derive(Default)]
 pub struct Claims(HashMap<usize, u32>);
 
 impl Claims {
-    /// What the process in `place` uses, if that is known to be something else than it says. The
-    /// kernel counts a page that processes share for each of them, and a process says its part, so
-    /// with `processes` the two may differ that much.
+    /// Returns the actual use of the process in `place` if its figure is known to be wrong. The
+    /// kernel counts a shared page for each of `processes`, and a process reports its part, so the
+    /// figures may differ by that factor.
     pub fn judge(
         &mut self,
         place: usize,
@@ -35,7 +35,7 @@ impl Claims {
         (*looks >= LOOKS).then_some(kernel)
     }
 
-    /// The process has ended.
+    /// Forgets a process that has ended.
     pub fn forget(&mut self, place: usize) {
         self.0.remove(&place);
     }
@@ -61,7 +61,7 @@ mod tests {
             assert_eq!(claims.judge(3, 0, G, 1, G), None);
             assert_eq!(claims.judge(3, G, G, 1, G), None, "right in between");
         }
-        // A small budget is not exceeded by much before it is noticed.
+        // Even under a small budget the excess is noticed early.
         for look in 1..6 {
             assert_eq!(claims.judge(3, 0, G / 16, 1, G / 32), (look >= LOOKS).then_some(G / 16));
         }

@@ -1,4 +1,4 @@
-//! The connections of a tree's processes: who is let in, and what one of them may take.
+//! The connections of a tree's processes: admission and limits.
 
 use std::fs::File;
 use std::io;
@@ -13,36 +13,35 @@ use super::notes::Notes;
 use super::peers::{Family, Owner, Peer, Refusal};
 use crate::rights;
 
-/// Between connecting and saying hello, on a busy machine.
+/// Time limit from connecting to hello, on a busy machine.
 pub const HELLO: Duration = Duration::from_secs(2);
-/// Connections taken at a time: others' are among them, and those who are connected wait.
+/// Connections accepted per round: strangers connect too, and connected processes must not wait.
 const ACCEPTED_MAX: usize = 64;
-/// Connections of one process at a time, and those among them that have a place: a process has a
-/// second one when it becomes another program, for the moment until the end of the first is
-/// noticed.
+/// Connections of one process, and those among them with a place. A process has two for a moment
+/// when it executes another program, until the end of the first is noticed.
 const CONNECTIONS_MAX: usize = 48;
 const PLACES_MAX: usize = 16;
-/// Descriptors that one connection is given, and that are kept for it.
+/// Descriptors that one connection receives, and that are kept for it.
 const GIVEN_MAX: u32 = 64;
 const KEPT_MAX: usize = 8;
-/// Lines of text from one connection.
+/// Text lines per connection.
 const LINES_MAX: u32 = 16;
-/// Descriptors that are left for looks at processes: the kernel gives the lowest number that is
-/// free, so a high one is a warning.
+/// Descriptors reserved for reading /proc. The kernel gives the lowest free number, so a high
+/// number means few are left.
 const RESERVED: i32 = 16;
 
-/// One process's connection.
+/// A process's connection.
 pub struct Connection {
     socket: Foreign,
     peer: Peer,
     since: Instant,
-    /// Its place in the ledgers, and whose it is.
+    /// Its place in the ledgers, and the place's owner.
     slot: Option<usize>,
     owner: Option<Owner>,
-    /// Duplicates of its userfaultfds: while they are open, no close() of the program turns evicted
-    /// pages to zeroes.
+    /// Duplicates of its userfaultfds: while they are open, a close() by the program does not turn
+    /// evicted pages into zeroes.
     kept: Vec<Foreign>,
-    /// Descriptors given, and lines said.
+    /// Descriptors given and lines received.
     given: u32,
     lines: u32,
 }
@@ -65,45 +64,45 @@ impl Connection {
         self.peer.pid
     }
 
-    /// Its place in the ledgers.
+    /// Returns its place in the ledgers.
     pub fn slot(&self) -> Option<usize> {
         self.slot
     }
 
-    /// Whose its place is.
+    /// Returns the owner of its place.
     pub fn owner(&self) -> Option<Owner> {
         self.owner
     }
 
-    /// Gives it a place in the ledgers.
+    /// Sets its place in the ledgers.
     pub fn place(&mut self, slot: usize, owner: Owner) {
         (self.slot, self.owner) = (Some(slot), Some(owner));
     }
 
-    /// Whether it has a place, or may still ask for one.
+    /// Returns whether it has a place or may still ask for one.
     pub fn counts(&self) -> bool {
         self.slot.is_some() || self.since.elapsed() < HELLO
     }
 
-    /// Whether it may say one more line.
+    /// Counts a line; returns whether it is permitted.
     pub fn may_say(&mut self) -> bool {
         self.lines += 1;
         self.lines <= LINES_MAX
     }
 
-    /// Keeps a userfaultfd of it.
+    /// Keeps a userfaultfd of the process.
     pub fn keep(&mut self, descriptor: Foreign) {
         if kept_is_right(self.kept.len(), &descriptor) {
             self.kept.push(descriptor);
         }
     }
 
-    /// What was kept of it.
+    /// Returns the kept descriptors.
     pub fn into_kept(self) -> Vec<Foreign> {
         self.kept
     }
 
-    /// Sends a packet, and a descriptor, if that is not too much for one connection.
+    /// Sends a packet and a descriptor within the connection's limit.
     pub fn give(&mut self, packet: &Packet, descriptor: Option<&impl AsRawFd>) -> bool {
         self.given += 1;
         let _ = wire::send(self.socket(), packet, descriptor.map(AsRawFd::as_raw_fd));
@@ -111,11 +110,11 @@ impl Connection {
     }
 }
 
-/// All of a tree's, and where processes connect.
+/// All connections of a tree, and the listening socket.
 pub struct Connections {
-    /// Connections that wait here may have sent something already.
+    /// Waiting connections may already have sent packets with descriptors.
     listener: Foreign,
-    /// Given up for a moment when there is no other descriptor left to accept a connection with.
+    /// Closed when no other descriptor is left for accepting a connection.
     spare: Option<OwnedFd>,
     descriptors_max: i32,
     family: Family,
@@ -124,7 +123,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// None yet; the guardian of the tree is let in.
+    /// Starts without connections. Admits the tree's guardian.
     pub fn new(listener: OwnedFd, guardian: i32) -> Self {
         Connections {
             listener: listener.into(),
@@ -156,24 +155,25 @@ impl Connections {
         self.all.swap_remove(index)
     }
 
-    /// Connections that were closed at once, or for what came over them.
+    /// Returns the number of connections closed at once or for their packets.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Counts one that is closed for what came over it.
+    /// Counts a connection that is closed for its packets.
     pub fn count_refused(&mut self) {
         self.refused += 1;
     }
 
-    /// Takes the connections that wait, up to a bound; whether there may be more.
+    /// Accepts waiting connections, up to a bound; returns whether more may wait.
     pub fn accept_waiting(&mut self, notes: &mut Notes) -> bool {
         self.spare = self.spare.take().or_else(spare);
         for _ in 0..ACCEPTED_MAX {
             match accept(&self.listener) {
                 Ok(socket) => self.admit(socket, notes),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    // It would wait for ever, and this process with it.
+                    // Free the spare: otherwise the connection, and the supervisor, would wait for
+                    // ever.
                     self.spare = None;
                     if let Ok(socket) = accept(&self.listener) {
                         turn_away(&socket, notes);
@@ -186,12 +186,12 @@ impl Connections {
         true
     }
 
-    /// Makes room for one descriptor more, for a moment.
+    /// Frees one descriptor for a moment.
     pub fn give_up_spare(&mut self) {
         self.spare = None;
     }
 
-    /// Takes a connection, if it is one of the tree.
+    /// Admits a connection if its process belongs to the tree.
     fn admit(&mut self, socket: Foreign, notes: &mut Notes) {
         let all = &self.all;
         let is_member =
@@ -207,36 +207,34 @@ impl Connections {
         }
     }
 
-    /// Whether there are too few descriptors left to keep one more for a process.
+    /// Returns whether too few descriptors are left to keep one more.
     pub fn is_too_short_to_keep(&self, newest: &Foreign) -> bool {
         self.is_short(newest, RESERVED / 2)
     }
 
-    /// Whether there are fewer than that many descriptors left.
     fn is_short(&self, newest: &Foreign, left: i32) -> bool {
         newest.as_raw_fd() >= self.descriptors_max.saturating_sub(left)
     }
 
-    /// Whether a connection may have a place: it has none, which would be in use for ever, and its
-    /// process has not too many.
+    /// Returns whether a connection may get a place: it has none yet (a second would never be
+    /// released), and its process has not too many.
     pub fn may_have_place(&self, index: usize) -> bool {
         let one = &self.all[index];
         one.slot.is_none() && self.count(one.pid(), |one| one.slot.is_some()) < PLACES_MAX
     }
 
-    /// Connections of a process.
     fn count(&self, pid: i32, of: impl Fn(&Connection) -> bool) -> usize {
         self.all.iter().filter(|one| one.pid() == pid && of(one)).count()
     }
 }
 
-/// Tells a process that there is no room: it runs on unmanaged.
+/// Rejects a process for lack of room. It continues unmanaged.
 fn turn_away(socket: &Foreign, notes: &mut Notes) {
     notes.note_shortage();
     let _ = wire::send(socket.as_raw_fd(), &Packet::new(Kind::Refused, 0, 0), None);
 }
 
-/// Accepts a connection. Its other side may have sent something already.
+/// Accepts a connection, whose peer may already have sent packets.
 fn accept(listener: &Foreign) -> io::Result<Foreign> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let none = std::ptr::null_mut();
@@ -248,12 +246,11 @@ fn accept(listener: &Foreign) -> io::Result<Foreign> {
     }
 }
 
-/// A descriptor to give up.
 fn spare() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Whether to keep a descriptor beside so many.
+/// Returns whether to keep a descriptor, given the number already kept.
 fn kept_is_right(kept: usize, descriptor: &Foreign) -> bool {
     kept < KEPT_MAX && rights::is_userfaultfd(descriptor.as_raw_fd())
 }

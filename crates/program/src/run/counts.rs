@@ -1,9 +1,9 @@
-//! Counters in the report: each object of it has those whose key says so.
+//! Counters in the report: each JSON object contains those of its group.
 
 use ledger::{Counter, Tree, Unit, COUNTERS};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// Sums over a tree, of which one object of the report shows its own.
+/// Sums over a tree. An object of the report serializes its own group.
 #[derive(Debug)]
 pub struct Counts {
     group: &'static str,
@@ -11,29 +11,29 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Those of the object that is named `group`; "" is the report itself.
+    /// Reads the sums for the object `group`; "" is the report itself.
     pub fn of(tree: &Tree, group: &'static str) -> Self {
         Counts { group, sums: COUNTERS.iter().map(|line| tree.sum(line.counter)).collect() }
     }
 
-    /// A counter's sum, of any object.
+    /// Returns a counter's sum, of any group.
     pub fn sum(&self, counter: Counter) -> u64 {
         self.sums[counter as usize]
     }
 
-    /// A time's sum in seconds.
+    /// Returns a time's sum in seconds.
     pub fn seconds(&self, counter: Counter) -> f64 {
         debug_assert_eq!(counter.described().unit, Unit::Nanoseconds);
         self.sum(counter) as f64 / 1e9
     }
 
-    /// One sum by another; 0 where that is 0.
+    /// Returns the quotient of two sums; 0 for a zero divisor.
     pub fn ratio(&self, over: Counter, under: Counter) -> f64 {
         ratio(self.sum(over), self.sum(under))
     }
 }
 
-/// One number by another; 0 where that is 0.
+/// Returns the quotient of two numbers; 0 for a zero divisor.
 pub fn ratio(over: u64, under: u64) -> f64 {
     if under == 0 {
         0.0

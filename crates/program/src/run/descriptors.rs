@@ -1,10 +1,10 @@
-//! How many descriptors this process may have: it holds some for each process of the tree.
+//! The descriptor limit: the supervisor holds several descriptors for each process of the tree.
 
 use std::sync::OnceLock;
 
 static BEFORE: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// Raises the limit as far as it may be; the program is to be given its own back, by [`restore`].
+/// Raises the soft limit as far as permitted. [`restore`] gives the program the old one.
 pub fn raise() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.
@@ -17,7 +17,7 @@ pub fn raise() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) };
 }
 
-/// The limit.
+/// Returns the current limit.
 pub fn limit() -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.
@@ -25,7 +25,7 @@ pub fn limit() -> i32 {
     i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX)
 }
 
-/// In the child that becomes the program: sets the limit that was found. Async-signal-safe.
+/// Restores the old limit in the child that becomes the program. Async-signal-safe.
 pub fn restore() {
     if let Some(before) = BEFORE.get() {
         // SAFETY: the structure is whole.

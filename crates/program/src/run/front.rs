@@ -1,14 +1,14 @@
 //! The process that the user started, in front of the supervisor.
 //!
-//! `uzswap run` ends when its program ends, with the program's status. Processes that the program
-//! leaves behind (daemons, background jobs) keep their pages with the supervisor's help, need its
-//! descriptors under their old paths for the programs that they execute, and are its descendants.
-//! So the supervisor must not be the process that ends. It is a child of that process, serves the
-//! tree until its last process has ended, and tells the front when to end.
+//! `uzswap run` ends when its program ends, with the program's status. Daemons and background jobs
+//! that the program leaves behind still need the supervisor: they page with its help, need its
+//! descriptors under their old paths for exec, and are its descendants. So the supervisor is a
+//! child of the front. It serves the tree until the last process has ended, and tells the front
+//! when to end.
 //!
-//! The front passes signals on and stops when the supervisor stops. `top` and `pause` know the tree
-//! by its process id, which is the one that the user has. When it is killed, the supervisor is
-//! killed, and the tree with it.
+//! The front forwards signals and stops when the supervisor stops. `top` and `pause` know the tree
+//! by the front's process id, the one that the user has. If the front is killed, the supervisor and
+//! the tree end too.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use sys::packets;
 
 use super::signals::Signals;
 
-/// Words to the front, each with a number behind it.
+/// Words to the front. A number follows each.
 const STOP: u8 = 1;
 const END: u8 = 2;
 
@@ -28,11 +28,11 @@ pub struct Front {
 }
 
 impl Front {
-    /// Makes the supervisor's process and returns in it. The calling process becomes the front and
-    /// does not return. To be called while this process has one thread.
+    /// Forks the supervisor's process and returns in it. The calling process becomes the front and
+    /// does not return. Must be called while this process has one thread.
     ///
     /// # Errors
-    /// When there is no descriptor or process left.
+    /// When no descriptor or process is left.
     pub fn step_behind() -> io::Result<Self> {
         let [ours, theirs] = packets::pair()?;
         let pid = std::process::id();
@@ -58,7 +58,7 @@ impl Front {
         }
     }
 
-    /// The front's process.
+    /// Returns the front's process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -70,7 +70,7 @@ impl Front {
         unsafe { libc::raise(libc::SIGSTOP) };
     }
 
-    /// Has the front end with a status; this process lives on.
+    /// Ends the front with a status; this process continues.
     pub fn dismiss(&self, status: i32) {
         self.tie(0);
         self.send(END, status as u8);
@@ -83,12 +83,12 @@ impl Front {
     }
 
     fn send(&self, word: u8, number: u8) {
-        // The front is there, or this process is about to be killed.
+        // If the send fails, the front is dead and this process is about to be killed.
         let _ = packets::send(self.socket.as_raw_fd(), &[&[word, number]], &[]);
     }
 }
 
-/// What the front does with its life; returns the exit status.
+/// The front's loop; returns the exit status.
 fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
     let Ok(signals) = Signals::new() else {
         // SAFETY: a signal to our own child.
@@ -102,12 +102,11 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
         // SAFETY: two valid entries.
         unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
         while let Some(signal) = signals.next().filter(|_| polled[0].revents != 0) {
-            // An orphan of the supervisor's may come here, where this process is the first of its
-            // namespace.
+            // If the front is process 1 of its namespace, it inherits the supervisor's orphans.
             if signal.number == libc::SIGCHLD {
                 ended = ended.or_else(|| reap(supervisor, libc::WNOHANG));
             }
-            // The terminal's signals reach the supervisor by themselves.
+            // The terminal's signals reach the supervisor directly.
             if signal.number != libc::SIGCHLD && signal.from_process {
                 // SAFETY: a signal to our own child.
                 unsafe { libc::kill(supervisor, signal.number) };
@@ -135,7 +134,7 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
     }
 }
 
-/// Reaps children up to the supervisor; what that one ended with, `None` when it has not ended.
+/// Reaps children up to the supervisor; returns its exit status, or `None` if it has not ended.
 fn reap(supervisor: i32, flags: i32) -> Option<i32> {
     let mut status = 0;
     loop {

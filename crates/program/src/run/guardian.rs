@@ -1,26 +1,24 @@
-//! The guardian: a small process that outlives a killed supervisor for a moment and ends what is
-//! left of its tree.
+//! The guardian: a small process that briefly outlives a killed supervisor and ends the rest of its
+//! tree.
 //!
-//! A process that has the agent notices the supervisor's death by itself (its connection ends) and
-//! ends. Others cannot: static programs that have not grown, and every process between fork and
-//! exec. So the guardian has what it takes for both:
+//! A process with an agent notices the supervisor's death, because its connection ends, and ends
+//! itself. Small static programs and processes between fork and exec cannot. The guardian serves
+//! both:
 //!
 //! * It holds the preload object and the agent open, and LD_PRELOAD names its descriptors: a
-//!   program that begins just then still loads the object, which finds no supervisor and ends the
-//!   process. For the same reason the paths stay valid when a forked copy of the supervisor serves
-//!   on.
-//! * The supervisor writes the tree's processes into memory that both share, at each of its looks.
-//!   When the supervisor has been killed, the guardian stops those and all their descendants, and
-//!   when no more are found, kills them. Agents wait a moment before they end their processes, so
-//!   that parents are there to be followed from.
+//!   program that starts after the death still loads the object, which finds no supervisor and ends
+//!   the process. The paths also stay valid when a forked copy of the supervisor continues to
+//!   serve.
+//! * At each of its looks the supervisor writes the tree's processes into shared memory. When the
+//!   supervisor has been killed, the guardian stops those processes and all their descendants, and
+//!   kills them when it finds no more. Agents wait a moment before they end their processes, so
+//!   that parents are still there to be followed from.
 //!
-//! It reads no process's memory, which could make it wait, and knows its processes through pidfds:
-//! a number that is used again names another process, which is not touched. What it cannot find is
-//! a process without an agent that lost its parent between the supervisor's last look and its
-//! death.
+//! The guardian reads no process's memory, since that could block. It identifies processes by
+//! pidfds, so it never touches a process with a reused number. It misses only a process without an
+//! agent that lost its parent between the supervisor's last look and its death.
 //!
-//! It sleeps for as long as the supervisor lives, and takes part in neither the terminal nor the
-//! tree.
+//! It sleeps while the supervisor lives, and belongs neither to the terminal nor to the tree.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,17 +29,17 @@ use std::time::{Duration, Instant};
 
 use crate::stat::Stat;
 
-/// An exec takes so long at most until the loader has opened the object, on a busy machine.
+/// Maximum time of an exec until the loader has opened the object, on a busy machine.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Looks for descendants in a row, at most: a tree that forks all the time is stopped process by
-/// process.
+/// Maximum rounds of searching for descendants: a tree that forks all the time is stopped process
+/// by process.
 const ROUNDS_MAX: usize = 200;
-/// How long processes may take to stop. One in a fork that waits for its own agent never does.
+/// Time limit for processes to stop. A process in a fork that waits for its own agent never stops.
 const REST: Duration = Duration::from_millis(500);
-/// The supervisor's word that its tree has ended, or may run on alone.
+/// The supervisor's message that its tree has ended, or may continue alone.
 const GOODBYE: u8 = b'.';
 
-/// The supervisor's side. Dropping it sends the guardian home.
+/// The supervisor's side. Dropping it ends the guardian.
 #[derive(Debug)]
 pub struct Guardian {
     pipe: File,
@@ -50,11 +48,11 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian, which holds `files` open under the numbers that they have here. To be
-    /// called while this process has one thread.
+    /// Starts the guardian, which holds `files` open under their present numbers. Must be called
+    /// while this process has one thread.
     ///
     /// # Errors
-    /// When there is no descriptor, memory or process left.
+    /// When no descriptor, memory or process is left.
     pub fn start(files: &[RawFd]) -> io::Result<Self> {
         let members = Members::new()?;
         let (reading, writing) = io::pipe()?;
@@ -71,17 +69,17 @@ impl Guardian {
         }
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// The path of a file that it holds.
+    /// Returns the path of a file that it holds.
     pub fn path(&self, file: RawFd) -> String {
         format!("/proc/{}/fd/{file}", self.pid)
     }
 
-    /// Tells which processes are the tree's now.
+    /// Publishes the tree's current processes.
     pub fn note_members(&self, pids: &[i32]) {
         self.members.write(pids, ticks_now());
     }
@@ -89,7 +87,7 @@ impl Guardian {
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        // A supervisor that breaks leaves a tree without a budget.
+        // A supervisor that panics leaves a tree without a budget: the guardian must end it.
         if std::thread::panicking() {
             return;
         }
@@ -99,21 +97,21 @@ impl Drop for Guardian {
     }
 }
 
-/// The tree's processes, in memory that the supervisor and the guardian share: two lists, of which
-/// the supervisor writes the one that is not valid.
+/// The tree's processes, in memory shared by supervisor and guardian: two lists, of which the
+/// supervisor writes the invalid one.
 #[derive(Debug)]
 struct Members(&'static [AtomicU32]);
 
 impl Members {
-    /// The most that are told.
+    /// Most processes in a list.
     const MAX: usize = 1 << 16;
-    /// Words of a list: the time in two, the count, process ids.
+    /// Words of a list: the time (two words), the count, the process ids.
     const LIST: usize = 3 + Self::MAX;
 
     fn new() -> io::Result<Self> {
         let words = 1 + 2 * Self::LIST;
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory, zeroed, never unmapped; words of it are shared as atomics alone.
+        // SAFETY: new zeroed memory, never unmapped; its words are shared only as atomics.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), words * 4, rights, kind, -1, 0);
             if at == libc::MAP_FAILED {
@@ -127,7 +125,7 @@ impl Members {
         &self.0[1 + (number & 1) as usize * Self::LIST..][..Self::LIST]
     }
 
-    /// Writes which processes there were at a time, in ticks since the machine's start.
+    /// Writes the processes that existed at `ticks` since boot.
     fn write(&self, pids: &[i32], ticks: u64) {
         let next = self.0[0].load(Ordering::Relaxed) ^ 1;
         let list = self.list(next);
@@ -138,7 +136,7 @@ impl Members {
         self.0[0].store(next, Ordering::Release);
     }
 
-    /// What was written last, whole.
+    /// Returns the valid list.
     fn read(&self) -> (Vec<i32>, u64) {
         let list = self.list(self.0[0].load(Ordering::Acquire));
         fence(Ordering::Acquire);
@@ -148,7 +146,7 @@ impl Members {
     }
 }
 
-/// Now, as /proc/PID/stat tells the start of processes.
+/// The current time in the unit of process starts in /proc/PID/stat.
 fn ticks_now() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the time; asks for a constant.
@@ -159,7 +157,7 @@ fn ticks_now() -> u64 {
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
-/// What the guardian does with its life.
+/// The guardian's main function.
 fn guard(pipe: OwnedFd, files: &[RawFd], members: &Members) {
     withdraw(&pipe, files);
     let mut word = [0];
@@ -171,17 +169,16 @@ fn guard(pipe: OwnedFd, files: &[RawFd], members: &Members) {
     let begin = Instant::now();
     let (pids, ticks) = members.read();
     end(&pids, ticks);
-    // Programs that begin now find the object.
+    // Programs that start during this time load the object.
     std::thread::sleep(SEARCH.saturating_sub(begin.elapsed()));
 }
 
-/// Lets go of everything but the pipe and `files`: the terminal, standard streams, directory,
-/// signals.
+/// Releases everything but the pipe and `files`: terminal, standard streams, directory, signals.
 fn withdraw(pipe: &OwnedFd, files: &[RawFd]) {
     let mut kept: Vec<u32> = files.iter().chain([&pipe.as_raw_fd()]).map(|file| *file as u32).collect();
     kept.sort_unstable();
-    // SAFETY: system calls on this process's own attributes; the descriptors closed belong to
-    // structures of the supervisor that are never used or dropped here, and the standard ones are
+    // SAFETY: system calls on this process's own attributes. The closed descriptors belong to
+    // structures of the supervisor that are never used or dropped here; the standard ones are
     // replaced first.
     unsafe {
         libc::setsid();
@@ -206,7 +203,7 @@ fn withdraw(pipe: &OwnedFd, files: &[RawFd]) {
     }
 }
 
-/// A process, by a descriptor that names it even when its number is used again.
+/// A process by its pidfd, which stays valid when the number is reused.
 struct Process(OwnedFd);
 
 impl Process {
@@ -217,7 +214,7 @@ impl Process {
         (raw >= 0).then(|| Process(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
-    /// Sends a signal, 0 for none; whether the process was there.
+    /// Sends a signal, 0 for none; returns whether the process existed.
     fn signal(&self, signal: i32) -> bool {
         let info = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: takes no pointers beside a null one.
@@ -225,7 +222,7 @@ impl Process {
     }
 }
 
-/// Ends the processes that were there at a time, and all their descendants.
+/// Ends the processes that existed at `ticks`, and all their descendants.
 fn end(pids: &[i32], ticks: u64) {
     let mut held = HashMap::new();
     for pid in pids {
@@ -234,10 +231,10 @@ fn end(pids: &[i32], ticks: u64) {
             held.insert(*pid, process);
         }
     }
-    // Those that have stopped make no more. One that was told to stop may be in the middle of a
-    // fork, whose child this would miss; and when the parent is killed, what serves the child's
-    // faults is gone, so that a child that runs on reads zeroes. A fork whose report is not read,
-    // since the reader has stopped, stays there until it is killed, and then has no child.
+    // Wait until they have stopped and make no more children. A stopping process may be in a fork
+    // whose child this would miss. When the parent is killed, the child's faults are no longer
+    // served, so a child that continues reads zeroes. A fork whose report is not read, because the
+    // reader has stopped, blocks until it is killed, and then has no child.
     let until = Instant::now() + REST;
     for _ in 0..ROUNDS_MAX {
         let rest = held.keys().all(|pid| is_at_rest(*pid)) || Instant::now() >= until;
@@ -246,7 +243,7 @@ fn end(pids: &[i32], ticks: u64) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // What serves a child's faults may be in its parent.
+    // Kill children first: a parent may serve their faults.
     let mut held: Vec<(i32, Process)> = held.into_iter().collect();
     held.sort_by_key(|(pid, _)| std::cmp::Reverse(stat_of(*pid).map(|stat| stat.started)));
     for (_, process) in &held {
@@ -254,7 +251,7 @@ fn end(pids: &[i32], ticks: u64) {
     }
 }
 
-/// Whether no thread of a process that was told to stop runs, or will before it is killed.
+/// Returns whether no thread of a stopping process runs, or will before it is killed.
 fn is_at_rest(pid: i32) -> bool {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     let mut states =
@@ -262,7 +259,7 @@ fn is_at_rest(pid: i32) -> bool {
     states.all(|stat| matches!(stat.state, b'T' | b't' | b'Z' | b'X'))
 }
 
-/// Stops children of processes that are held and holds them, too; whether there were any.
+/// Stops and holds children of held processes; returns whether there were any.
 fn stop_children(held: &mut HashMap<i32, Process>) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -274,7 +271,7 @@ fn stop_children(held: &mut HashMap<i32, Process>) -> bool {
             continue;
         }
         let Some(process) = Process::open(pid) else { continue };
-        // Of the process that is open, whose parent is the one that is held.
+        // Re-read through the open pidfd: the parent must still be the held process.
         let Some(stat) = stat_of(pid) else { continue };
         if held.get(&(stat.parent as i32)).is_some_and(|parent| parent.signal(0))
             && process.signal(libc::SIGSTOP)
@@ -325,7 +322,7 @@ mod tests {
         io::BufRead::read_line(&mut io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
         let grandchild: i32 = line.trim().parse().unwrap();
         let pids = [&shell, &member].map(|child| child.id() as i32);
-        // Of a number that was another process's at the time.
+        // A number that belonged to another process at that time.
         let start = stat_of(younger.id() as i32).unwrap().started;
         end(&[younger.id() as i32], start - 1);
         end(&pids, ticks_now());

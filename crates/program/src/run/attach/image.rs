@@ -1,24 +1,24 @@
-//! The agent's file, as a memory file that processes map.
+//! The agent's file, as a memfd that processes map.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use doorway::image::{Layout, Segment};
 
-/// The agent.
+/// The agent's memfd, content and layout.
 #[derive(Debug)]
 pub struct Image {
     bytes: &'static [u8],
     file: OwnedFd,
-    /// What is mapped, and where it begins.
+    /// Segments and entry point.
     pub layout: Layout,
 }
 
 impl Image {
-    /// Makes a memory file of a program.
+    /// Makes a memfd of a program.
     ///
     /// # Errors
-    /// When it is none, or not of the kind, or there is no memory file for it.
+    /// When `bytes` is no suitable program, or no memfd can be made.
     pub fn new(bytes: &'static [u8]) -> io::Result<Self> {
         let layout = Layout::of(bytes, bytes.len())
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this build carries no agent"))?;
@@ -26,12 +26,12 @@ impl Image {
         Ok(Image { bytes, file, layout })
     }
 
-    /// The number of the memory file.
+    /// Returns the memfd's descriptor.
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// What a segment is filled with.
+    /// Returns a segment's content.
     pub fn contents(&self, segment: &Segment) -> &[u8] {
         &self.bytes[segment.offset..segment.offset + segment.filled]
     }

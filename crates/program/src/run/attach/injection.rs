@@ -1,4 +1,4 @@
-//! Making a thread in another process that maps the agent and runs it.
+//! Creates a thread in another process that maps the agent and runs it.
 
 use std::fs;
 use std::io;
@@ -13,29 +13,29 @@ use sys::PAGE_SIZE;
 use super::image::Image;
 use super::process::{self, Identity, Rights};
 
-/// As the agent's threads have it: not the program's descriptors.
+/// The clone flags of the agent's threads: the program's descriptors are not shared.
 const FLAGS: i32 =
     libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
 /// Most bytes of a mapping that are searched for a system call instruction.
 const SEARCHED_BYTES: usize = 1 << 20;
-/// A thread that runs, or waits in any way but for another's exec, stops in microseconds, once it
-/// has a CPU.
+/// Stop timeout. A thread with a CPU stops in microseconds, unless it waits for another thread's
+/// exec.
 const PATIENCE_NS: u64 = 20_000_000;
-/// Variables of this program that the agent knows.
+/// Variables of this program's environment that the agent reads.
 const KNOWN: [&str; 2] = ["UZSWAP_IAA_EMULATE", "UZSWAP_BREAK"];
 
 /// Why a process has no agent.
 #[derive(Debug)]
 pub enum Failure {
-    /// It has ended.
+    /// The process has ended.
     Gone,
-    /// It has the object, which sees to that.
+    /// The preload object starts its agent.
     NotOurs,
     /// Its environment names another supervisor, or none.
     Anothers,
-    /// To be tried again.
+    /// The attempt may be repeated.
     NotYet,
-    /// It cannot be.
+    /// The process cannot be managed.
     Refused(String),
 }
 
@@ -53,36 +53,35 @@ impl Failure {
     }
 }
 
-/// What is to be brought, and where to.
+/// An attempt: the agent and its target.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The agent.
     pub image: Arc<Image>,
-    /// The path of its file, for processes that see the guardian's.
+    /// The path of the agent's file, for processes that see the guardian's /proc.
     pub path: String,
-    /// Where the supervisor listens.
+    /// The supervisor's address.
     pub socket: String,
-    /// The process.
+    /// The target's process id.
     pub pid: i32,
-    /// Which of its programs it ran when it was looked at.
+    /// The program that the process ran when it was chosen.
     pub identity: Identity,
 }
 
-/// Brings the agent into a process, which runs on but for a moment. Reads memory that the process
-/// serves itself, or a file system of its: the calling thread may wait for ever, and does nothing
-/// else. It traces a thread of the process in some cases after this has returned, and has to end
-/// then.
+/// Brings the agent into a process, which is stopped only briefly. The call may block for ever on
+/// memory or a file system that the process serves, so it needs a thread of its own. That thread
+/// must end afterwards: in some cases it still traces a thread of the process.
 ///
-/// What is decided is decided on a thread that is held. What is looked at before saves processes
-/// that are refused from being stopped, and finds what takes long to find.
+/// Decisions are made while a thread is held. Earlier checks spare refused processes the stop, and
+/// do the slow searches.
 ///
 /// # Errors
-/// See [`Failure`]. The process is as it was then.
+/// See [`Failure`]. The process is unchanged then.
 pub fn bring(order: &Order) -> Result<(), Failure> {
     let pid = order.pid;
     let own = Rights::own().ok_or_else(|| Failure::refused("/proc cannot be read"))?;
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
-    // The object brings the agent itself, which is about to say hello, or cannot.
+    // The object brings the agent itself: the process will say hello, or cannot be managed.
     if maps.as_ref().is_ok_and(|maps| maps.contains(&*super::super::OBJECT_NAME.to_string_lossy())) {
         return Err(Failure::NotOurs);
     }
@@ -95,7 +94,7 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
         return Err(Failure::Anothers);
     }
     let place = Place::in_process(pid, &maps)?;
-    // One that sleeps for its disk, or for a child's exec, would not come.
+    // A thread in uninterruptible sleep (disk, a child's exec) would not stop.
     let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
     let thread = process::threads(pid).into_iter().find(is_ready).ok_or(Failure::NotYet)?;
     let held = Held::seize(thread, PATIENCE_NS).map_err(Failure::of)?;
@@ -123,20 +122,19 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     started.map_err(Failure::of)
 }
 
-/// Whether nothing is in the way of a system call of ours in a thread, or the first thread of a
-/// process.
+/// Checks that this process may make system calls in a thread, or in a process's first thread.
 fn permit(thread: i32, own: &Rights) -> Result<(), Failure> {
     let rights = Rights::of(thread).ok_or(Failure::Gone)?;
     match rights.refusal(own, sys::thread::id() as u64) {
-        // Without memory, at its end, everything of it is root's.
+        // A process without memory is ending; everything of it belongs to root.
         Some(_) if !process::has_memory(thread) => Err(Failure::Gone),
         Some(why) => Err(Failure::refused(why)),
         None => Ok(()),
     }
 }
 
-/// Whether the agent is brought into the process of a thread that is held: it cannot begin another
-/// program, nor change its rights, while it is.
+/// Repeats the checks while a thread is held, since the process cannot exec or change its rights
+/// then.
 fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), Failure> {
     let pid = order.pid;
     permit(held.thread(), own)?;
@@ -149,7 +147,7 @@ fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), 
         Some(identity) if identity != order.identity => return Err(Failure::NotYet),
         Some(_) => {}
     }
-    // Between vfork() and exec: what would be brought would be in the parent.
+    // Between vfork() and exec the agent would be brought into the parent.
     if process::parent(pid).is_none_or(|parent| process::share_memory(pid, parent)) {
         return Err(Failure::NotYet);
     }
@@ -160,11 +158,11 @@ fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), 
     }
 }
 
-/// What is needed of a process's mappings.
+/// Addresses in a process.
 struct Place {
-    /// Of a system call instruction.
+    /// A system call instruction.
     gate: usize,
-    /// Of the kernel's own object, 0 for none.
+    /// The vDSO, 0 for none.
     vdso: usize,
 }
 
@@ -183,13 +181,12 @@ fn is_64_bit(held: &Held) -> bool {
 
 #[cfg(target_arch = "aarch64")]
 fn is_64_bit(_held: &Held) -> bool {
-    // Registers of another number were refused.
     true
 }
 
-/// Has the kernel write down what it clears when a thread ends, which it tells that thread alone:
-/// musl's threads all have the same. `own` is another thread of the process, which sees to the room
-/// for the answer; where it is.
+/// Makes the kernel write down the address that it clears when `host` ends (clear_child_tid), which
+/// it tells that thread alone. musl's threads all have the same address. `own`, another thread of
+/// the process, maps the page for the result; returns its address.
 fn cleared(host: &mut Tracee, own: &mut Tracee) -> Option<usize> {
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let room = [0, PAGE_SIZE, rights as usize, kind as usize, usize::MAX, 0];
@@ -202,14 +199,13 @@ fn refused(error: io::Error) -> TraceError {
     TraceError::Refused("no memory for the agent", error)
 }
 
-/// The work of the new thread.
 struct Injection<'a> {
     order: &'a Order,
     place: &'a Place,
     memory: Memory,
     is_same_user: bool,
     own: &'a mut Tracee,
-    /// What was mapped so far: where, and how long.
+    /// Mappings made so far: address and length.
     mapped: Vec<(usize, usize)>,
 }
 
@@ -227,7 +223,7 @@ impl Injection<'_> {
         self.own.call(libc::SYS_mmap, arguments)?.map_err(refused)
     }
 
-    /// The address that the kernel wrote to `told`, whose page is given back.
+    /// Reads the address that the kernel wrote to `told` and unmaps that page.
     fn address_at(&mut self, told: usize) -> Option<usize> {
         let mut address = [0; size_of::<usize>()];
         let is_told = self.memory.read(told, &mut address).is_ok();
@@ -235,7 +231,7 @@ impl Injection<'_> {
         is_told.then_some(usize::from_ne_bytes(address)).filter(|address| *address != 0)
     }
 
-    /// Has the new thread map the agent, and begin there when it is let go.
+    /// Maps the agent by the new thread, which starts there when it is released.
     fn start(&mut self, told: Option<usize>) -> Result<(), TraceError> {
         let cleared = told.and_then(|told| self.address_at(told));
         let image = &self.order.image;
@@ -286,7 +282,7 @@ impl Injection<'_> {
         let start = Start {
             arguments: &[AGENT_NAME.to_bytes(), self.order.socket.as_bytes(), range.as_bytes()],
             environment: &variables.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-            // SAFETY: asks for numbers.
+            // SAFETY: queries constants.
             shared: stack::SHARED.map(|kind| unsafe { libc::getauxval(kind) }),
             vdso: self.place.vdso,
             headers: base + layout.headers,
@@ -302,9 +298,9 @@ impl Injection<'_> {
         self.own.divert(start.entry, pointer)
     }
 
-    /// Has the thread open the agent's file, whose pages are shared with other processes that have
-    /// the agent. Another user, another root, another namespace of processes gets a copy: the path
-    /// may lead elsewhere there.
+    /// Opens the agent's file by the new thread, so that its pages are shared with other processes.
+    /// With another user, root or process namespace the agent is copied instead: the path may lead
+    /// elsewhere there.
     fn open_agent(&mut self, scratch: usize) -> Result<Option<usize>, TraceError> {
         let path = [self.order.path.as_bytes(), b"\0"].concat();
         self.memory.write(scratch, &path).map_err(refused)?;
@@ -315,8 +311,8 @@ impl Injection<'_> {
         Ok(opened.ok().filter(|file| meant.is_some() && found(file) == meant))
     }
 
-    /// The agent's environment, beside the socket, which is an argument: for a process of this
-    /// user's what the agent knows of this program's own.
+    /// The agent's environment: for a process of this user, the variables of [`KNOWN`]. The socket
+    /// is an argument.
     fn variables(&self, cleared: Option<usize>) -> impl Iterator<Item = Vec<u8>> {
         let cleared = cleared.map(|address| format!("UZSWAP_CLEARED={address:x}").into_bytes());
         let known = if self.is_same_user { &KNOWN[..] } else { &[] };
@@ -333,7 +329,7 @@ fn range_of(maps: &str, name: &str) -> Option<(usize, usize)> {
     sys::maps::parse(line.as_bytes()).map(|mapping| (mapping.start, mapping.end))
 }
 
-/// The address of a system call instruction: in the kernel's own object, or in the program.
+/// Returns the address of a system call instruction in the vDSO or the program.
 fn gate(memory: Memory, maps: &str) -> Option<usize> {
     let code =
         maps.lines().filter_map(|line| sys::maps::parse(line.as_bytes())).filter(|mapping| mapping.execute);

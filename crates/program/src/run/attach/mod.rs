@@ -1,18 +1,17 @@
-//! Bringing the agent into processes that no dynamic loader brings it to: static programs, ones
-//! whose loader was not asked, ones that were started after their user, root or namespaces had
-//! changed.
+//! Brings the agent into processes that no dynamic loader brings it to: static programs, programs
+//! whose loader ignored LD_PRELOAD, and programs started after a change of user, root or
+//! namespaces.
 //!
-//! A process costs nothing before it has grown. Then one of its threads is stopped for some system
-//! calls that make one more thread; that one maps the agent and runs it, and nothing else of the
-//! process changes. It takes less than 2 ms, most of which the program runs on.
+//! A small process costs nothing. Once it has grown, one of its threads is stopped for a few system
+//! calls that make a new thread. The new thread maps the agent and runs it; nothing else of the
+//! process changes. An attempt takes less than 2 ms, and the program runs for most of it.
 //!
-//! A process can delay readers of its memory: by a userfaultfd that it serves itself, by a file
-//! system that it serves. So each attempt has a thread of its own, and the supervisor waits for
-//! none. It is a thread and no process: where an ordinary user may trace descendants alone (Yama),
-//! a thread of the supervisor may and a child of it may not; and one that is waited for in vain
-//! keeps what it holds, so that a process that is slow for honest reasons is never let go with
-//! registers that are not its own. What the tracing itself needs is in the kernel: rights are
-//! compared while a thread is held.
+//! A process can delay readers of its memory by a userfaultfd or a file system that it serves. So
+//! each attempt has a thread of its own, and the supervisor waits for none. It is a thread and not
+//! a process for two reasons: under Yama an ordinary user may trace only descendants, which a
+//! thread of the supervisor may and a child may not; and a blocked thread keeps its hold, so that a
+//! slow process is never released with foreign registers. Rights are compared while a thread is
+//! held.
 
 mod image;
 mod injection;
@@ -32,28 +31,27 @@ use self::process::Identity;
 pub use self::process::{anonymous_bytes, has_agent, is_above_us, program_of, runs_setuid_program, FileId};
 pub use self::tree::{descendants, has_children};
 
-/// Processes up to this size are let alone: a pager would take more than it could save.
+/// Smaller processes are skipped: a pager would cost more than it saves.
 const GROWN_BYTES: u64 = 8 << 20;
-/// Between looks, at least.
+/// Minimum interval between looks.
 const LOOK: Duration = Duration::from_millis(20);
-/// Looking takes at most one part in so many of the supervisor's time.
+/// Looks take at most 1/30 of the supervisor's time.
 const LOOK_SHARE: u32 = 30;
-/// But no program is to be done before it is looked at, on a machine so busy that a look is
-/// interrupted for long.
+/// Maximum interval, so that short programs are seen on a machine so busy that a look is
+/// interrupted.
 const LOOK_MAX: Duration = Duration::from_millis(250);
-/// An agent that was brought says hello within this time, on a busy machine too.
+/// Time limit for the agent's hello, on a busy machine.
 const HELLO: Duration = Duration::from_secs(20);
-/// A process that cannot be stopped is tried again for so long.
+/// Time during which stopping a process is retried.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// An attempt that takes longer is said to have failed, though it may still succeed.
+/// Reports an attempt as failed after this time. It may still succeed.
 const HOPELESS: Duration = Duration::from_secs(10);
-/// Attempts at a time: those of processes that make them wait keep their places.
+/// Concurrent attempts. Blocked attempts keep their places.
 const ATTEMPTS_MAX: usize = 256;
-/// An attempt reads texts of /proc, and writes a stack of two pages.
+/// An attempt reads texts of /proc and writes a stack of two pages.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What is known of one process.
 struct Known {
     identity: Identity,
     since: Instant,
@@ -61,15 +59,15 @@ struct Known {
 }
 
 enum State {
-    /// It could not be stopped so far.
+    /// Could not be stopped so far.
     Waiting,
-    /// A thread is at it, since then.
+    /// An attempt is running since then.
     Trying(JoinHandle<Result<(), Failure>>, Instant),
-    /// The same, for so long that it has been given up.
+    /// A running attempt that was reported as failed.
     Lost(JoinHandle<Result<(), Failure>>),
-    /// The agent is there, and will say hello.
+    /// The agent is there and will say hello.
     Brought,
-    /// It cannot be managed.
+    /// The process cannot be managed.
     Refused,
 }
 
@@ -83,7 +81,7 @@ impl State {
     }
 }
 
-/// Looks for such processes, and brings the agent.
+/// Finds unmanaged processes and brings them the agent.
 pub struct Attacher {
     image: Arc<Image>,
     path: String,
@@ -96,8 +94,8 @@ pub struct Attacher {
 }
 
 impl Attacher {
-    /// For the tree whose processes find their supervisor at `socket` and the agent at `path`, with
-    /// so many bytes to share.
+    /// Creates the attacher of a tree whose supervisor listens at `socket` and whose agent is at
+    /// `path`.
     pub fn new(image: Image, path: String, socket: &str, budget_bytes: u64) -> Self {
         Attacher {
             image: Arc::new(image),
@@ -111,18 +109,18 @@ impl Attacher {
         }
     }
 
-    /// When the next look is due.
+    /// Returns the time of the next look.
     pub fn next(&self) -> Instant {
         self.next
     }
 
-    /// The processes of the tree at the last look.
+    /// Returns the tree's processes at the last look.
     pub fn members(&self) -> &[i32] {
         &self.members
     }
 
-    /// Looks at the tree if it is time to. `managed` are processes that have an agent. Returns
-    /// those that cannot be managed and why, each once.
+    /// Looks at the tree if a look is due. `managed` processes have an agent. Returns each process
+    /// that cannot be managed once, with the reason.
     pub fn look(&mut self, except: Option<i32>, managed: &[i32]) -> Vec<String> {
         let start = Instant::now();
         if start < self.next {
@@ -132,14 +130,14 @@ impl Attacher {
         let mut notes = self.take_results();
         let alive = &self.members;
         self.known.retain(|pid, known| {
-            // With the next program of the process comes another look.
+            // Exec starts a new look at the process.
             let is_settled =
                 known.state.is_brought() && managed.contains(pid) && known.since.elapsed() > HELLO;
             known.state.is_pending() || (alive.contains(pid) && !is_settled)
         });
         for pid in self.members.clone() {
             let has_grown = || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
-            // One that gives up rights is between two connections.
+            // A process that gives up rights is between two connections.
             let is_rejoining = || !self.known.contains_key(&pid) && process::has_agent(pid);
             if !managed.contains(&pid) && has_grown() && !is_rejoining() {
                 notes.extend(self.consider(pid));
@@ -149,14 +147,14 @@ impl Attacher {
         notes
     }
 
-    /// The agent of a process has said that it cannot work there.
+    /// Notes that a process's agent cannot work there.
     pub fn note_refusal(&mut self, pid: i32) {
         if let Some(known) = self.known.get_mut(&pid).filter(|known| known.state.is_brought()) {
             known.state = State::Refused;
         }
     }
 
-    /// Takes what attempts have come to; returns what is to be said.
+    /// Collects results of attempts; returns the messages.
     fn take_results(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
         let pids: Vec<i32> = self.known.keys().copied().collect();
@@ -191,12 +189,12 @@ impl Attacher {
         notes
     }
 
-    /// Has the agent brought into a process that has none, if that is possible; else says why not.
+    /// Starts an attempt on a process without an agent, or returns why there is none.
     fn consider(&mut self, pid: i32) -> Option<String> {
         let identity = Identity::of(pid)?;
         let now = Instant::now();
         let since = match self.known.get(&pid) {
-            // The program that it runs by now.
+            // The program that the process runs now.
             Some(known) if known.state.is_pending() => return None,
             Some(known) if known.identity == identity => match known.state {
                 State::Brought if known.since.elapsed() < HELLO => return None,
@@ -217,7 +215,7 @@ impl Attacher {
         let order = Order { image, path, socket, pid, identity };
         let attempt =
             Builder::new().name("uzswap-attach".to_owned()).stack_size(STACK_BYTES).spawn(move || {
-                // SAFETY: changes an attribute of this thread: it polls for stops that come within
+                // SAFETY: changes this thread's timer slack: it polls for stops that take
                 // microseconds.
                 unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
                 injection::bring(&order)
@@ -228,7 +226,7 @@ impl Attacher {
     }
 }
 
-/// What is said of a process that is left alone; nothing of one that has ended.
+/// Formats a message about an unmanaged process; `None` if it has ended.
 fn note(pid: i32, why: &str) -> Option<String> {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("{}: {why}", name.trim_end()))

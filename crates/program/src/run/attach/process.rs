@@ -1,4 +1,4 @@
-//! What /proc tells of a process before it is touched.
+//! Properties of a process in /proc, read before it is touched.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -6,14 +6,14 @@ use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
-/// So much is read of a process's environment.
+/// Bound on the part of an environment that is read.
 const ENVIRONMENT_BYTES: u64 = 4 << 20;
 
 use sys::procfs::path_of;
 
 use crate::stat::Stat;
 
-/// A process and which of its programs it is: exec changes the stack's place.
+/// A process and its current program: exec changes the stack's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     started: u64,
@@ -21,48 +21,47 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a process; `None` when it has ended.
+    /// Identifies a process; `None` if it has ended.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = Stat::of(pid as u32).filter(|stat| !stat.has_ended())?;
         Some(Identity { started: stat.started, stack: stat.stack })
     }
 }
 
-/// Anonymous resident memory.
+/// Returns the anonymous resident memory.
 pub fn anonymous_bytes(pid: i32) -> Option<u64> {
     sys::procfs::anonymous_bytes(&fs::read(path_of(pid, "statm")?).ok()?)
 }
 
-/// Whether a process has memory still: at its end it gives that up before it is a zombie.
+/// Returns whether a process still has memory: an ending process gives it up before it is a zombie.
 pub fn has_memory(pid: i32) -> bool {
     let statm = fs::read(format!("/proc/{pid}/statm")).unwrap_or_default();
     sys::procfs::sizes(&statm).is_some_and(|(total, _)| total > 0)
 }
 
-/// The words behind a name in /proc/PID/status; none where the kernel does not tell.
+/// The words after a name in /proc/PID/status; none where the kernel lacks the line.
 fn status_words<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_default().split_ascii_whitespace()
 }
 
-/// A number in /proc/PID/status; `None` where the kernel does not tell.
 fn status_number(status: &str, name: &str) -> Option<u64> {
     status_words(status, name).next()?.parse().ok()
 }
 
-/// What /proc tells of a thread's rights, and of this process's to compare with.
+/// A thread's rights as /proc shows them.
 #[derive(Debug)]
 pub struct Rights {
     status: String,
-    /// To whom the kernel's files about the thread belong: to its effective user, unless its
-    /// process may not be looked into.
+    /// The owner of the thread's files in /proc: its effective user, unless the process is not
+    /// dumpable.
     owner: u32,
-    /// The user namespace that its capabilities are for; `None` where the kernel does not tell.
+    /// The user namespace of its capabilities; `None` where the kernel does not tell.
     namespace: Option<u64>,
 }
 
 impl Rights {
-    /// Of a thread, or of a process by its number.
+    /// Reads the rights of a thread, or of a process's first thread.
     pub fn of(thread: i32) -> Option<Self> {
         let mut file = File::open(format!("/proc/{thread}/status")).ok()?;
         let mut status = String::new();
@@ -71,7 +70,7 @@ impl Rights {
         Some(Rights { status, owner: file.metadata().ok()?.uid(), namespace })
     }
 
-    /// Of the calling thread.
+    /// Reads the calling thread's rights.
     pub fn own() -> Option<Self> {
         Self::of(sys::thread::id())
     }
@@ -84,7 +83,7 @@ impl Rights {
         status_number(&self.status, name)
     }
 
-    /// The user or group, if the real, the effective, the saved and the file system's are one.
+    /// Returns the user or group if real, effective, saved and file system id agree.
     fn only_id(&self, name: &str) -> Option<u64> {
         let first = self.words(name).next()?;
         (self.words(name).count() == 4 && self.words(name).all(|id| id == first))
@@ -92,11 +91,11 @@ impl Rights {
     }
 
     fn is_root(&self) -> bool {
-        // The second is the effective one.
+        // The second id is the effective one.
         self.words("Uid:").nth(1) == Some("0")
     }
 
-    /// Capabilities; all of them where the kernel does not tell.
+    /// Permitted capabilities; all where the kernel does not tell.
     fn permitted(&self) -> u64 {
         self.words("CapPrm:")
             .next()
@@ -104,23 +103,24 @@ impl Rights {
             .unwrap_or(u64::MAX)
     }
 
-    /// Whether it has capabilities that a thread with `own` rights lacks. Those for another user
-    /// namespace do not count: they are for what is inside, and the kernel asks for more than these
-    /// before a process of it is traced from outside.
+    /// Returns whether it has capabilities that `own` lacks. Capabilities in another user namespace
+    /// do not count: they apply inside it, and the kernel requires more before it lets outsiders
+    /// trace.
     fn exceeds(&self, own: &Rights) -> bool {
         let is_elsewhere =
             self.namespace.is_some() && own.namespace.is_some() && self.namespace != own.namespace;
         !is_elsewhere && self.permitted() & !own.permitted() != 0
     }
 
-    /// Filters that this process runs under let through what is needed. Others may kill for it.
+    /// Seccomp mode and number of filters. This process's own filters permit the needed calls;
+    /// others may kill for them.
     fn filters(&self) -> (bool, u64) {
         let mode = self.number("Seccomp:").unwrap_or(0);
         (mode == 1, self.number("Seccomp_filters:").unwrap_or(mode))
     }
 
-    /// Why nothing is brought to a thread with these rights by a process with `own`. `tracer` is
-    /// the thread that may trace it.
+    /// Returns why a process with rights `own` brings nothing to this thread. `tracer` is the
+    /// thread that may trace it.
     pub fn refusal(&self, own: &Rights, tracer: u64) -> Option<&'static str> {
         const MORE: &str = "it is setuid or setgid, or has capabilities that uzswap does not have";
         let (Some(user), Some(group)) = (self.only_id("Uid:"), self.only_id("Gid:")) else {
@@ -145,13 +145,13 @@ impl Rights {
         None
     }
 
-    /// Whether they are the same user's.
+    /// Returns whether both belong to the same user.
     pub fn is_same_user(&self, own: &Rights) -> bool {
         self.only_id("Uid:").is_some_and(|user| own.only_id("Uid:") == Some(user))
     }
 }
 
-/// Whether a process may do what this one's user may not.
+/// Returns whether a process has rights that this user lacks.
 pub fn is_above_us(pid: i32) -> bool {
     let is_above = |rights: Rights, own: Rights| {
         !own.is_root()
@@ -162,8 +162,8 @@ pub fn is_above_us(pid: i32) -> bool {
     Rights::of(pid).zip(Rights::own()).is_none_or(|(rights, own)| is_above(rights, own))
 }
 
-/// Whether a process's environment names another supervisor than the one at `socket`, be it none:
-/// it wants to be left alone then. May wait for as long as the process likes.
+/// Returns whether a process's environment names a supervisor other than `socket`, or none: the
+/// process opted out then. May block for as long as the process likes.
 pub fn is_anothers(pid: i32, socket: &str) -> bool {
     let mut environment = Vec::new();
     let file = File::open(format!("/proc/{pid}/environ"));
@@ -176,14 +176,14 @@ fn names_another(environment: &[u8], socket: &str) -> bool {
     named.is_some_and(|named| named != socket.as_bytes())
 }
 
-/// The parent.
+/// Returns the parent.
 pub fn parent(pid: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status_number(&status, "PPid:").map(|pid| pid as i32)
 }
 
-/// Whether a thread of the agent's runs in a process. A forked child has the agent's memory, and
-/// none of its threads.
+/// Returns whether a thread of the agent runs in a process. A forked child has the agent's memory
+/// but none of its threads.
 pub fn has_agent(pid: i32) -> bool {
     threads(pid).into_iter().filter(|thread| *thread != pid).any(|thread| {
         let name = fs::read(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default();
@@ -191,7 +191,7 @@ pub fn has_agent(pid: i32) -> bool {
     })
 }
 
-/// Whether two processes have one address space: between vfork() and exec.
+/// Returns whether two processes share an address space, as between vfork() and exec.
 pub fn share_memory(one: i32, other: i32) -> bool {
     const KCMP_VM: usize = 1;
     // SAFETY: takes numbers.
@@ -199,8 +199,8 @@ pub fn share_memory(one: i32, other: i32) -> bool {
     match answer {
         0 => true,
         1.. => false,
-        // Not there, or not permitted: the same mappings are at the same places in no two programs
-        // by chance.
+        // The process is gone, or kcmp is not permitted. Two programs have the same mappings at the
+        // same addresses only if they share them.
         _ => {
             let maps = |pid| fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
             let own = maps(one);
@@ -212,29 +212,29 @@ pub fn share_memory(one: i32, other: i32) -> bool {
 /// A file, by device and inode.
 pub type FileId = (u32, u32, u64);
 
-/// Which file is at a path of /proc.
+/// Identifies the file at a path of /proc.
 pub fn file_at(path: &str) -> Option<FileId> {
     status_of(path).map(|file| (file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
 }
 
-/// The file that a process runs.
+/// Identifies the file that a process runs.
 pub fn program_of(pid: &str) -> Option<FileId> {
     file_at(&format!("/proc/{pid}/exe"))
 }
 
-/// Whether the program that a process runs gives it its owner's or its group's rights.
+/// Returns whether a process's program is setuid or setgid.
 pub fn runs_setuid_program(pid: i32) -> bool {
     let rights = (libc::S_ISUID | libc::S_ISGID) as u16;
     status_of(&format!("/proc/{pid}/exe")).is_none_or(|file| file.stx_mode & rights != 0)
 }
 
-/// What the kernel knows of the file at a path of /proc: what serves the file is not asked, which
-/// may be the process itself.
+/// Returns the kernel's cached attributes of a file. The file's server, which may be the process
+/// itself, is not asked.
 fn status_of(path: &str) -> Option<libc::statx> {
     let path = CString::new(path).ok()?;
     let mut file = MaybeUninit::<libc::statx>::zeroed();
     let (how, what) = (libc::AT_STATX_DONT_SYNC, libc::STATX_INO | libc::STATX_MODE);
-    // SAFETY: a terminated path, and room for the answer.
+    // SAFETY: a NUL-terminated path, and room for the result.
     if unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), how, what, file.as_mut_ptr()) } != 0 {
         return None;
     }
@@ -242,7 +242,7 @@ fn status_of(path: &str) -> Option<libc::statx> {
     Some(unsafe { file.assume_init() })
 }
 
-/// Its threads, the first one first.
+/// Returns the process's threads, the first one first.
 pub fn threads(pid: i32) -> Vec<i32> {
     let names = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut all: Vec<i32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -250,7 +250,7 @@ pub fn threads(pid: i32) -> Vec<i32> {
     all
 }
 
-/// The letter of a thread's state.
+/// Returns the letter of a thread's state.
 pub fn thread_state(pid: i32, thread: i32) -> Option<u8> {
     Some(Stat::parse(&fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?)?.state)
 }
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// A text as the kernel has it, and a file of that owner's.
+    /// A status text in the kernel's format, with an owner.
     fn rights(users: &str, groups: &str, permitted: &str, owner: u32) -> Rights {
         let more = "TracerPid:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\n";
         Rights {

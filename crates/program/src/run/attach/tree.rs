@@ -5,9 +5,8 @@ use std::fs;
 use super::process::program_of;
 use crate::rights;
 
-/// All descendants of this process, orphans that came to it included, without `except` and its own
-/// helper. A process that runs the same program as this one has a tree of its own, which is left to
-/// it.
+/// Returns all descendants of this process, including adopted orphans, without `except` and the
+/// helper. A process that runs this program has its own tree, which is skipped.
 pub fn descendants(except: Option<i32>) -> Vec<i32> {
     let own = program_of("self");
     let mut found = Vec::new();
@@ -23,21 +22,21 @@ pub fn descendants(except: Option<i32>) -> Vec<i32> {
     found
 }
 
-/// Whether this process has a child beside `except`. Orphans of the tree come to it: without one
-/// there is no tree.
+/// Returns whether this process has a child other than `except`. Orphans of the tree become its
+/// children, so without one the tree has ended.
 pub fn has_children(except: Option<i32>) -> bool {
     let mut found = Vec::new();
     add_children(std::process::id() as i32, except, &mut found);
     !found.is_empty()
 }
 
-/// A process's children are listed with the thread that made them.
+/// /proc lists a process's children at the thread that created them.
 fn add_children(parent: i32, except: Option<i32>, found: &mut Vec<i32>) {
     let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else { return };
     for thread in threads.flatten() {
         let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         for pid in text.split_ascii_whitespace().filter_map(|word| word.parse().ok()) {
-            // A process that changed its parent during the walk is listed twice.
+            // A process that is reparented during the walk is listed twice.
             if Some(pid) != except && Some(pid) != rights::helper() && !found.contains(&pid) {
                 found.push(pid);
             }
