@@ -112,7 +112,7 @@ static TIMES: AtomicU32 = AtomicU32::new(0);
 /// Reads the break point from the environment. The object's constructor calls this.
 pub fn choose_point() {
     use Point::*;
-    // SAFETY: a terminated name; no thread changes the environment meanwhile.
+    // SAFETY: a terminated name; no thread changes the environment at the same time.
     let name = unsafe { libc::getenv(c"UZSWAP_BREAK".as_ptr()) };
     if !cfg!(debug_assertions) || name.is_null() {
         return;

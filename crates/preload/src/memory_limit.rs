@@ -99,7 +99,7 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
 /// cannot read and refuses.
 ///
 /// # Safety
-/// Nothing unmaps the path meanwhile.
+/// Nothing unmaps the path during the call.
 unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
     let start = path.addr();
     if !is_alive() && SHOWN.load(Ordering::Relaxed) == 0 || (start as isize) < system::NO_ADDRESS_BELOW {

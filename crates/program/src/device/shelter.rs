@@ -22,7 +22,7 @@ impl Shelter {
             false => (Path::new("/sys/fs/cgroup"), "memory.swap.max"),
         };
         let path = root.join(format!("uzswap-device-{}", std::process::id()));
-        // A fixed mode: users with write access could add groups, whatever the umask.
+        // A fixed mode: users with write access could add groups. It holds for every umask.
         fs::DirBuilder::new()
             .mode(0o755)
             .create(&path)
