@@ -1,4 +1,4 @@
-//! What the supervisor opens for processes of the tree that may not open it themselves.
+//! Files that the supervisor opens for processes of the tree that may not open them.
 
 use std::fs::{File, OpenOptions};
 
@@ -8,18 +8,18 @@ use sys::privileged::PrivilegedFile;
 use super::attach;
 use super::peers::{Ids, Peer};
 
-/// The users of a process, if it has no rights that this process has not.
+/// Returns a process's users if it has no rights that this process lacks.
 pub fn entitled(peer: &Peer) -> Option<Ids> {
     peer.ids().filter(|_| !attach::is_above_us(peer.pid) && peer.is_there())
 }
 
-/// Opens for a process what it may not open itself, if this process may.
+/// Opens a file for a process that may not open it itself, if this process may.
 pub fn lend(peer: &Peer, what: PrivilegedFile) -> Option<File> {
     lend_by(peer, what, || opened(what, peer.pid))
 }
 
-/// What was opened belongs to the process only if that has become nothing else on the way: it may
-/// execute a setuid program at any moment.
+/// Opens a file between two checks of the process's rights: it may execute a setuid program at any
+/// moment.
 fn lend_by(peer: &Peer, what: PrivilegedFile, open: impl FnOnce() -> Option<File>) -> Option<File> {
     let before = entitled(peer)?;
     if what == PrivilegedFile::Pagemap && !before.agree() {
@@ -32,7 +32,7 @@ fn lend_by(peer: &Peer, what: PrivilegedFile, open: impl FnOnce() -> Option<File
 fn opened(what: PrivilegedFile, pid: i32) -> Option<File> {
     match what {
         PrivilegedFile::DeviceNode => OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok(),
-        // Opened with that right, it shows physical addresses.
+        // A file opened with CAP_SYS_ADMIN shows physical addresses.
         PrivilegedFile::Pagemap => {
             let path = sys::procfs::path_of(pid, "pagemap")?;
             capabilities::without(capabilities::SYS_ADMIN, || File::open(path).ok()).ok()?
@@ -57,7 +57,7 @@ mod tests {
         assert!(opened(PrivilegedFile::Pagemap, std::process::id() as i32).is_some());
     }
 
-    /// The process executes the program between the first look at its users and the opening.
+    /// The process executes the program between the first check and the opening.
     #[test]
     fn a_process_that_becomes_setuid_on_the_way_is_lent_nothing() {
         // SAFETY: takes nothing.
@@ -78,8 +78,7 @@ mod tests {
         let (go, mut may_go) = std::io::pipe().unwrap();
         let mut command = Command::new(&program);
         command.uid(OTHER_USER).gid(OTHER_USER).stdin(Stdio::piped()).stdout(Stdio::null());
-        // SAFETY: calls that may be made between fork and exec. The connection is closed by the
-        // exec.
+        // SAFETY: the calls are permitted between fork and exec. The exec closes the connection.
         unsafe {
             command.pre_exec(move || {
                 ledger::wire::connect(name.as_bytes())?;
@@ -88,7 +87,7 @@ mod tests {
                 Ok(())
             })
         };
-        // Returns when the program is executed.
+        // Returns after the exec.
         let spawning = std::thread::spawn(move || command.spawn());
         let none = std::ptr::null_mut();
         // SAFETY: accepts without an address; the descriptor is new.
@@ -100,7 +99,7 @@ mod tests {
         let mut child = None;
         let lent = lend_by(&peer, PrivilegedFile::Pagemap, || {
             may_go.write_all(b"g").unwrap();
-            // It stays there until its input ends.
+            // The program runs until its input ends.
             child = Some(spawning.join().unwrap().unwrap());
             let opened = opened(PrivilegedFile::Pagemap, peer.pid);
             let status = std::fs::read_to_string(format!("/proc/{}/status", peer.pid)).unwrap();

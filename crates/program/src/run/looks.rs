@@ -1,8 +1,8 @@
-//! Looks at processes that may take as long as the process likes.
+//! Reads of /proc that may block for as long as a process likes.
 //!
-//! Some files of /proc are read from the process's own memory, which it can keep from its readers,
-//! or need a lock that such a reader holds. The supervisor never reads them on its own thread: it
-//! asks here, and takes what has been found when it comes by.
+//! Some files of /proc are read from the process's own memory, which it can withhold, or need a
+//! lock that such a reader holds. The supervisor queues these reads for other threads and collects
+//! the results later.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -10,31 +10,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Threads at a time. Each process that makes its reader wait keeps one.
+/// Maximum threads. Each process that blocks its reader keeps one.
 const THREADS_MAX: usize = 64;
 /// A look needs little more than a buffer.
 const STACK_BYTES: usize = 64 << 10;
-/// Looks that wait for a thread. Further ones are not made.
+/// Queued looks. Further ones are refused.
 const WAITING_MAX: usize = 4096;
 
 /// A look and its number.
 type Asked<T> = (u64, Box<dyn FnOnce() -> T + Send>);
 
-/// Threads that look, and what they have found. Threads that wait for ever end with this process.
+/// Threads that look, and their results. Blocked threads end with this process.
 pub struct Looks<T> {
     ask: Sender<Asked<T>>,
     asked: Arc<Mutex<Receiver<Asked<T>>>>,
     found: Sender<(u64, T)>,
     results: Receiver<(u64, T)>,
     threads: usize,
-    /// Looks that were asked for and have not ended.
+    /// Looks asked for that have not ended.
     unfinished: Arc<AtomicUsize>,
-    /// Looks that were asked for and whose results have not been taken.
+    /// Looks asked for whose results have not been taken.
     pending: usize,
 }
 
 impl<T: Send + 'static> Looks<T> {
-    /// Without threads: they are made when they are needed.
+    /// Starts without threads, which are made on demand.
     pub fn new() -> Self {
         let (ask, asked) = mpsc::channel();
         let (found, results) = mpsc::channel();
@@ -42,8 +42,8 @@ impl<T: Send + 'static> Looks<T> {
         Looks { ask, asked, found, results, threads: 0, unfinished: Arc::default(), pending: 0 }
     }
 
-    /// Has a thread look. The result comes with `number`. Returns whether there will be one, unless
-    /// the look never ends.
+    /// Queues a look, whose result carries `number`. Returns whether it was accepted. A look that
+    /// blocks for ever has no result.
     pub fn ask(&mut self, number: u64, look: impl FnOnce() -> T + Send + 'static) -> bool {
         let is_busy = self.unfinished.load(Ordering::Relaxed) >= self.threads;
         if self.pending >= WAITING_MAX || (is_busy && !self.add_thread() && self.threads == 0) {
@@ -54,13 +54,12 @@ impl<T: Send + 'static> Looks<T> {
         self.ask.send((number, Box::new(look))).is_ok()
     }
 
-    /// Whether a look has not ended.
     #[cfg(test)]
     pub fn is_busy(&self) -> bool {
         self.unfinished.load(Ordering::Acquire) > 0
     }
 
-    /// Makes one thread more, if there may be.
+    /// Adds a thread, up to the maximum.
     fn add_thread(&mut self) -> bool {
         if self.threads >= THREADS_MAX {
             return false;
@@ -80,14 +79,14 @@ impl<T: Send + 'static> Looks<T> {
         thread.is_ok()
     }
 
-    /// The next result, if there is one.
+    /// Returns the next result, if there is one.
     pub fn take(&mut self) -> Option<(u64, T)> {
         let result = self.results.try_recv().ok();
         self.pending -= usize::from(result.is_some());
         result
     }
 
-    /// The next result, if there is one before `limit`.
+    /// Returns the next result that arrives before `limit`.
     pub fn take_until(&mut self, limit: Instant) -> Option<(u64, T)> {
         if self.pending == 0 {
             return None;
@@ -98,7 +97,7 @@ impl<T: Send + 'static> Looks<T> {
     }
 }
 
-/// Looks once, and returns nothing when that takes longer than `limit`.
+/// Looks once; returns `None` if that takes longer than `limit`.
 pub fn look_within<T: Send + 'static>(
     limit: Duration,
     look: impl FnOnce() -> T + Send + 'static,

@@ -49,10 +49,10 @@ use crate::rights;
 use crate::size::{self, Size};
 use crate::ways::{self, Without};
 
-/// The least budget that leaves room for the pager's own tables beside a small program.
+/// Least budget with room for the pager's tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
 
-/// The preload object's memory file.
+/// The name of the preload object's memfd.
 const OBJECT_NAME: &CStr = c"libuzswap.so";
 
 /// Run a program in less memory than it needs
@@ -106,7 +106,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     pub fn program(&self) -> &[OsString] {
         &self.program
     }
@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
     let front = front::Front::step_behind().context("cannot start the supervisor")?;
     descriptors::raise();
-    // Before emulated devices start threads.
+    // Emulated devices start threads later; this fork needs a single thread.
     let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
     let socket = ledger::wire::new_name(front.pid(), size::random_u32());
     let object = object_file().context("cannot make the preload object's memory file")?;
@@ -125,7 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let files = [object.as_raw_fd(), image.descriptor()];
     let guardian = guardian::Guardian::start(&files).context("cannot start the guardian")?;
     let [object_path, agent_path] = files.map(|file| guardian.path(file));
-    // It has files of its own by now.
+    // The guardian holds its own copies of the files.
     drop(object);
     let (mut settings, emulated) = settings(arguments)?;
     let cgroup_limit = cgroup_limit::shown(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
@@ -224,17 +224,17 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     Ok(status)
 }
 
-/// Takes over the descriptor of a pipe that references go to; the program does not inherit it.
+/// Takes over the descriptor of a pipe for recorded references; the program does not inherit it.
 fn recorder(number: i32) -> Result<OwnedFd> {
-    // SAFETY: changes a flag of a number, open or not.
+    // SAFETY: sets a flag of a descriptor number, open or not.
     if number < 3 || unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         bail!("--recorder {number}: no descriptor");
     }
-    // SAFETY: open, and given to this process for this.
+    // SAFETY: open, and given to this process for this purpose.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Has accept(2) on a socket return at once.
+/// Makes accept(2) on a socket return at once.
 fn nonblocking(socket: &OwnedFd) -> Result<()> {
     // SAFETY: takes numbers.
     match unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } {
@@ -243,7 +243,7 @@ fn nonblocking(socket: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Refuses kernels with pages of another size.
+/// Refuses kernels with another page size.
 fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
     if kernel_bytes != sys::PAGE_SIZE {
         bail!("this kernel has pages of {kernel_bytes} bytes: use one that is built with pages of 4 KiB");
@@ -251,7 +251,7 @@ fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// What was asked for, and whether the compressor works on emulated devices.
+/// Returns the run's settings, and whether the compressor works on emulated devices.
 fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let budget_bytes = match arguments.ram.as_str() {
         "auto" => size::automatic_ram_bytes().context("--ram auto found no limit; give a size")?,
@@ -279,8 +279,8 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let settings = Settings {
         budget_bytes,
         batch: arguments.batch.unwrap_or(0),
-        // As the algorithm has it: files that it names are found from wherever a program of the
-        // tree is.
+        // The algorithm's canonical name: paths in it resolve from any directory of the tree's
+        // programs.
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
         verify: arguments.verify,
@@ -289,8 +289,8 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     Ok((settings, algorithm.is_emulated()))
 }
 
-/// The preload object as a memory file: it has a path while the guardian lives, and leaves nothing
-/// behind.
+/// Returns the preload object as a memfd: it has a path while the guardian lives, and leaves no
+/// file behind.
 fn object_file() -> Result<OwnedFd> {
     if embedded::OBJECT.is_empty() {
         bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");

@@ -1,4 +1,4 @@
-//! What happened in a tree, in words: lines for the terminal and for the report.
+//! Messages about a tree, for the terminal and for the report.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -6,27 +6,27 @@ use std::time::{Duration, Instant};
 use super::aside::Aside;
 use crate::plain::plain;
 
-/// Most lines of each kind in the report.
+/// Maximum lines of each kind in the report.
 const LINES_MAX: usize = 1000;
-/// Lines that processes may say at once, and then one for each pause.
+/// Burst of lines that processes may print, and the interval at which one more is permitted.
 const SAID_AT_ONCE: u32 = 100;
 const SAID_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a terminal is waited for at the end.
+/// How long the end waits for the terminal.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Writes lines: a process of the tree can stop the terminal.
+/// Writes the lines: a process of the tree can stop the terminal.
 static LINES: Aside = Aside::new(1);
 
-/// Lines, bounded in number.
+/// Messages, bounded in number.
 pub struct Notes {
     unmanaged: Vec<String>,
     failures: Vec<String>,
     /// Processes that a failure of uzswap ended.
     broken: Vec<u32>,
-    /// When there is no terminal any more.
+    /// Set when the terminal is gone.
     said_after_end: Option<Vec<String>>,
-    /// Lines that processes may still say, and when there is one more.
+    /// Lines that processes may still print, and the time of the next permission.
     may_say: u32,
     may_say_at: Instant,
 }
@@ -51,12 +51,12 @@ impl Notes {
         }
     }
 
-    /// Notes that there are no descriptors for some process.
+    /// Notes that descriptors are missing for a process.
     pub fn note_shortage(&mut self) {
         self.note_unmanaged("some processes: uzswap is out of descriptors: raise `ulimit -n`");
     }
 
-    /// Says and notes what broke in uzswap itself.
+    /// Prints and notes a failure of uzswap itself.
     pub fn note_failure(&mut self, failure: String) {
         self.tell(&failure);
         if self.failures.len() < LINES_MAX {
@@ -64,7 +64,7 @@ impl Notes {
         }
     }
 
-    /// Notes what broke in the uzswap of one process, and ended it.
+    /// Notes a failure of uzswap in one process, which it ended.
     pub fn note_broken(&mut self, pid: u32, text: &[u8]) {
         if self.failures.len() < LINES_MAX {
             self.failures.push(format!("process {pid}: {}", plain(&String::from_utf8_lossy(text))));
@@ -72,7 +72,7 @@ impl Notes {
         }
     }
 
-    /// Shows a process's line, unless there were too many.
+    /// Prints a process's line, within the limit.
     pub fn say(&mut self, pid: i32, text: &[u8]) {
         let refill = self.may_say_at.elapsed().as_millis() / SAID_PAUSE.as_millis();
         if refill > 0 {
@@ -85,17 +85,17 @@ impl Notes {
         }
     }
 
-    /// Waits until what was said is on the terminal, but not for ever.
+    /// Waits until the terminal has all lines, for a bounded time.
     pub fn settle(&self) {
         LINES.settle(PATIENCE);
     }
 
-    /// Keeps lines for the report from now on: there is no terminal any more.
+    /// Keeps lines for the report from now on: the terminal is gone.
     pub fn leave_terminal(&mut self) {
         self.said_after_end = Some(Vec::new());
     }
 
-    /// Says a line on the terminal; after the program's end, in the report.
+    /// Prints a line on the terminal or, after the program's end, adds it to the report.
     fn tell(&mut self, line: &str) {
         match &mut self.said_after_end {
             None if LINES.waiting() < LINES_MAX => {
@@ -110,22 +110,22 @@ impl Notes {
         }
     }
 
-    /// Programs that ran without uzswap.
+    /// Returns the programs that ran without uzswap.
     pub fn unmanaged(&self) -> &[String] {
         &self.unmanaged
     }
 
-    /// What broke in uzswap itself, and ended a process.
+    /// Returns the failures of uzswap that ended a process.
     pub fn failures(&self) -> &[String] {
         &self.failures
     }
 
-    /// Whether a failure of uzswap ended that process.
+    /// Returns whether a failure of uzswap ended the process.
     pub fn has_broken(&self, pid: u32) -> bool {
         self.broken.contains(&pid)
     }
 
-    /// What was to be said after the program's end.
+    /// Returns the messages after the program's end.
     pub fn said_after_end(&self) -> &[String] {
         self.said_after_end.as_deref().unwrap_or_default()
     }

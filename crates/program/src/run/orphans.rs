@@ -1,17 +1,17 @@
 //! Address spaces that outlive the process that paged them.
 //!
-//! A child of vfork() that has not executed yet, and every process made by clone() with CLONE_VM,
-//! shares the memory of its creator. When the creator is killed, or becomes another program, its
-//! pager's threads end, and the memory lives on. While a descriptor of its userfaultfd is open, a
-//! page that is out is waited for and not read as zeroes. So the supervisor keeps the descriptor
-//! until the address space has ended. A process that only executes another program never notices.
-//! One that needs a page that is out cannot have it: it is ended, and that is said.
+//! A child of vfork() before its exec, and every process made by clone() with CLONE_VM, shares its
+//! creator's memory. When the creator is killed or executes another program, its pager's threads
+//! end and the memory lives on. While a descriptor of its userfaultfd is open, an access to an
+//! evicted page blocks instead of reading zeroes. So the supervisor keeps the descriptor until the
+//! address space has ended. A process that only executes another program is not affected. A process
+//! that accesses an evicted page is ended, with a message.
 //!
-//! A creator that ends in an orderly way brings everything in before (`preload`'s module `ending`).
+//! A creator that ends in an orderly way brings all pages in first (`preload`'s module `ending`).
 //!
-//! A process of the tree may send a userfaultfd on which reading or asking takes for ever, or which
-//! reports what it likes. So each address space has a thread of its own, which ends processes of
-//! the creator's user alone, and what one user can have watched is bounded.
+//! A process of the tree may send a userfaultfd that blocks its reader or reports arbitrary events.
+//! So each address space has a thread of its own, which ends only processes of the creator's user,
+//! and each user's share is bounded.
 
 use std::collections::HashMap;
 use std::fs;
@@ -28,37 +28,36 @@ use sys::PAGE_SIZE;
 use super::aside::{Aside, Foreign};
 use super::peers::{Ids, Owner};
 
-/// An address that is asked about: nothing there changes, whether it is mapped or not.
+/// An address for queries, which change nothing there, mapped or not.
 const ASKED: usize = 1 << 30;
-/// Waiters are woken from here on: lower addresses are refused.
+/// Start of the range in which waiters are woken: the kernel refuses lower addresses.
 const LOWEST: usize = 1 << 16;
-/// Address spaces of one user that are taken over at a time, and all that are watched, with those
-/// of their forks. When there are as many, processes of theirs that fork or need a page wait.
+/// Bounds for one user: address spaces taken over at a time, and all watched ones with their forks.
+/// At the bound, processes of that user that fork or need a page wait.
 const ADOPTED_MAX: usize = 64;
 const SPACES_MAX: usize = 2 * ADOPTED_MAX;
-/// Threads that watch.
 const WATCHERS_MAX: usize = 512;
-/// Between looks whether a space is over.
+/// Interval of checks whether an address space has ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// What may wait to be said.
+/// Bound on queued messages.
 const SAID_MAX: usize = 64;
 
 static WATCHERS: Aside = Aside::new(WATCHERS_MAX);
 
-/// The processes of the tree.
+/// Lists the processes of the tree.
 type Tree = Arc<dyn Fn() -> Vec<i32> + Send + Sync>;
 
-/// All of them.
+/// All watched address spaces.
 pub struct Orphans {
     tree: Tree,
-    /// Of each user.
+    /// Watched address spaces by user.
     counts: HashMap<Owner, Arc<AtomicUsize>>,
     sender: SyncSender<String>,
     said: Receiver<String>,
 }
 
 impl Orphans {
-    /// None yet; `tree` lists the processes that may share one.
+    /// Starts without any; `tree` lists the processes that may share an address space.
     pub fn new(tree: impl Fn() -> Vec<i32> + Send + Sync + 'static) -> Self {
         let (sender, said) = mpsc::sync_channel(SAID_MAX);
         Orphans { tree: Arc::new(tree), counts: HashMap::new(), sender, said }
@@ -81,13 +80,13 @@ impl Orphans {
         }
     }
 
-    /// What there is to say of processes that were ended.
+    /// Returns messages about ended processes.
     pub fn said(&self) -> impl Iterator<Item = String> + '_ {
         self.said.try_iter()
     }
 }
 
-/// One of those that are counted.
+/// One unit of a user's count.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -104,10 +103,9 @@ impl Drop for Counted {
     }
 }
 
-/// One address space.
 struct Space {
     reports: Foreign,
-    /// The process that paged it, and whose that was.
+    /// The process that paged it, and its owner.
     creator: u32,
     owner: Owner,
     tree: Tree,
@@ -120,25 +118,25 @@ impl Space {
         Userfaultfd::from_descriptor(self.reports.as_raw_fd())
     }
 
-    /// Whether no process has this memory any more. Asks by lifting a write protection, which pages
-    /// that are out do not have.
+    /// Returns whether no process has this memory any more. The query lifts a write protection,
+    /// which evicted pages do not have.
     fn is_over(&self) -> bool {
         self.userfaultfd().write_protect(ASKED, PAGE_SIZE, false) == Err(Stop::Gone)
     }
 
-    /// Ends the processes that wait for pages of it, until it is over.
+    /// Ends the processes that wait for its pages, until the address space has ended.
     fn watch(self) {
         if self.is_over() {
             return;
         }
-        // Faults that the pager had read are reported again.
+        // The kernel reports faults again that the pager had read.
         self.userfaultfd().wake(LOWEST, USER_END - LOWEST);
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         while !self.is_over() {
             if !self.userfaultfd().wait(LOOK.as_millis() as i32) {
                 continue;
             }
-            // A fork is read when there is room for the child's.
+            // A fork event is read only when there is room for the child's space.
             let child = Counted::one_more(&self.counted.0, SPACES_MAX);
             if child.is_none() || self.userfaultfd().read(&mut messages, 1) != 1 {
                 std::thread::sleep(LOOK);
@@ -157,16 +155,16 @@ impl Space {
                         WATCHERS.run(move || space.watch());
                     }
                 }
-                // The thread continues once it is read.
+                // Reading the event releases the thread.
                 _ => {}
             }
         }
     }
 
-    /// Ends the process whose thread waits for a page, unless that is the creator, which is ending.
+    /// Ends the process whose thread waits for a page, except the creator, which is ending.
     fn end_waiting(&self, thread: u32) {
         let creator = self.creator;
-        // In another process namespace, another user's thread may have the same number.
+        // In another process namespace, a thread of another user may have the same number.
         let mut tree = (self.tree)().into_iter().filter(|pid| is_of(*pid, self.owner));
         let found = tree.find(|pid| has_waiting(*pid, thread));
         let said = match found.map(|pid| (pid, end(pid, thread, creator, self.owner))) {
@@ -184,10 +182,10 @@ impl Space {
     }
 }
 
-/// Ends a process that has this waiting thread, if it is of that user's and not the creator;
-/// returns its name.
+/// Ends the process of this waiting thread if it belongs to `owner` and is not the creator; returns
+/// its name.
 fn end(pid: i32, thread: u32, creator: u32, owner: Owner) -> Option<String> {
-    // The descriptor names this very process even if its number is used again.
+    // The pidfd stays with this process even if its number is reused.
     let handle = sys::process::handle(pid).ok()?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let is_meant = is_of(pid, owner) && pid as u32 != creator && has_waiting(pid, thread);
@@ -200,21 +198,21 @@ fn end(pid: i32, thread: u32, creator: u32, owner: Owner) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// Whether a process is that user's.
+/// Returns whether a process belongs to `owner`.
 fn is_of(pid: i32, owner: Owner) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     Ids::of(&status).is_some_and(|ids| Owner::of(&ids) == owner)
 }
 
-/// Whether a process has this thread, by the number that the thread itself knows, and it waits for
-/// a page.
+/// Returns whether a process has this thread, by the number in the thread's own namespace, and the
+/// thread waits for a page.
 fn has_waiting(pid: i32, thread: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.map(|task| task.path()).any(|task| {
         let status = fs::read_to_string(task.join("status")).unwrap_or_default();
         let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         let own = line("NSpid:").split_ascii_whitespace().last().and_then(|number| number.parse().ok());
-        // Kernels that do not tell where a thread waits say 0, as all do of one that runs.
+        // wchan is 0 for a running thread, and for all threads on kernels that do not expose it.
         let waits_in = || fs::read_to_string(task.join("wchan")).unwrap_or_default();
         let waits = || line("State:").trim_start().starts_with(['S', 'D']);
         own == Some(thread) && waits() && matches!(waits_in().trim(), "handle_userfault" | "0" | "")
@@ -239,9 +237,9 @@ mod tests {
         let spaces = |orphans: &Orphans| orphans.counts[&owner].load(Ordering::Relaxed);
         std::thread::sleep(3 * LOOK);
         assert_eq!(spaces(&orphans), 1, "this process lives");
-        // A child opens one of its own memory, and sends it before it ends.
+        // A child opens a userfaultfd of its own memory and sends it before it ends.
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        // SAFETY: the child makes system calls alone.
+        // SAFETY: the child only makes system calls.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let sent = Userfaultfd::open(0).is_ok_and(|opened| {
@@ -261,7 +259,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(orphans.said().count(), 0);
-        // What one user can have watched is bounded.
+        // The number of watched spaces per user is bounded.
         let many = (0..2 * ADOPTED_MAX).map(|_| reports.try_clone().unwrap().into()).collect();
         orphans.adopt(many, 1, owner);
         assert_eq!(spaces(&orphans), ADOPTED_MAX);

@@ -1,4 +1,4 @@
-//! Files that the report is written to.
+//! The report's files.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
@@ -12,17 +12,17 @@ use super::history::Told;
 use super::page;
 use super::report::Report;
 
-/// The files, opened before the program starts: that they cannot be written is better said then.
+/// The files, opened before the program starts, so that errors appear early.
 pub struct Output(Vec<One>);
 
 struct One {
     path: PathBuf,
     file: File,
-    /// How the file was after it was written; nothing where it cannot be written again.
+    /// The file's state after it was written; none if it cannot be written again.
     written: Option<State>,
 }
 
-/// By what a file is seen to be unchanged.
+/// Attributes that show whether a file is unchanged.
 #[derive(PartialEq, Eq)]
 struct State {
     bytes: u64,
@@ -35,7 +35,7 @@ impl State {
     }
 }
 
-/// What is written: the report and the history as one object.
+/// The report and the history as one object.
 #[derive(Serialize)]
 struct Whole<'a> {
     /// The program and its arguments.
@@ -50,7 +50,7 @@ impl Output {
     /// Opens every file.
     ///
     /// # Errors
-    /// When one cannot be written.
+    /// When a file cannot be written.
     pub fn create(paths: &[PathBuf]) -> Result<Self> {
         let open = |path: &PathBuf| {
             let file = File::create(path).with_context(|| {
@@ -61,13 +61,13 @@ impl Output {
         paths.iter().map(open).collect::<Result<_>>().map(Output)
     }
 
-    /// Whether nothing is asked for.
+    /// Returns whether no file was asked for.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Writes each: a page where the name ends like a page's, else JSON. Files that are no regular
-    /// ones are closed then, so that what reads them sees their end.
+    /// Writes each file: a page if the name ends in .html, else JSON. Closes files that are not
+    /// regular, so that their readers see the end.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -83,8 +83,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the files again that are as they were left: another run may have the same file by
-    /// now.
+    /// Rewrites the files that are unchanged since: another run may use the same file now.
     ///
     /// # Errors
     /// When a file cannot be written.

@@ -1,11 +1,10 @@
-//! Why a tree exceeded its budget: the figures at the moment of the largest excess, and what they
-//! mean.
+//! Why a tree exceeded its budget: the figures at the largest excess, and their interpretation.
 
 use ledger::{Counter, Tree};
 
-/// A cause explains the excess when it accounts for at least one part in so many of it.
+/// A cause must account for at least 1/2 of the excess.
 const SHARE: u64 = 2;
-/// A pool that takes this part of the budget leaves the program too little: five eighths.
+/// A pool of 5/8 of the budget leaves the program too little.
 const POOL_SHARE: (u64, u64) = (5, 8);
 
 /// The largest excess over the budget, and the figures at that moment.
@@ -22,13 +21,13 @@ pub struct OverLimit {
     pauses: Pauses,
 }
 
-/// What pauses of paging do to a tree's use.
+/// The effect of pauses on a tree's use.
 #[derive(Debug, Default, Clone, Copy)]
 struct Pauses {
-    /// A pause began, and the tree has not been within its budget since it ended: the excess is the
-    /// pause's.
+    /// A pause began, and the tree has not been within its budget since it ended: the pause causes
+    /// the excess.
     lasts: bool,
-    /// Pages that came in by pauses, and the sum of all that had come in at the last look.
+    /// Pages brought in by pauses, and the sum of all pages brought in at the last look.
     brought_in_pages: u64,
     seen_pages: u64,
 }
@@ -44,10 +43,10 @@ impl Pauses {
     }
 }
 
-/// What made a tree exceed its budget.
+/// The cause of an excess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// `uzswap pause` brought everything in.
+    /// `uzswap pause` brought all pages in.
     Paused,
     /// Paging ended, and all pages came back.
     PagingEnded,
@@ -57,17 +56,17 @@ enum Cause {
     Immovable,
     /// The compressed pages fill the budget.
     PoolFull,
-    /// Parent and child copy the pages they share when they change them.
+    /// Parent and child copy shared pages when they write to them.
     Forks,
     /// Memory was touched faster than pages could leave.
     Pace,
 }
 
 impl OverLimit {
-    /// Takes the tree's present use into account.
+    /// Evaluates the tree's present use.
     pub fn note(&mut self, tree: &Tree, total_bytes: u64, budget_bytes: u64) {
         let bytes = total_bytes.saturating_sub(budget_bytes);
-        // The pages come in before the process says that it is paused.
+        // The pages come in before the process reports that it is paused.
         let is_paused = tree.live().any(|live| live.slot.is_pause_wanted() || live.slot.is_paused());
         let brought_in_pages = tree.sum(Counter::BroughtIn);
         self.pauses.note(is_paused, bytes > 0, brought_in_pages);
@@ -86,17 +85,17 @@ impl OverLimit {
         }
     }
 
-    /// The largest excess in bytes.
+    /// Returns the largest excess in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the largest excess was that of a pause.
+    /// Returns whether a pause caused the largest excess.
     pub fn is_paused(&self) -> bool {
         self.cause() == Some(Cause::Paused)
     }
 
-    /// The cause of the largest excess; `None` when there was none.
+    /// Returns the cause of the largest excess; `None` without an excess.
     fn cause(&self) -> Option<Cause> {
         if self.bytes == 0 {
             return None;
@@ -114,7 +113,7 @@ impl OverLimit {
         })
     }
 
-    /// The cause in words.
+    /// Describes the cause.
     pub fn reason(&self) -> Option<String> {
         let text = match self.cause()? {
             Cause::Paused => "paging was paused (`uzswap pause`)".to_owned(),
@@ -132,7 +131,7 @@ impl OverLimit {
         Some(text)
     }
 
-    /// What the user can do about it, if anything; `has_swap` says whether there is a swap file.
+    /// Returns advice, if there is any; `has_swap` says whether there is a swap file.
     pub fn advice(&self, has_swap: bool) -> Option<&'static str> {
         match self.cause()? {
             Cause::Incompressible | Cause::PoolFull if !has_swap => {
@@ -185,18 +184,17 @@ mod tests {
             over.cause()
         };
         assert_eq!(look(90 << 20, &|| ()), None);
-        // Everything comes in before the process says that it is paused.
+        // All pages come in before the process reports that it is paused.
         let comes_in = || {
             slot.want_pause(true);
             slot.add(Counter::BroughtIn, 10000);
         };
         assert_eq!(look(120 << 20, &comes_in), Some(Cause::Paused));
-        // When paging resumes, pages leave little by little.
+        // After the resume, pages leave gradually.
         let resumes = || slot.want_pause(false);
         assert_eq!(look(130 << 20, &resumes), Some(Cause::Paused));
         assert_eq!(look(90 << 20, &|| ()), Some(Cause::Paused));
-        // A larger excess of later has a cause of its own, and pages that came in by the pause are
-        // none.
+        // A later, larger excess has its own cause; pages that a pause brought in do not count.
         assert_eq!(look(140 << 20, &|| ()), Some(Cause::Pace));
         let ends = || slot.add(Counter::BroughtIn, 10000);
         assert_eq!(look(150 << 20, &ends), Some(Cause::PagingEnded));

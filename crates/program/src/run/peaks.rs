@@ -1,4 +1,4 @@
-//! The largest figures that a tree came to.
+//! The largest figures of a tree.
 
 use super::books::Books;
 use super::over_limit::OverLimit;
@@ -6,37 +6,37 @@ use super::over_limit::OverLimit;
 /// The largest figures seen.
 #[derive(Debug, Default, Clone)]
 pub struct Peaks {
-    /// What the tree would have used without uzswap, at most.
+    /// The tree's largest use without uzswap.
     pub wanted_bytes: u64,
-    /// Looks at which a process used what it had not said.
+    /// Looks at which a process's use differed from its own figure.
     pub wrong_figures: u64,
-    /// Pages stored when they were most, and the pool's bytes then.
+    /// Stored pages at their maximum, and the pool's bytes at that moment.
     pub stored_pages_peak: u64,
     /// See above.
     pub pool_bytes_at_peak: u64,
-    /// Pages stored at the last look with a live process.
+    /// Stored pages at the last look with a live process.
     pub stored_pages: u64,
-    /// The pool's bytes then.
+    /// The pool's bytes at that look.
     pub pool_bytes: u64,
     /// The largest excess over the budget.
     pub over_limit: OverLimit,
-    /// Most resident shared memory of one process, which is not paged.
+    /// Largest resident shared memory of one process, which is not paged.
     pub shared_bytes: u64,
-    /// Pages in the swap file when they were most.
+    /// Maximum pages in the swap file.
     pub disk_pages_peak: u64,
-    /// Pages there, the bytes of their objects, and all bytes in use, at the last look with a live
-    /// process that had some.
+    /// Pages in the swap file, bytes of their objects, and all used bytes, at the last look with a
+    /// live process that had some.
     pub disk_pages: u64,
     /// See above.
     pub disk_live_bytes: u64,
     /// See above.
     pub disk_used_bytes: u64,
-    /// The most bytes in use.
+    /// Maximum used bytes.
     pub disk_used_peak_bytes: u64,
 }
 
 impl Peaks {
-    /// Takes in how things are now.
+    /// Takes the present figures into account.
     pub fn sample(&mut self, books: &Books) {
         let tree = books.tree();
         let (mut pages, mut bytes, mut disk_pages, mut disk_bytes, mut wanted) =

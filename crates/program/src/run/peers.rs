@@ -1,11 +1,11 @@
-//! Who is at the other end of a connection.
+//! Identifies the process at the other end of a connection.
 //!
-//! Every process of the machine can find the supervisor's address. Those of the tree are told apart
-//! by what the kernel knows: a connection names the process that made it, by a pidfd, and each
-//! process its parent. The walk from parent to parent ends at this process for those of its tree,
-//! because orphans come to it. Since Linux 6.13 a pidfd tells its process's parent, users and
-//! groups. Before, /proc does, whose number belongs to the process of a pidfd if that has not been
-//! waited for afterwards.
+//! Every process of the machine can find the supervisor's address. The kernel tells which belong to
+//! the tree: a connection names its process by a pidfd, and each process has a parent. For a
+//! process of the tree the chain of parents ends at this process, because orphans become its
+//! children. Since Linux 6.13 a pidfd reports its process's parent, users and groups
+//! (PIDFD_GET_INFO). Before, /proc does; its number belongs to the pidfd's process if that has not
+//! been waited for afterwards.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -16,19 +16,19 @@ use sys::{packets, process};
 
 use super::attach::{program_of, runs_setuid_program, FileId};
 
-/// Ancestors that are asked for their parents.
+/// Maximum length of the chain of parents.
 const DEPTH_MAX: usize = 4096;
-/// Times that a parent is asked for which changes.
+/// Retries when a parent changes.
 const TRIES: usize = 16;
-/// The name of a supervisor's process.
+/// The process name of a supervisor.
 const NAME: &CStr = c"uzswap-serve";
 
 /// Why a connection is closed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its process is not of this tree.
+    /// Its process does not belong to this tree.
     Stranger,
-    /// Its process is gone, and cannot be told from others any more.
+    /// Its process has ended and cannot be identified.
     Gone,
     /// This process may not have more descriptors.
     NoDescriptors,
@@ -37,14 +37,14 @@ pub enum Refusal {
 /// The process that made a connection.
 #[derive(Debug)]
 pub struct Peer {
-    /// Its number here: it may be in another process namespace.
+    /// Its process id here; it may be in another process namespace.
     pub pid: i32,
     handle: OwnedFd,
-    /// The effective user of the thread that connected, then.
+    /// The effective user of the connecting thread at that time.
     user: u32,
 }
 
-/// The users and groups that a process may act as: real, effective, saved.
+/// Real, effective and saved users and groups of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
     /// Users.
@@ -53,18 +53,18 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Whether it is one user and one group, as no setuid program is.
+    /// Returns whether there is one user and one group, as without setuid programs.
     pub fn agree(&self) -> bool {
         [self.users, self.groups].iter().all(|[real, effective, saved]| real == effective && real == saved)
     }
 
-    /// Of an ordinary process of that user.
+    /// The ids of an ordinary process of that user.
     #[cfg(test)]
     pub fn of_user(user: u32) -> Ids {
         Ids { users: [user; 3], groups: [user; 3] }
     }
 
-    /// From the text of /proc/PID/status.
+    /// Parses the text of /proc/PID/status.
     pub fn of(status: &str) -> Option<Ids> {
         let three = |name: &str| -> Option<[u32; 3]> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -75,20 +75,20 @@ impl Ids {
     }
 }
 
-/// Whose ledger and swap file a process uses: those of the users it may act as. One that may be
-/// root is root's.
+/// The owner of a ledger and a swap file: the users that a process may act as. A process that may
+/// be root belongs to root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u32; 3]);
 
 impl Owner {
-    /// The owner of a process with these users.
+    /// Returns the owner of a process with these ids.
     pub fn of(ids: &Ids) -> Owner {
         let mut users = ids.users;
         users.sort_unstable();
         if users[0] == 0 {
             return Owner([0; 3]);
         }
-        // In whichever way two of them are held.
+        // The order of two users does not matter.
         if users[1] == users[2] {
             users[1] = users[0];
         }
@@ -108,7 +108,7 @@ impl std::fmt::Display for Owner {
 }
 
 impl Peer {
-    /// The process that made this connection, if it is one of the tree.
+    /// Identifies the process that made this connection, if it belongs to the tree.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -123,14 +123,13 @@ impl Peer {
         }
     }
 
-    /// Whether its number is still its own, and what /proc told of the number a moment ago was told
-    /// of it.
+    /// Returns whether the process has not been waited for, so that earlier reads of /proc by its
+    /// number were about it.
     pub fn is_there(&self) -> bool {
         process::is_there(&self.handle)
     }
 
-    /// The users and groups it has now. `None` when it is gone, or has more rights than it had when
-    /// it connected.
+    /// Returns its present ids; `None` if it has ended or has more rights than when it connected.
     pub fn ids(&self) -> Option<Ids> {
         let ids = match process::info(&self.handle) {
             Ok(info) => Ids { users: info.users, groups: info.groups },
@@ -140,18 +139,18 @@ impl Peer {
             }
             Err(_) => return None,
         };
-        // Its pager's threads keep the rights that the program has dropped since.
+        // The pager's threads keep rights that the program has dropped since.
         (self.user == 0 || self.user == ids.users[1]).then_some(ids)
     }
 
-    /// Whose ledger and swap file it may use. `None` if it has no [`ids`](Self::ids), or may be
-    /// root by a setuid program alone: it may have begun that after it connected, and others may
-    /// have its connection since before.
+    /// Returns the owner of its ledger and swap file. `None` without [`ids`](Self::ids), or if only
+    /// a setuid program makes it root: it may have executed that after it connected, and others may
+    /// hold its connection.
     pub fn owner(&self) -> Option<Owner> {
         let ids = self.ids()?;
         let is_right = self.user == 0
             || !ids.users.contains(&0)
-            // The second look is for a process that has begun another program in between.
+            // The second read detects an exec in between.
             || !runs_setuid_program(self.pid) && self.ids() == Some(ids);
         is_right.then(|| Owner::of(&ids))
     }
@@ -165,23 +164,23 @@ fn refusal(error: &io::Error) -> Refusal {
     }
 }
 
-/// How processes of this tree are known.
+/// Knows which processes belong to this tree.
 pub struct Family {
     supervisor: i32,
-    /// The file that this process runs: other supervisors run it, too, and have trees of their own.
+    /// The file of this program: other supervisors run it too, and have their own trees.
     program: Option<FileId>,
-    /// A child that is none of the tree.
+    /// A child that does not belong to the tree.
     guardian: Option<i32>,
 }
 
 impl Family {
-    /// The calling process's.
+    /// Creates the calling process's family.
     pub fn new(guardian: Option<i32>) -> Family {
         Family { supervisor: std::process::id() as i32, program: program_of("self"), guardian }
     }
 
-    /// Whether a process descends from this one, or from one that `is_member`, whose number is its
-    /// own for as long as it is one.
+    /// Returns whether a process descends from this one or from an `is_member`, whose number stays
+    /// its own while it is a member.
     fn has(&self, pid: i32, handle: &OwnedFd, is_member: impl Fn(i32) -> bool) -> Result<bool, Refusal> {
         let (mut pid, mut held) = (pid, None);
         for _ in 0..DEPTH_MAX {
@@ -200,8 +199,8 @@ impl Family {
         Ok(false)
     }
 
-    /// The parent of the process `pid`, whose handle is given, and the parent's handle; no handle
-    /// of this process itself.
+    /// Returns the parent of process `pid` and its handle, given the process's own; no handle for
+    /// this process.
     fn parent(&self, pid: i32, handle: &OwnedFd) -> Result<Option<(i32, Option<OwnedFd>)>, Refusal> {
         for _ in 0..TRIES {
             let parent = parent_of(pid, handle).filter(|parent| *parent > 0);
@@ -210,7 +209,7 @@ impl Family {
                 return Ok(process::is_there(handle).then_some((parent, None)));
             }
             match process::handle(parent) {
-                // Still its parent, so the number was the parent's when the handle was opened.
+                // It is still the parent, so the number was its own when the handle was opened.
                 Ok(opened) if parent_of(pid, handle) == Some(parent) => {
                     return Ok(process::is_there(handle).then_some((parent, Some(opened))));
                 }
@@ -222,16 +221,16 @@ impl Family {
         Ok(None)
     }
 
-    /// Whether a process supervises a run of its own. Other commands of this program may be members
-    /// like any program.
+    /// Returns whether a process supervises its own run. Other commands of this program may be
+    /// members of the tree.
     fn is_supervisor(&self, pid: i32) -> bool {
         self.program.is_some() && program_of(&pid.to_string()) == self.program && has_supervisor_name(pid)
     }
 }
 
-/// Gives this process the name of a supervisor.
+/// Names this process as a supervisor.
 pub fn take_name() {
-    // SAFETY: a string of fewer than 16 bytes that ends in a null.
+    // SAFETY: a NUL-terminated string of fewer than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
 }
 
@@ -240,13 +239,13 @@ fn has_supervisor_name(pid: i32) -> bool {
     name.is_ok_and(|name| name.strip_suffix(b"\n") == Some(NAME.to_bytes()))
 }
 
-/// Whether this kernel does not answer such a question.
+/// Returns whether the kernel lacks the request.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL))
 }
 
-/// The parent of the process `pid`, whose handle is given. By /proc its number counts only if the
-/// process is there afterwards.
+/// Returns the parent of process `pid`. A number from /proc counts only if the process still exists
+/// afterwards.
 fn parent_of(pid: i32, handle: &OwnedFd) -> Option<i32> {
     match process::info(handle) {
         Ok(info) => Some(info.parent),
@@ -255,13 +254,13 @@ fn parent_of(pid: i32, handle: &OwnedFd) -> Option<i32> {
     }
 }
 
-/// The parent that /proc names: the second word behind the name, which may hold anything.
+/// Returns the parent from /proc: the second word after the name, which may contain anything.
 fn parent_in_proc(pid: i32) -> Option<i32> {
     let stat = read(&format!("/proc/{pid}/stat"))?;
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The beginning of a file of /proc.
+/// Reads the beginning of a file of /proc.
 fn read(path: &str) -> Option<String> {
     let mut buffer = [0; 4096];
     let got = File::open(path).ok()?.read(&mut buffer).ok()?;
@@ -300,18 +299,18 @@ mod tests {
         assert!(is_ours(&family, sleeping.id() as i32) && is_ours(&family, grandchild));
         let guarded = Family::new(Some(sleeping.id() as i32));
         assert!(!is_ours(&guarded, sleeping.id() as i32), "the guardian is none of the tree");
-        // The first process, this one's parent, and this one itself are not of the tree.
+        // Process 1, this process's parent and this process do not belong to the tree.
         // SAFETY: takes nothing.
         for other in [1, unsafe { libc::getppid() }, std::process::id() as i32] {
             assert!(!is_ours(&family, other), "{other}");
         }
-        // By way of a member, for a supervisor that is no ancestor any more.
+        // A descendant of a member, for a supervisor that is no longer an ancestor.
         let elsewhere = Family { supervisor: i32::MAX, ..Family::new(None) };
         let handle = process::handle(grandchild).unwrap();
         let parent = shell.id() as i32;
         assert!(!elsewhere.has(grandchild, &handle, |_| false).unwrap());
         assert!(elsewhere.has(grandchild, &handle, |pid| pid == parent).unwrap());
-        // SAFETY: a process of this test, which has not been waited for by its parent, the shell.
+        // SAFETY: a process of this test, which the shell, its parent, has not waited for.
         unsafe { libc::kill(grandchild, libc::SIGKILL) };
         [sleeping, shell].into_iter().for_each(stop);
     }
@@ -322,7 +321,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let link = folder.join(NAME.to_str().unwrap());
         std::os::unix::fs::symlink("/bin/cat", &link).unwrap();
-        // Processes are named after the path that was executed. They wait for input.
+        // Processes are named after the executed path. They wait for input.
         let (named, other) = (child(link.to_str().unwrap(), &[]), child("/bin/cat", &[]));
         let family = Family { program: program_of(&named.id().to_string()), ..Family::new(None) };
         assert!(family.is_supervisor(named.id() as i32) && !family.is_supervisor(other.id() as i32));
@@ -337,7 +336,7 @@ mod tests {
         let mut gone = child("true", &[]);
         let handle = process::handle(gone.id() as i32).unwrap();
         gone.wait().unwrap();
-        // The number's next process would be a child, too.
+        // The next process with this number would be a child, too.
         let next = child("sleep", &["60"]);
         assert!(!family.has(next.id() as i32, &handle, |_| false).unwrap());
         stop(next);
@@ -346,7 +345,7 @@ mod tests {
     #[test]
     fn a_connection_is_one_of_the_tree_or_not() {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors, which are this test's.
+        // SAFETY: room for two descriptors, which this test owns.
         let [one, _other] = unsafe {
             assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()), 0);
             ends.map(|raw| <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw))
@@ -364,7 +363,7 @@ mod tests {
         assert_eq!(another.ids(), None, "who connected as another user has gained rights since");
     }
 
-    /// A process that may be root again connects as another user.
+    /// A process that can become root again connects as another user.
     #[test]
     fn root_s_ledger_is_for_those_that_were_root_when_they_connected() {
         // SAFETY: takes nothing.
@@ -378,8 +377,8 @@ mod tests {
         fs::copy("/bin/cat", &program).unwrap();
         let became = |user: u32| {
             let mut command = Command::new(&program);
-            // SAFETY: a call that may be made between fork and exec. A program of another user that
-            // is not setuid has that user as its saved one.
+            // SAFETY: a call that is permitted between fork and exec. After setting another user, a
+            // program that is not setuid has that user as its saved one.
             unsafe {
                 use std::os::unix::process::CommandExt;
                 command.pre_exec(move || match libc::setresuid(0, user, user) {
@@ -392,12 +391,13 @@ mod tests {
             (child, Peer { pid, handle: process::handle(pid).unwrap(), user })
         };
         fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        // One that gave up nothing for good is root's.
+        // A process that can regain root belongs to root.
         let (child, peer) = became(65534);
         assert_eq!(peer.ids().unwrap().users, [0, 65534, 65534]);
         assert_eq!(peer.owner(), Some(Owner::of(&Ids::of_user(0))));
         stop(child);
-        // One that may be root by its program has no owner, unless root made its connection.
+        // A process that only its program can make root has no owner, unless root made its
+        // connection.
         fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o2755)).unwrap();
         let (child, peer) = became(65534);
         assert_eq!(peer.ids().unwrap().users, [0, 65534, 65534]);
@@ -407,7 +407,7 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Both ways to ask are taken, by newer and older kernels.
+    /// Both sources, for newer and older kernels.
     #[test]
     fn proc_tells_what_a_handle_tells() {
         let child = child("sleep", &["60"]);

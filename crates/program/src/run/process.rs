@@ -16,31 +16,31 @@ use super::signals::Signals;
 use super::{program_file, reaper};
 use crate::standard;
 
-/// What /proc shows as the target of a descriptor of the preload object.
+/// The target of the preload object's descriptor in /proc.
 const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 
-/// What tells the object of the parent to show.
+/// Tells the object which parent to show.
 const PARENT_VARIABLE: &str = "UZSWAP_PARENT";
-/// Of a process's number in it.
+/// Digits of a process id in it.
 const NUMBER_DIGITS: usize = 10;
-/// What tells the object of the limit to show.
+/// Tells the object which limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
-/// What the program sees in the place of what is there.
+/// Values that the program sees instead of the actual ones.
 pub struct Shown {
-    /// The memory limit of its control group.
+    /// The memory limit of its cgroup.
     pub cgroup_limit: Option<ShownLimit>,
     /// The parent of orphans.
     pub reaper: u32,
 }
 
 /// Starts the program with the preload object at the path `object`, which finds the agent at the
-/// path `agent`; returns its process id. It keeps uzswap's terminal, process group, standard
-/// descriptors and environment. Where objects can be loaded into it, its limits on memory have room
-/// for the agent.
+/// path `agent`; returns its process id. The program keeps uzswap's terminal, process group,
+/// standard descriptors and environment. If objects can be loaded into it, its memory limits are
+/// raised by the agent's needs.
 ///
 /// # Errors
-/// What exec answered.
+/// Returns exec's error.
 pub fn spawn(
     file: &Path,
     argv: &[OsString],
@@ -55,7 +55,7 @@ pub fn spawn(
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
-    // Of a uzswap that this one runs under.
+    // Remove the variable of an outer uzswap.
     environment.remove(OsStr::new(LIMIT_VARIABLE));
     let limit = shown.cgroup_limit.map(|limit| (LIMIT_VARIABLE, limit.word().into()));
     let own = [("LD_PRELOAD", preload), ("UZSWAP_SOCKET", socket.into()), ("UZSWAP_AGENT", agent.into())];
@@ -68,23 +68,23 @@ pub fn spawn(
     for (name, value) in &environment {
         entries.push(terminated(&[name, OsStr::new("="), value].iter().copied().collect::<OsString>())?);
     }
-    // The program's number is known when there is a process.
+    // The program's process id is filled in by the child.
     let (reaper, namespace) = (shown.reaper, reaper::own_namespace());
     let parent = format!("{PARENT_VARIABLE}={supervisor} {reaper} {namespace} {:0NUMBER_DIGITS$}", 0);
     let mut parent = CString::new(parent)?.into_bytes_with_nul();
-    // Addresses of strings that the closure below keeps.
+    // Addresses of strings that the closure below owns.
     let ended = |addresses: &mut dyn Iterator<Item = usize>| addresses.chain([0]).collect::<Vec<_>>();
     let argument_array = ended(&mut arguments.iter().map(|text| text.as_ptr().addr()));
     let others = entries.iter().map(|text| text.as_ptr().addr());
     let entry_array = ended(&mut others.chain([parent.as_ptr().addr()]));
-    // Makes the process; the program is executed below.
+    // Only makes the process; the closure executes the program.
     let mut command = Command::new("/");
-    // SAFETY: only async-signal-safe system calls, with terminated strings that live until the call
-    // below returns.
+    // SAFETY: only async-signal-safe system calls, with NUL-terminated strings that live until the
+    // call below returns.
     unsafe {
         command.pre_exec(move || {
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
-            // Rust ignores SIGPIPE for itself; the program shall not.
+            // Rust ignores SIGPIPE; the program must not inherit that.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             super::descriptors::restore();
             for descriptor in standard::closed() {
@@ -93,9 +93,9 @@ pub fn spawn(
             if makes_room {
                 make_room();
             }
-            // The guardian ends the program when the supervisor is killed. PR_SET_PDEATHSIG would
-            // end it at once, before its forked children, whose faults it may still serve: they
-            // would read zeroes.
+            // If the supervisor is killed, the guardian ends the program. PR_SET_PDEATHSIG would
+            // end it at once, before its forked children, which read zeroes if it still serves
+            // their faults.
             if libc::getppid() != supervisor {
                 libc::_exit(125);
             }
@@ -108,8 +108,8 @@ pub fn spawn(
     command.spawn().map(|child| child.id() as i32)
 }
 
-/// Raises this process's limits on memory by what the agent takes, where that is permitted: the
-/// object shows the program what they were.
+/// Raises the memory limits by the agent's needs, where permitted. The object shows the program the
+/// old limits.
 fn make_room() {
     for (resource, room) in
         [(libc::RLIMIT_AS, limits::room_under(limits::NONE)), (libc::RLIMIT_DATA, limits::UNIT)]
@@ -121,12 +121,12 @@ fn make_room() {
             |limit| if limits::room_in(limit).is_some() { limit } else { limits::with_room(limit, room) };
         let both = libc::rlimit { rlim_cur: raised(limit.rlim_cur), rlim_max: raised(limit.rlim_max) };
         let soft = libc::rlimit { rlim_cur: both.rlim_cur, ..limit };
-        // SAFETY: a valid structure. The second is for those who may not raise the hard limit.
+        // SAFETY: a valid structure. The second call is for users who may not raise the hard limit.
         let _ = unsafe { libc::setrlimit(resource, &both) == 0 || libc::setrlimit(resource, &soft) == 0 };
     }
 }
 
-/// Writes a number over the last [`NUMBER_DIGITS`] digits of a terminated string.
+/// Writes a number over the last [`NUMBER_DIGITS`] digits of a NUL-terminated string.
 fn write_number(text: &mut [u8], mut number: u32) {
     let end = text.len() - 1;
     for digit in text[end - NUMBER_DIGITS..end].iter_mut().rev() {
@@ -135,8 +135,8 @@ fn write_number(text: &mut [u8], mut number: u32) {
     }
 }
 
-/// LD_PRELOAD for the program in `file`: the object at `path`, behind runtimes of sanitizers and
-/// before the names in `list`.
+/// Returns LD_PRELOAD for the program in `file`: the object at `path`, after sanitizers' runtimes
+/// and before the names in `list`.
 fn preloads(path: &str, file: &Path, list: &OsStr) -> OsString {
     let needed = program_file::runtime(file);
     let needed = needed.as_ref().map(|runtime| OsStr::from_bytes(runtime.name()));
@@ -147,8 +147,7 @@ fn preloads(path: &str, file: &Path, list: &OsStr) -> OsString {
     all.collect::<Vec<_>>().join(OsStr::new(":"))
 }
 
-/// The names in LD_PRELOAD, without the object of a uzswap that this one runs under: a program has
-/// one pager.
+/// Returns the names in LD_PRELOAD without an outer uzswap's object: a program has one pager.
 fn other_preloads(list: &OsStr) -> impl Iterator<Item = &OsStr> {
     let names = list.as_bytes().split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty());
     let is_object = |name: &OsStr| {
@@ -170,7 +169,7 @@ mod tests {
 
     #[test]
     fn other_names_in_ld_preload_stay() {
-        // SAFETY: a terminated name.
+        // SAFETY: a NUL-terminated name.
         let object = unsafe { libc::memfd_create(super::super::OBJECT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
         assert!(object >= 0);
         let list = format!("/proc/self/fd/{object}:libm.so.6 /lib/x.so:");

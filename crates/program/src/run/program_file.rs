@@ -1,4 +1,4 @@
-//! The program's file: where it is, whether it can be run, and whether it can be managed.
+//! The program's file: finding it, and whether it can be run and managed.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -10,25 +10,25 @@ use doorway::runtime::Runtime;
 /// Why a program cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
-    /// No name.
+    /// The name is empty.
     #[error("the program's name is empty: write it after the options")]
     Nameless,
-    /// No such file.
+    /// The file does not exist.
     #[error("not found: is it installed, and its directory in PATH?")]
     Missing,
-    /// A directory on the way may not be searched.
+    /// A directory of the path may not be searched.
     #[error("permission denied: a directory of its path may not be entered by this user")]
     Denied,
-    /// A directory.
+    /// The path is a directory.
     #[error("is a directory: write the path of a program")]
     Directory,
-    /// A file that may not be executed.
+    /// The file is not executable.
     #[error("found, but not executable: `chmod +x` it, or name its interpreter before it")]
     NotExecutable,
 }
 
 impl NotFound {
-    /// As the shell has it.
+    /// Returns the shell's exit status for the error.
     pub fn exit_status(self) -> i32 {
         match self {
             NotFound::Nameless | NotFound::Missing => 127,
@@ -37,7 +37,7 @@ impl NotFound {
     }
 }
 
-/// The exit status for a failed exec.
+/// Returns the exit status for a failed exec.
 pub fn exit_status_of(error: &io::Error) -> i32 {
     match error.raw_os_error() {
         Some(libc::ENOENT) => 127,
@@ -46,8 +46,8 @@ pub fn exit_status_of(error: &io::Error) -> i32 {
     }
 }
 
-/// Why a program that was found is not there to exec(2): the interpreter that its first line, or
-/// its header, names is missing.
+/// Returns why exec(2) fails with ENOENT for an existing program: the interpreter in its first line
+/// or ELF header is missing.
 pub fn missing_interpreter(path: &Path) -> Option<String> {
     use std::os::unix::ffi::OsStrExt;
     let mut head = Vec::new();
@@ -65,7 +65,7 @@ pub fn missing_interpreter(path: &Path) -> Option<String> {
     is_missing.then(|| format!("its interpreter {} is missing", String::from_utf8_lossy(name)))
 }
 
-/// The sanitizer's runtime that a program needs, or the interpreter of a script.
+/// Returns the sanitizer's runtime that a program, or a script's interpreter, needs.
 pub fn runtime(path: &Path) -> Option<Runtime> {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::FileExt;
@@ -94,7 +94,7 @@ pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
         let candidate = directory.join(name);
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
-            // Shells leave directories, and what they may not look into, out of the search.
+            // Shells skip directories and unreadable entries.
             Err(NotFound::NotExecutable) => answer = NotFound::NotExecutable,
             Err(_) => {}
         }
@@ -114,8 +114,8 @@ fn check(path: &Path) -> Result<(), NotFound> {
     }
 }
 
-/// Why nothing can be brought into this program; `None` when it can, or for scripts, whose
-/// interpreter decides.
+/// Returns why the program cannot be managed; `None` if it can, and for scripts, whose interpreter
+/// decides.
 pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     let metadata = path.metadata().ok()?;
     // SAFETY: takes nothing.
@@ -131,7 +131,7 @@ pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Whether an object can be loaded into this program. Of scripts it is taken for granted.
+/// Returns whether the loader can add an object to this program. Assumed for scripts.
 pub fn loads_objects(path: &Path) -> bool {
     why_unmanaged(path).is_none() && kind(path).is_some_and(|kind| kind != Kind::Static)
 }
@@ -162,7 +162,7 @@ fn interpreter(head: &[u8]) -> Kind {
         return Kind::Foreign;
     }
     let (Some(start), Some(size), Some(count)) = (long(32), half(54), half(56)) else { return Kind::Static };
-    // The table may be anywhere: a header need not be true.
+    // The table may be anywhere: the header is not trusted.
     let kinds = (0..count).filter_map(|index| word(usize::try_from(start).ok()?.checked_add(index * size)?));
     if kinds.into_iter().any(|kind| kind == libc::PT_INTERP) {
         Kind::Dynamic
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// The header of a 64-bit program, or what is left of one.
+    /// The header of a 64-bit program, or a part of one.
     fn header() -> impl Strategy<Value = Vec<u8>> {
         let table = prop_oneof![Just(64u64), 0..70_000u64, any::<u64>(), u64::MAX - 70_000..=u64::MAX];
         let machine = if cfg!(target_arch = "aarch64") { 183u16 } else { 62 };

@@ -1,21 +1,21 @@
-//! Who gets the orphans of this process's tree, were it not here.
+//! The process that would inherit this tree's orphans without uzswap.
 //!
-//! The supervisor is the reaper of its tree, and the parent of its orphans. A program that asks for
-//! its parent is to see what it would see without uzswap: process 1, as a rule, or a session
-//! manager. The kernel tells only by an orphan's parent.
+//! The supervisor is the tree's subreaper and the parent of its orphans. A program that asks for
+//! its parent must see the same as without uzswap: usually process 1 or a session manager. The
+//! kernel reveals it only as the parent of an orphan.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// Makes an orphan and returns its parent. To be called before this process is a reaper, while it
-/// has one thread.
+/// Makes an orphan and returns its parent. Must be called before this process is a subreaper, while
+/// it has one thread.
 ///
 /// # Errors
-/// When there is no descriptor or process left.
+/// When no descriptor or process is left.
 pub fn of_orphans() -> io::Result<u32> {
     let (mut reading, writing) = io::pipe()?;
-    // SAFETY: this process has one thread; its children make system calls alone.
+    // SAFETY: this process has one thread; its children only make system calls.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above; the pause is a valid time.
@@ -43,7 +43,7 @@ pub fn of_orphans() -> io::Result<u32> {
     Ok(u32::from_ne_bytes(found))
 }
 
-/// The number of this process's process namespace; 0 where /proc does not tell.
+/// Returns the inode of this process's pid namespace; 0 where /proc does not tell.
 pub fn own_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino())
 }

@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The report of a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,78 +13,76 @@ use super::swap_report::SwapReport;
 use crate::size::Size;
 use crate::ways::AccessTracking;
 
-/// The report, as `docs/user/report.md` describes it. Names are the kernel's where the meaning
-/// matches; bytes, pages and microseconds as the names say.
+/// The report that `docs/user/report.md` describes. Names are the kernel's where the meaning
+/// matches; units are in the names.
 #[derive(Debug, Serialize)]
 pub struct Report {
     exit_status: i32,
     elapsed_seconds: f64,
-    /// CPU time of the program's ended processes, the pager's threads included.
+    /// CPU time of the program's ended processes, including the pager's threads.
     cpu_seconds: f64,
     ram_limit_bytes: u64,
-    /// The memory limit that programs read in their control group; null: what was there.
+    /// The memory limit that programs read in their cgroup; null for the actual one.
     cgroup_limit_bytes: Option<u64>,
     /// Largest sum of anonymous resident memory, pool and staging included.
     ram_peak_bytes: u64,
-    /// What the tree would have used without uzswap, at most.
+    /// The tree's largest use without uzswap.
     ram_wanted_peak_bytes: u64,
     over_limit_peak_bytes: u64,
-    /// Why, at the moment of the largest excess; null when there was none.
+    /// The reason for the largest excess; null without one.
     over_limit_reason: Option<String>,
-    /// Most resident shared memory of one process, by looks twice a second. It is not paged, nor in
-    /// the figures above.
+    /// Largest resident shared memory of one process, sampled twice a second. It is not paged, and
+    /// not part of the figures above.
     shared_peak_bytes: u64,
     compressor: String,
-    /// Whether it worked on emulated devices: then no figure says anything of real ones.
+    /// Whether the compressor used emulated devices: no figure describes real ones then.
     emulated: bool,
     access_tracking: AccessTracking,
     verified: bool,
-    /// Counters of the report itself: `ledger::COUNTERS` has their names.
+    /// Counters of the report itself, named in `ledger::COUNTERS`.
     #[serde(flatten)]
     counts: Counts,
-    /// Pages stored, by the form they were stored in: what `auto` chose, `same` for a repeated
-    /// word, which takes no object. Their sum is zswpout and the few pages that a fault took back
-    /// while they were being stored.
+    /// Pages stored, by form: a compressor's choice, or `same` for a repeated word, which takes no
+    /// object. Their sum is zswpout plus the few pages that a fault took back while they were being
+    /// stored.
     forms: BTreeMap<String, u64>,
     /// Pages in the pool at the end, and the pool's bytes.
     stored_pages: u64,
     pool_total_size: u64,
-    /// The same when most pages were stored.
+    /// The same at the maximum of stored pages.
     stored_pages_peak: u64,
     pool_total_size_at_peak: u64,
-    /// Bytes stored by the pool's bytes, at that peak; 0 when nothing was stored.
+    /// Stored bytes by the pool's bytes at that maximum; 0 when nothing was stored.
     compression_ratio: f64,
     fault_latency_us: Latency,
-    /// Pages a request to the compressor.
+    /// Pages per request to the compressor.
     pages_per_batch: f64,
-    /// What the swap file came to; nothing without one.
+    /// The swap file's figures; null without one.
     swap: Option<SwapReport>,
     replacement: Replacement,
     /// Programs that ran without uzswap, and why.
     unmanaged: Vec<String>,
-    /// What broke in uzswap itself, and ended a process.
+    /// Failures of uzswap that ended a process.
     failures: Vec<String>,
-    /// What was to be said after the program had ended: of processes that it left behind, when no
-    /// terminal was there any more.
+    /// Messages about processes that outlived the program, when the terminal was gone.
     said_after_end: Vec<String>,
-    /// Connections of processes that are none of this tree, or do not keep to the protocol; all
-    /// were closed.
+    /// Closed connections of processes outside the tree, or with protocol errors.
     refused_connections: u64,
-    /// Times that a shared sum was put right, which a process overwrote, or died while it was
-    /// changing it.
+    /// Corrections of a shared sum that a process overwrote, or left wrong by dying during an
+    /// update.
     corrected_totals: u64,
-    /// Looks at which a process used much more or less memory than it had said.
+    /// Looks at which a process's use differed much from its own figure.
     wrong_figures: u64,
 }
 
-/// What the replacement policy did.
+/// Figures of the replacement policy.
 #[derive(Debug, Serialize)]
 struct Replacement {
     #[serde(flatten)]
     counts: Counts,
-    /// Pages that came in between a page's going and its return, on average.
+    /// Mean number of pages loaded between a page's eviction and its return.
     mean_distance: f64,
-    /// The share of the pages looked at that was left where it is.
+    /// Share of the scanned pages that stayed in memory.
     protected_share: f64,
 }
 
@@ -99,7 +97,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of counted latencies, whose mean is known.
+    /// Percentiles of counted latencies with a known mean.
     pub fn of(counts: &[u64; ledger::BUCKETS], mean: f64) -> Self {
         let us = |fraction| percentile_ns(counts, fraction) as f64 / 1000.0;
         Latency { mean, p50: us(0.5), p90: us(0.9), p99: us(0.99), p999: us(0.999) }
@@ -161,7 +159,7 @@ impl Report {
         }
     }
 
-    /// Takes in what became known after the program's end; false when that is nothing.
+    /// Adds messages since the program's end; returns false if there are none.
     pub fn take_late(&mut self, supervisor: &Supervisor) -> bool {
         let before = (self.unmanaged.len(), self.failures.len());
         self.unmanaged = supervisor.notes.unmanaged().to_vec();
@@ -170,7 +168,7 @@ impl Report {
         before != (self.unmanaged.len(), self.failures.len()) || !self.said_after_end.is_empty()
     }
 
-    /// A few lines on stderr.
+    /// Prints a few lines to stderr.
     pub fn summarise(&self, over: &OverLimit) {
         if self.ram_peak_bytes == 0 {
             let allowed = Size::from(self.ram_limit_bytes);
@@ -254,10 +252,11 @@ fn children_cpu_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// A process that is killed while it changes the total makes for one correction.
+/// A process that is killed while it updates the total causes one correction.
 const CORRECTED_MANY: u64 = 10;
 
-/// What pages were stored as, most first; nothing when the compressor has one form alone.
+/// Formats the forms of stored pages, most frequent first; `None` if the compressor has a single
+/// form.
 pub fn forms_line(forms: &BTreeMap<String, u64>) -> Option<String> {
     let total = forms.values().fold(0, |sum: u64, pages| sum.saturating_add(*pages));
     if forms.len() <= SINGLE_FORMS || total == 0 {
@@ -270,7 +269,7 @@ pub fn forms_line(forms: &BTreeMap<String, u64>) -> Option<String> {
     Some(parts.join(", "))
 }
 
-/// `same`, `raw` and the compressor's own.
+/// `same`, `raw` and the compressor's own form.
 const SINGLE_FORMS: usize = 3;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Signals that reach the supervisor, as messages.
+//! Signals of the supervisor, read as messages.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -18,16 +18,16 @@ const FORWARDED: [i32; 11] = [
     libc::SIGTSTP,
 ];
 
-/// A signal that arrived.
+/// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// Its number.
+    /// The signal's number.
     pub number: i32,
-    /// Sent by a process; the terminal's signals reach the program by themselves.
+    /// Sent by a process. The terminal's signals reach the program directly.
     pub from_process: bool,
 }
 
-/// Blocks the signals of interest and offers them as a descriptor.
+/// Blocks signals and offers them through a descriptor.
 pub struct Signals {
     file: OwnedFd,
     before: libc::sigset_t,
@@ -55,17 +55,17 @@ impl Signals {
         }
     }
 
-    /// The descriptor to poll.
+    /// Returns the descriptor to poll.
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// The mask as it was: what the program shall start with.
+    /// Returns the previous signal mask, with which the program starts.
     pub fn mask_before(&self) -> libc::sigset_t {
         self.before
     }
 
-    /// The next signal, if one has arrived.
+    /// Returns the next signal, if one has arrived.
     pub fn next(&self) -> Option<Arrived> {
         // SAFETY: the structure is plain numbers.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };

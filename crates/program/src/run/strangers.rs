@@ -1,43 +1,42 @@
-//! Processes that have the preload object and no connection: their pagers do not reach the
+//! Processes that have the preload object but no connection: their pagers do not reach the
 //! supervisor.
 
 use super::looks::Looks;
 use crate::stat::Stat;
 
-/// Looks at which a process had the object and no connection, until it counts as a stranger: it may
+/// Consecutive looks with the object and without a connection that make a stranger: a process may
 /// be slow.
 const LOOKS: u32 = 10;
-/// Strangers that are remembered.
 const KNOWN_MAX: usize = 1 << 16;
 
 /// A process that may be running without uzswap.
 struct Suspect {
     pid: i32,
     name: String,
-    /// Looks in a row at which it had the object and no connection.
+    /// Consecutive looks with the object and without a connection.
     looks: u32,
-    /// The look at its mappings.
+    /// The number of the look at its mappings.
     number: u64,
     is_looked_at: bool,
 }
 
-/// Those that were found, and those that may turn out to be some.
+/// Strangers and suspects.
 pub struct Strangers {
     known: Vec<i32>,
     suspects: Vec<Suspect>,
     last: u64,
-    /// Whether the object is mapped. To read a process's mappings, its lock is needed.
+    /// Whether the object is mapped. Reading a process's mappings needs its lock.
     looks: Looks<bool>,
 }
 
 impl Strangers {
-    /// None so far.
+    /// Starts without any.
     pub fn new() -> Self {
         Strangers { known: Vec::new(), suspects: Vec::new(), last: 0, looks: Looks::new() }
     }
 
-    /// Begins a look at the processes that are not `managed`. Returns the names of those that the
-    /// last looks found to be strangers, each process once.
+    /// Looks at the processes that are not `managed`. Returns the names of strangers that earlier
+    /// looks found, each process once.
     pub fn look(&mut self, processes: &[i32], managed: &[i32]) -> Vec<String> {
         let found = self.take_found(managed);
         let mut suspects = Vec::new();
@@ -45,8 +44,8 @@ impl Strangers {
             if managed.contains(&pid) || self.known.contains(&pid) {
                 continue;
             }
-            // Young processes have not come to say hello yet, and zombies never will. Nor has a new
-            // program of an old process, for long on a busy machine.
+            // Skip young processes, which have not said hello yet, and zombies. On a busy machine a
+            // new program of an old process takes long, too.
             let Some(name) = settled_name(pid) else { continue };
             let before = self.suspects.iter().position(|known| known.pid == pid && known.name == name);
             let before = before.map(|index| self.suspects.swap_remove(index));
@@ -84,13 +83,13 @@ impl Strangers {
     }
 }
 
-/// Whether the object is mapped in a process. May take as long as the process likes.
+/// Returns whether a process maps the object. May block for as long as the process likes.
 fn has_object(pid: i32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.contains(&*super::OBJECT_NAME.to_string_lossy())
 }
 
-/// A process's name, if it is alive and at least half a second old.
+/// Returns a process's name if it is alive and at least half a second old.
 fn settled_name(pid: i32) -> Option<String> {
     let Stat { name, started, .. } = Stat::of(pid as u32).filter(|stat| !stat.has_ended())?;
     let uptime: f64 =
@@ -112,7 +111,7 @@ mod tests {
         strangers.suspects.push(suspect(LOOKS - 2, 1));
         let look = |strangers: &mut Strangers, number, has_object| {
             assert!(strangers.looks.ask(number, move || has_object));
-            // Until the thread has looked.
+            // Wait for the thread's look.
             let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
             let result = strangers.looks.take_until(limit).unwrap();
             assert!(strangers.looks.ask(result.0, move || result.1));
@@ -122,8 +121,8 @@ mod tests {
         };
         look(&mut strangers, 1, true);
         assert!(strangers.take_found(&[]).is_empty());
-        // A result that is no suspect's, one without the object, which begins again, one of a
-        // managed process.
+        // Results without a suspect, without the object (restarts the count), and of a managed
+        // process.
         for (number, has_object, managed, looks) in
             [(9, true, vec![], LOOKS - 1), (2, false, vec![], 0), (3, true, vec![7], 0)]
         {

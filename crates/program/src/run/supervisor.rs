@@ -1,4 +1,4 @@
-//! The supervisor: waits for the program, keeps the ledger, serves its processes.
+//! The supervisor: waits for the program, keeps the ledgers, serves the tree's processes.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,19 +29,19 @@ use crate::top::find::name_of;
 
 /// Packets read from one connection at a time.
 const PACKETS_MAX: usize = 32;
-/// Between looks at the figures for peaks.
+/// Interval of samples for peaks.
 const SAMPLE: Duration = Duration::from_millis(10);
 /// The same while the tree is far from its budget.
 const SAMPLE_IDLE: Duration = Duration::from_millis(50);
-/// Between looks at what the users of a tree use, while there are several.
+/// Interval of samples of the users' uses, while there are several users.
 const SAMPLE_USERS: Duration = Duration::from_millis(2);
-/// Between looks for processes that never said hello.
+/// Interval of looks for processes that never said hello.
 const STRANGERS: Duration = Duration::from_millis(500);
 
 /// Serves one process tree.
 pub struct Supervisor {
     books: Books,
-    /// Where references are recorded.
+    /// The pipe for recorded references.
     recorder: Option<OwnedFd>,
     connections: Connections,
     signals: Signals,
@@ -53,28 +53,29 @@ pub struct Supervisor {
     has_dumped: bool,
     /// Address spaces that outlive the processes that paged them.
     orphans: Orphans,
-    /// Processes whose connections have ended, and when: those that changed their user join again.
+    /// Processes whose connections have ended, and when: processes that changed their user join
+    /// again.
     rejoining: Vec<(i32, Instant)>,
     claims: Claims,
     strangers: Strangers,
     pub(super) notes: Notes,
     pub(super) figures: Peaks,
-    /// Taken down when there is to be a report.
+    /// Recorded if there will be a report.
     pub(super) history: Option<History>,
 }
 
-/// What was opened for a tree.
+/// Resources opened for a tree.
 pub struct Opened {
-    /// What processes share.
+    /// The shared ledgers, boards and swap files.
     pub books: Books,
-    /// Where references are recorded, if they are.
+    /// The pipe for recorded references, if any.
     pub recorder: Option<OwnedFd>,
-    /// Where processes connect.
+    /// The socket to which processes connect.
     pub listener: OwnedFd,
 }
 
 impl Supervisor {
-    /// Takes over what was opened for the tree.
+    /// Takes over the opened resources.
     pub fn new(
         opened: Opened,
         signals: Signals,
@@ -83,7 +84,7 @@ impl Supervisor {
         front: Front,
         child: i32,
     ) -> Result<Self> {
-        // Orphans of the tree come to us, so that the tree's end can be seen.
+        // Orphans become this process's children, which shows the tree's end.
         // SAFETY: changes an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         let Opened { books, recorder, listener } = opened;
@@ -109,23 +110,23 @@ impl Supervisor {
         })
     }
 
-    /// What processes share.
+    /// Returns the tree's books.
     pub fn books(&self) -> &Books {
         &self.books
     }
 
-    /// Connections that were closed at once, or for what came over them.
+    /// Returns the number of connections closed at once or for their packets.
     pub fn refused_connections(&self) -> u64 {
         self.connections.refused()
     }
 
-    /// A swap file, if one was asked for.
+    /// Returns a swap file, if one was asked for.
     pub fn swap(&self) -> Option<&Swap> {
         self.books.swap()
     }
 
-    /// Serves until the program has ended; returns its exit status, or that of a failure when its
-    /// own pager ended it.
+    /// Serves until the program has ended; returns its exit status, or uzswap's failure status if
+    /// its pager ended it.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
         let mut sampled: Option<Instant> = None;
@@ -139,7 +140,7 @@ impl Supervisor {
             }
             self.attach();
             if let Some(status) = self.take_signals() {
-                // What processes said at their end is still in their sockets.
+                // The last packets of processes are still in their sockets.
                 self.drain();
                 self.notes.settle();
                 return if self.notes.has_broken(self.child as u32) {
@@ -162,9 +163,9 @@ impl Supervisor {
         if Instant::now() < self.attacher.next() {
             return;
         }
-        // A process that connects says hello, or it is not managed.
+        // A process that connects says hello in time, or it is not managed.
         self.rejoining.retain(|(_, since)| since.elapsed() < HELLO);
-        // One that has begun another program has no agent any more, and may need one.
+        // A process that has executed another program has lost its agent and may need one.
         let rejoining = self.rejoining.iter().map(|(pid, _)| *pid).filter(|pid| attach::has_agent(*pid));
         let connected = self.connections.iter().filter(|one| one.counts()).map(Connection::pid);
         let managed: Vec<i32> = connected.chain(rejoining).collect();
@@ -188,7 +189,7 @@ impl Supervisor {
             (false, false) => SAMPLE_IDLE,
         };
         let timeout = timeout.min(self.attacher.next().saturating_duration_since(Instant::now()));
-        // SAFETY: as many entries as said.
+        // SAFETY: the array has the given length.
         unsafe {
             libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32 + 1)
         };
@@ -205,7 +206,7 @@ impl Supervisor {
         }
     }
 
-    /// Reads what one process sent; false when its connection has ended, or is to end.
+    /// Reads the packets of one process; returns false when its connection has ended or must end.
     fn answer(&mut self, index: usize) -> bool {
         for _ in 0..PACKETS_MAX {
             let connection = self.connections.at(index);
@@ -215,16 +216,16 @@ impl Supervisor {
                 Ok(Some(received)) => received,
                 Ok(None) => return false,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // Said once, before what came first.
+                // Reported once, before the packets that arrived earlier.
                 Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => continue,
                 Err(_) => return self.refuse(),
             };
-            // Closed by another thread, and the last to close: what is dropped with the packet are
-            // duplicates.
+            // Another thread closes these, and closes them last: the packet drops duplicates only.
             let [mut descriptor, _further] = descriptors.map(|descriptor| descriptor.map(Foreign::from));
             if lacks_descriptors {
                 self.notes.note_shortage();
-                // It brings one at most, for which there is room then, and goes without.
+                // A packet carries at most one descriptor. Freeing the spare makes room to receive it.
+                // The packet is handled without it.
                 self.connections.give_up_spare();
                 descriptor = match wire::peek(socket) {
                     Ok(Some(again)) if !again.is_cut => {
@@ -244,13 +245,13 @@ impl Supervisor {
         true
     }
 
-    /// Counts a connection that is closed for what came over it.
+    /// Counts a connection that is closed for its packets.
     fn refuse(&mut self) -> bool {
         self.connections.count_refused();
         false
     }
 
-    /// Does what a packet asks for; false when it is none that a process sends.
+    /// Handles a packet; returns false for one that no process may send.
     fn heard(&mut self, index: usize, packet: &Packet, descriptor: Option<Foreign>) -> bool {
         match packet.kind() {
             Some(Kind::Hello) => return self.hello(index),
@@ -304,8 +305,8 @@ impl Supervisor {
         true
     }
 
-    /// Gives a process its place; false when it has one by this connection, which would be in use
-    /// for ever.
+    /// Gives a process its place; returns false if it already has one by this connection, since a
+    /// second would never be released.
     fn hello(&mut self, index: usize) -> bool {
         if !self.connections.may_have_place(index) {
             return false;
@@ -331,7 +332,7 @@ impl Supervisor {
         true
     }
 
-    /// Gives a process a part of the swap file that is its user's, as long as it is that user's.
+    /// Gives a process a part of its user's swap file, as long as it belongs to that user.
     fn give_swap(&mut self, index: usize, number: u32) -> bool {
         let connection = self.connections.at(index);
         let is_still = connection.peer().owner() == connection.owner();
@@ -345,7 +346,7 @@ impl Supervisor {
         connection.give(&Packet::new(Kind::Swapped, number, 0), part.as_ref())
     }
 
-    /// Shows a process's line, unless there were too many.
+    /// Prints a process's line, within the limit.
     fn say(&mut self, index: usize, text: &[u8]) {
         let connection = self.connections.at(index);
         if connection.may_say() {
@@ -370,7 +371,7 @@ impl Supervisor {
     }
 
     fn drain(&mut self) {
-        // Also from connections that were made for a last word, behind as many others' as can wait.
+        // Also accept connections made for a last message, behind as many others as can wait.
         for _ in 0..32 {
             if !self.connections.accept_waiting(&mut self.notes) {
                 break;
@@ -391,7 +392,7 @@ impl Supervisor {
         self.figures.sample(&self.books);
     }
 
-    /// Compares what processes say they use with what the kernel says.
+    /// Compares the uses that processes report with the kernel's figures.
     fn look_for_wrong_figures(&mut self) {
         let live: Vec<_> = self.books.tree().live().collect();
         let (count, budget) = (live.len() as u64, self.books.settings().budget_bytes);
@@ -421,20 +422,19 @@ impl Supervisor {
         self.reap()
     }
 
-    /// Whether the program's core dump lacks pages: what is out when a process dumps its memory is
-    /// left out of it.
+    /// Returns whether the program's core dump lacks pages: a dump leaves out evicted pages.
     pub fn has_partial_dump(&self) -> bool {
         self.has_dumped && self.figures.stored_pages_peak > 0
     }
 
     fn reap(&mut self) -> Option<i32> {
-        // A process that has been waited for cannot be told from others any more.
+        // A process cannot be identified after it has been waited for.
         self.connections.accept_waiting(&mut self.notes);
         loop {
             let mut status = 0;
             // SAFETY: the status is writable.
             let pid = unsafe {
-                // Not threads that other threads of this process trace.
+                // __WNOTHREAD excludes threads that other threads of this process trace.
                 libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::__WNOTHREAD)
             };
             if pid <= 0 {
@@ -444,9 +444,9 @@ impl Supervisor {
                 continue;
             }
             if libc::WIFSTOPPED(status) {
-                // The shell must see its job stop, and continues both. A sender who stops the
-                // program alone, by SIGSTOP, continues it alone, and this process would not hear of
-                // it.
+                // The shell must see its job stop, and continues both processes. A sender that
+                // stops only the program, by SIGSTOP, also continues only the program, which this
+                // process would not notice.
                 if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     continue;
                 }
@@ -462,7 +462,7 @@ impl Supervisor {
         }
     }
 
-    /// Notes descendants that have the object and no connection: they cannot reach this process.
+    /// Notes descendants that have the object but no connection.
     fn look_for_strangers(&mut self) {
         let managed: Vec<i32> = self.books.tree().live().map(|live| live.pid as i32).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);
@@ -471,16 +471,15 @@ impl Supervisor {
         }
     }
 
-    /// Shared memory is not paged, nor in the budget. Of several processes that have the same, one
-    /// counts.
+    /// Shared memory is not paged and not in the budget. If several processes share some, the
+    /// largest counts.
     fn look_for_shared_memory(&mut self) {
         let resident = self.books.tree().live().filter_map(|live| shared_bytes(live.pid));
         self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);
     }
 
-    /// Ends the front with the program's status and serves the processes of the tree that outlive
-    /// the program (daemons), until the last one has ended. A child that has not said hello is one
-    /// of them.
+    /// Ends the front with the program's status, and serves the processes that outlive the program
+    /// (daemons) until the last has ended. A child that has not said hello yet counts.
     pub fn serve_remainder(&mut self, status: i32) {
         self.drain();
         self.notes.settle();
@@ -488,7 +487,7 @@ impl Supervisor {
         if self.has_no_tree() {
             return;
         }
-        // SAFETY: gives up the terminal, so that nothing waits for this process on a pipe.
+        // SAFETY: gives up the terminal, so that no reader of a pipe waits for this process.
         unsafe {
             libc::setsid();
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
@@ -509,13 +508,12 @@ impl Supervisor {
         self.drain();
     }
 
-    /// Whether no process of the tree lives.
     fn has_no_tree(&self) -> bool {
         !attach::has_children(self.guardian.as_ref().map(Guardian::pid))
     }
 }
 
-/// Resident pages of a process's shared mappings, memory files and System V segments.
+/// Resident pages of a process's shared mappings, memfds and System V segments.
 fn shared_bytes(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(sys::procfs::path_of(pid as i32, "status")?).ok()?;
     sys::procfs::kilobytes_field(text.as_bytes(), b"RssShmem:")

@@ -1,6 +1,6 @@
-//! The swap files of a run: what was asked for, and the supervisor's side of one. Each user of the
-//! tree has a file, without a name, and its key; that user's processes get descriptors of the file
-//! and of its table, and each has a row there.
+//! The swap files of a run: the options, and the supervisor's side. Each user of the tree has an
+//! unlinked file with its own key. The user's processes receive descriptors of the file and its
+//! table, in which each has a row.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -11,10 +11,10 @@ use swapfile::{Config, Shared};
 
 use crate::size;
 
-/// Processes of a tree at a time, and children that are about to take over.
+/// Rows for a tree's processes, and for children that are about to take over.
 const ROWS: usize = ledger::SLOTS + 128;
 
-/// The least that a swap file works with: every process writes to two segments at a time.
+/// Minimum size: every process writes to two segments at a time.
 const SWAP_BYTES_MIN: u64 = 16 << 20;
 
 /// What is said about it on the command line.
@@ -39,7 +39,7 @@ pub struct Swap {
 }
 
 impl SwapArguments {
-    /// The same for another `uzswap run`.
+    /// Returns these options as words for another `uzswap run`.
     pub fn words(&self) -> Vec<OsString> {
         let Some(size) = &self.swap else { return Vec::new() };
         let mut words: Vec<OsString> = vec!["--swap".into(), size.into(), "--swap-dir".into()];
@@ -50,7 +50,7 @@ impl SwapArguments {
         words
     }
 
-    /// What pagers do without, as the ledger has it.
+    /// Returns the features that pagers omit, as ledger flags.
     pub fn without(&self) -> u32 {
         if self.swap_plain {
             ledger::WITHOUT_ENCRYPTION
@@ -59,7 +59,7 @@ impl SwapArguments {
         }
     }
 
-    /// The directory, if a file was asked for.
+    /// Returns the directory, if a file was asked for.
     pub fn directory(&self) -> Option<&Path> {
         self.swap.as_ref().map(|_| &*self.swap_dir)
     }
@@ -67,7 +67,7 @@ impl SwapArguments {
     /// Opens the file, if one was asked for.
     ///
     /// # Errors
-    /// When the size is none, or no file can be had in the directory.
+    /// When the size is invalid, or the directory permits no such file.
     pub fn open(&self) -> Result<Option<Swap>> {
         let Some(text) = &self.swap else { return Ok(None) };
         let size_bytes = size::of_option("--swap", text)?;
@@ -82,22 +82,22 @@ impl SwapArguments {
 }
 
 impl Swap {
-    /// What the file may take at most.
+    /// Returns the file's size limit.
     pub fn size_bytes(&self) -> u64 {
         self.shared.size_bytes()
     }
 
-    /// Bytes of the segments in use.
+    /// Returns the bytes of used segments.
     pub fn used_bytes(&self) -> u64 {
         self.shared.used_bytes()
     }
 
-    /// Whether data go past the page cache.
+    /// Returns whether data bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.shared.disk().is_direct()
     }
 
-    /// The descriptor of a part, as `ledger::wire` counts them.
+    /// Returns the descriptor of a part, numbered as in `ledger::wire`.
     pub fn part(&self, number: u32) -> Option<RawFd> {
         match number {
             0 => Some(self.shared.as_fd().as_raw_fd()),
@@ -106,13 +106,13 @@ impl Swap {
         }
     }
 
-    /// The process in this place has ended: what it alone had is free.
+    /// Frees the segments that only the ended process in this place held.
     pub fn reap(&self, place: usize) {
         self.shared.reap(owner_of(place));
     }
 }
 
-/// What the process in this place is called in every table.
+/// Returns the owner number in every table of the process in this place.
 pub fn owner_of(place: usize) -> u32 {
     place as u32 + 1
 }

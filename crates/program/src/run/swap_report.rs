@@ -1,4 +1,4 @@
-//! What a run's swap file came to.
+//! The report of a run's swap file.
 
 use ledger::{Counter, Tree};
 use serde::Serialize;
@@ -8,37 +8,37 @@ use super::report::Latency;
 use super::supervisor::Supervisor;
 use crate::size::Size;
 
-/// Of the time of a run, so much spent by faults waiting for the disk makes it the bottleneck.
+/// The disk is the bottleneck if faults wait for it during this share of the run.
 const BOTTLENECK_SHARE: f64 = 0.3;
 
 /// The swap file's part of the report, as `docs/user/report.md` describes it.
 #[derive(Debug, Serialize)]
 pub struct SwapReport {
     limit_bytes: u64,
-    /// Whether data went past the page cache.
+    /// Whether data bypassed the page cache.
     direct: bool,
-    /// Pages in the file when it was last used, and when they were most.
+    /// Pages in the file at its last use, and at their maximum.
     pages: u64,
     pages_peak: u64,
-    /// Bytes of the objects that were needed then, of those that were not, and of all segments at
-    /// most.
+    /// Bytes of needed objects at that time, of unneeded ones, and of all segments at their
+    /// maximum.
     live_bytes: u64,
     dead_bytes: u64,
     used_peak_bytes: u64,
-    /// Counters of the swap file: `ledger::COUNTERS` has their names.
+    /// Counters of the swap file, named in `ledger::COUNTERS`.
     #[serde(flatten)]
     counts: Counts,
-    /// Bytes written by those of the objects, as they were compressed.
+    /// Written bytes by the bytes of the compressed objects.
     write_amplification: f64,
     disk_fault_latency_us: Latency,
-    /// The time of a request to read, on average.
+    /// Mean time of a read request.
     read_us_mean: f64,
-    /// Whether faults waited for the disk most of all.
+    /// Whether waiting for the disk dominated the faults' time.
     bottleneck: bool,
 }
 
 impl SwapReport {
-    /// The figures of a tree that had a swap file.
+    /// Returns the figures of a tree with a swap file.
     pub fn of(tree: &Tree, supervisor: &Supervisor, elapsed_seconds: f64) -> Option<Self> {
         let swap = supervisor.swap()?;
         let peaks = &supervisor.figures;
@@ -63,17 +63,16 @@ impl SwapReport {
         })
     }
 
-    /// Whether anything went there.
     fn is_used(&self) -> bool {
         self.counts.sum(Counter::SwapBytesWritten) > 0
     }
 
-    /// Whether there was no room for more at some time.
+    /// Returns whether the file was ever full.
     pub fn was_full(&self) -> bool {
         self.counts.sum(Counter::SwapNoSpace) > 0
     }
 
-    /// A line or two on stderr.
+    /// Prints a line or two to stderr.
     pub fn summarise(&self, written_pages: u64) {
         if !self.is_used() {
             return;

@@ -181,6 +181,7 @@ fn is_64_bit(held: &Held) -> bool {
 
 #[cfg(target_arch = "aarch64")]
 fn is_64_bit(_held: &Held) -> bool {
+    // Reading registers has refused a thread with the 32-bit set.
     true
 }
 

@@ -1,5 +1,4 @@
-//! What a tree did over time, for its report: figures at intervals, and the processes. Both are
-//! bounded.
+//! The history of a tree for its report: figures at intervals, and the processes. Both are bounded.
 
 mod processes;
 mod series;
@@ -12,26 +11,26 @@ use serde::Serialize;
 pub use processes::Process;
 pub use series::Columns;
 
-/// Taken down while a tree is served.
+/// A history that is recorded while a tree is served.
 pub struct History {
     started: Instant,
     series: series::Series,
     processes: processes::Processes,
 }
 
-/// The end of a history.
+/// A finished history.
 #[derive(Debug, Serialize)]
 pub struct Told {
     /// Figures over time.
     pub series: Columns,
     /// The processes, parents before their children.
     pub processes: Vec<Process>,
-    /// Processes that are not among them, because there were too many.
+    /// Processes left out because there were too many.
     pub processes_left_out: u64,
 }
 
 impl History {
-    /// An empty one, which begins now.
+    /// Starts an empty history now.
     pub fn new() -> Self {
         History {
             started: Instant::now(),
@@ -44,17 +43,17 @@ impl History {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// A process, or a new program in an old one, has a slot.
+    /// Notes that a process has a slot: a new process, or an old one with a new program.
     pub fn joined(&mut self, pid: u32, slot: usize) {
         self.processes.joined(pid, slot, self.now());
     }
 
-    /// A slot is about to be released.
+    /// Notes that a slot is about to be released.
     pub fn left(&mut self, place: usize, tree: &Tree) {
         self.processes.left(place, tree.slot(place), self.now());
     }
 
-    /// Looks at the figures; to be called every few milliseconds.
+    /// Samples the figures; to be called every few milliseconds.
     pub fn sample(&mut self, tree: &Tree, total_bytes: u64) {
         let mut levels = series::Levels::new(total_bytes);
         for live in tree.live() {
@@ -65,7 +64,7 @@ impl History {
         self.processes.take_commands();
     }
 
-    /// The history of a tree whose program has ended.
+    /// Finishes the history of a tree whose program has ended.
     pub fn tell(mut self, tree: &Tree) -> Told {
         let now = self.now();
         self.series.finish(tree, now);
@@ -78,7 +77,7 @@ impl History {
 mod tests {
     use super::*;
 
-    /// The only ledger of a tree, and the tree.
+    /// A tree with a single ledger.
     pub fn ledger() -> (ledger::Keeper, Tree) {
         let settings = ledger::Settings {
             budget_bytes: 1 << 30,

@@ -1,4 +1,4 @@
-//! The processes of a tree: who started whom, from when to when, and what paging did for each.
+//! The processes of a tree: parents, lifetimes, and the paging figures of each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -12,33 +12,33 @@ use crate::plain::plain;
 use crate::run::looks::Looks;
 use crate::stat::Stat;
 
-/// Processes that are remembered. A build may start a million.
+/// Remembered processes. A build may start a million.
 const PROCESSES_MAX: usize = 1024;
-/// Bytes of a command that are kept.
+/// Bytes of a command line that are kept.
 const COMMAND_MAX: usize = 200;
-/// Parents that are asked for their parents, to find one that is known.
+/// Bound on the search for a known ancestor.
 const ANCESTORS_MAX: usize = 64;
-/// How long the end of a run waits for commands that have not been read.
+/// How long the end of a run waits for unread command lines.
 const COMMANDS: Duration = Duration::from_secs(1);
 
 /// A process in the report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Process {
-    /// Its place in the order of starts.
+    /// Its index in the order of starts.
     pub number: u32,
-    /// The number of the nearest ancestor that is known.
+    /// The nearest known ancestor's number.
     pub parent: Option<u32>,
-    /// By the supervisor's numbers.
+    /// Its process id, in the supervisor's namespace.
     pub pid: u32,
     /// Its last program's name.
     pub name: String,
-    /// Its last program's command. Empty if the process was gone before it was read, or kept it
-    /// from being read.
+    /// Its last program's command line. Empty if the process ended before it was read, or blocked
+    /// the reader.
     command: String,
     started_seconds: f64,
-    /// Nothing if it outlived the program.
+    /// Null if it outlived the program.
     ended_seconds: Option<f64>,
-    /// Whether it ever grew so much that it had a pager.
+    /// Whether it ever grew enough to have a pager.
     managed: bool,
     /// The most it used, pool and staging included.
     ram_peak_bytes: u64,
@@ -48,10 +48,10 @@ pub struct Process {
     zswpin: u64,
     faults: u64,
     fault_seconds: f64,
-    /// When the machine started it, in ticks: a number may be given again.
+    /// Start in ticks since boot: process ids are reused.
     #[serde(skip)]
     ticks: u64,
-    /// The look at its command.
+    /// The number of the look at its command line.
     #[serde(skip)]
     look: u64,
 }
@@ -63,7 +63,7 @@ impl Process {
         self.ram_wanted_peak_bytes = self.ram_wanted_peak_bytes.max(slot.wanted_bytes());
     }
 
-    /// Adds what a slot has counted. A process has another for each program.
+    /// Adds a slot's counters. A process has one slot for each program.
     fn settle(&mut self, slot: &Slot) {
         self.saw(slot);
         for (sum, counter) in [
@@ -81,17 +81,17 @@ impl Process {
 pub struct Processes {
     known: BTreeMap<u32, Process>,
     by_slot: HashMap<usize, u32>,
-    /// The last process of each number.
+    /// The last process of each process id.
     by_pid: HashMap<u32, u32>,
     next: u32,
     left_out: u64,
-    /// Looks at commands, and the number of the last one.
+    /// Looks at command lines, and the number of the last one.
     commands: Looks<String>,
     last_look: u64,
 }
 
 impl Processes {
-    /// None so far.
+    /// Starts without processes.
     pub fn new() -> Self {
         Processes {
             known: BTreeMap::new(),
@@ -104,9 +104,9 @@ impl Processes {
         }
     }
 
-    /// A process has a slot. It may be one that is known, and has a new program now.
+    /// Notes that a process has a slot. A known process has a new program now.
     pub fn joined(&mut self, pid: u32, slot: usize, now: f64) {
-        // It may have ended already.
+        // The process may have ended already.
         let (parent, ticks) = Stat::of(pid).map_or((0, 0), |stat| (stat.parent, stat.started));
         let name = crate::top::find::name_of(pid);
         self.last_look += 1;
@@ -153,7 +153,7 @@ impl Processes {
         self.by_pid.insert(pid, number);
     }
 
-    /// The nearest of `pid` and its ancestors that is known and lives.
+    /// Returns the nearest of `pid` and its ancestors that is known and alive.
     fn nearest(&self, mut pid: u32) -> Option<u32> {
         for _ in 0..ANCESTORS_MAX {
             if let Some(number) = self.by_pid.get(&pid) {
@@ -167,7 +167,7 @@ impl Processes {
         None
     }
 
-    /// Takes the commands that have been read.
+    /// Takes the command lines that have been read.
     pub fn take_commands(&mut self) {
         while let Some((look, command)) = self.commands.take() {
             self.has_command(look, command);
@@ -175,23 +175,23 @@ impl Processes {
     }
 
     fn has_command(&mut self, look: u64, command: String) {
-        // The youngest are the last.
+        // Search from the end, where the youngest are.
         if let Some(process) = self.known.values_mut().rev().find(|process| process.look == look) {
             process.command = command;
         }
     }
 
-    /// Takes in the levels of a live process.
+    /// Updates the peaks of a live process.
     pub fn saw(&mut self, slot: usize, figures: &Slot) {
         if let Some(process) = self.by_slot.get(&slot).and_then(|number| self.known.get_mut(number)) {
             process.saw(figures);
         }
     }
 
-    /// A process has ended, or has a new program, of which nothing is known yet.
+    /// Notes that a process has ended or executed a new program, of which nothing is known yet.
     pub fn left(&mut self, slot: usize, figures: &Slot, now: f64) {
         let Some(number) = self.by_slot.remove(&slot) else { return };
-        // Its new program may have been quicker to say hello.
+        // The new program may have said hello first.
         let has_another = self.by_slot.values().any(|other| *other == number);
         if let Some(process) = self.known.get_mut(&number) {
             process.settle(figures);
@@ -201,8 +201,8 @@ impl Processes {
         }
     }
 
-    /// Forgets half of those that have ended: those that wanted least. Their children become their
-    /// parents'.
+    /// Forgets half of the ended processes: those that wanted least. Their children move to their
+    /// parents.
     fn forget(&mut self) {
         let mut ended: Vec<(u64, u32)> = self
             .known
@@ -223,7 +223,7 @@ impl Processes {
         }
     }
 
-    /// All that are known, and how many are not.
+    /// Returns all known processes and the number of forgotten ones.
     pub fn finish(mut self, tree: &Tree) -> (Vec<Process>, u64) {
         let limit = Instant::now() + COMMANDS;
         while let Some((look, command)) = self.commands.take_until(limit) {
@@ -238,7 +238,7 @@ impl Processes {
     }
 }
 
-/// The beginning of a process's command, in one line. May take as long as the process likes.
+/// Returns the beginning of a command line as one line. May block for as long as the process likes.
 fn command_of(pid: u32) -> String {
     let mut text = Vec::new();
     let file = File::open(format!("/proc/{pid}/cmdline"));
@@ -260,7 +260,7 @@ mod tests {
         let ledger = keeper.ledger();
         let mut processes = Processes::new();
         let own = std::process::id();
-        // The ancestor that is known lives two generations above.
+        // The known ancestor is two generations up.
         let mut shell = std::process::Command::new("sh");
         let mut child = shell.args(["-c", "sleep 60 & echo $!; read line; kill $!"]);
         child = child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
@@ -279,7 +279,7 @@ mod tests {
         ledger.slot(1).add(Counter::ZswpOut, 6);
         processes.joined(line.trim().parse().unwrap(), 2, 2.2);
         processes.joined(own, 3, 2.3);
-        // Commands are read by other threads.
+        // Other threads read the command lines.
         while processes.known[&0].command.is_empty() {
             processes.take_commands();
             std::thread::yield_now();
@@ -300,7 +300,7 @@ mod tests {
         let ledger = keeper.ledger();
         let mut processes = Processes::new();
         for pid in 0..5000u32 {
-            // Numbers that no process has.
+            // Process ids that no process has.
             processes.joined(u32::MAX - pid, 0, 1.0);
             ledger.publish(0, if pid % 1000 == 7 { 1 << 30 } else { 4096 }, 0, 0, 0);
             processes.left(0, ledger.slot(0), 2.0);

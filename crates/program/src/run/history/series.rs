@@ -1,17 +1,15 @@
-//! Figures over time in bounded memory: when there are too many points, two neighbours become one.
+//! Figures over time in bounded memory: when there are too many points, neighbours are merged.
 
 use ledger::{percentile_ns, Counter, Slot, Tree, BUCKETS};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// More points than a page is wide would not be seen. With a histogram each they take 400 KiB at
-/// most.
+/// A page shows no more points than its width. With a histogram each they take at most 400 KiB.
 const POINTS_MAX: usize = 256;
-/// The first points' width. It doubles each time the points are halved: an hour has widths of 20
-/// seconds.
+/// The first points' width. It doubles with each merge: after an hour it is 20 s.
 const WIDTH_SECONDS: f64 = 0.02;
 
-/// Figures that go up and down, at one moment; of an interval the largest count.
+/// Values that rise and fall. An interval keeps the maximum of each.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Levels {
     /// Anonymous resident bytes, pools and staging included.
@@ -22,12 +20,12 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Those of a tree; processes are yet to be added.
+    /// Starts a tree's levels; processes are added later.
     pub fn new(used: u64) -> Self {
         Levels { used, ..Levels::default() }
     }
 
-    /// Adds a process, but for `used`, which is known.
+    /// Adds a process's levels except `used`, which is the tree's.
     pub fn add(&mut self, slot: &Slot) {
         self.wanted = self.wanted.saturating_add(slot.wanted_bytes());
         self.pool = self.pool.saturating_add(slot.pool_bytes());
@@ -42,23 +40,22 @@ impl Levels {
     }
 }
 
-/// Counters whose growth is taken down.
+/// Counters whose growth is recorded.
 const COUNTED: [Counter; 4] = [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults, Counter::FaultNs];
 
-/// An interval.
 #[derive(Debug, Default, Clone)]
 struct Point {
-    /// When it ended, since the start.
+    /// Its end in seconds since the start.
     end: f64,
     levels: Levels,
-    /// Growth of [`COUNTED`] in it.
+    /// Growth of [`COUNTED`] in the interval.
     counts: [u64; COUNTED.len()],
-    /// Latencies of the faults in it; none when there were none.
+    /// Latencies of the interval's faults; none without faults.
     latencies: Option<Box<[u32; BUCKETS]>>,
 }
 
 impl Point {
-    /// Takes in the interval that follows.
+    /// Merges the following interval into this one.
     fn join(&mut self, next: Point) {
         self.end = next.end;
         self.levels.most(&next.levels);
@@ -80,11 +77,11 @@ impl Point {
     }
 }
 
-/// The points so far.
+/// A bounded series of points.
 pub struct Series {
     width: f64,
     points: Vec<Point>,
-    /// The levels of the interval that has not ended.
+    /// Levels of the current interval.
     open: Levels,
     /// Sums at the end of the last point.
     counts: [u64; COUNTED.len()],
@@ -92,7 +89,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Nothing yet.
+    /// Starts without points.
     pub fn new() -> Self {
         Series {
             width: WIDTH_SECONDS,
@@ -103,8 +100,7 @@ impl Series {
         }
     }
 
-    /// Notes the levels at `now`, in seconds since the start, and ends the interval when it is
-    /// over.
+    /// Notes the levels at `now`, in seconds since the start, and ends the interval if it is over.
     pub fn sample(&mut self, levels: &Levels, tree: &Tree, now: f64) {
         self.open.most(levels);
         let start = self.points.last().map_or(0.0, |point| point.end);
@@ -113,7 +109,7 @@ impl Series {
         }
     }
 
-    /// Ends the last interval. A short one is part of the one before: its rates would say nothing.
+    /// Ends the last interval. A short one is merged into the one before: its rates would be noise.
     pub fn finish(&mut self, tree: &Tree, now: f64) {
         let start = self.points.last().map_or(0.0, |point| point.end);
         self.close(tree, now);
@@ -127,7 +123,7 @@ impl Series {
         let counts = COUNTED.map(|counter| tree.sum(counter));
         let grown = std::array::from_fn(|at| counts[at].saturating_sub(self.counts[at]));
         let mut latencies = None;
-        // To add up the histograms of many processes takes a while.
+        // Summing the histograms of many processes is slow.
         if counts != self.counts {
             let sums = tree.fault_counts();
             let new: [u32; BUCKETS] = std::array::from_fn(|bucket| {
@@ -159,7 +155,7 @@ impl Series {
         self.width *= 2.0;
     }
 
-    /// The points as columns.
+    /// Returns the points as columns.
     pub fn columns(&self) -> Columns {
         let level = |of: fn(&Levels) -> u64| column(self.points.iter().map(|point| of(&point.levels)));
         let count = |at: usize| column(self.points.iter().map(|point| point.counts[at]));
@@ -180,24 +176,23 @@ impl Series {
     }
 }
 
-/// Figures over time: every column has one entry for each interval. Each is a line of its own in
-/// the report.
+/// Figures over time: each column has one entry per interval and is one line in the report.
 #[derive(Debug, Serialize)]
 pub struct Columns {
-    /// When the interval ended, since the start. It began where the one before ended.
+    /// End of the interval, since the start. It begins at the end of the one before.
     end_seconds: Box<RawValue>,
-    /// The most in the interval, as the next three.
+    /// Maximum in the interval, as in the next three.
     ram_used_bytes: Box<RawValue>,
     ram_wanted_bytes: Box<RawValue>,
     pool_total_size: Box<RawValue>,
     staged_bytes: Box<RawValue>,
-    /// How many in the interval, as the next two.
+    /// Number in the interval, as in the next two.
     zswpout: Box<RawValue>,
     zswpin: Box<RawValue>,
     faults: Box<RawValue>,
-    /// Time that these took.
+    /// Time that these faults took.
     fault_seconds: Box<RawValue>,
-    /// Latencies of the interval's faults; null without.
+    /// Latencies of the interval's faults; null without faults.
     fault_p50_us: Box<RawValue>,
     fault_p99_us: Box<RawValue>,
 }
@@ -206,7 +201,7 @@ fn column<T: Serialize>(values: impl Iterator<Item = T>) -> Box<RawValue> {
     serde_json::value::to_raw_value(&values.collect::<Vec<T>>()).expect("numbers are JSON")
 }
 
-/// Rounded to a thousandth.
+/// Rounds to a thousandth.
 fn short(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

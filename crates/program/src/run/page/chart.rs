@@ -1,4 +1,4 @@
-//! Lines over time. The drawing is stretched to the page's width, so all text is beside it, not in
+//! Line charts over time. The drawing is stretched to the page's width, so all text is outside of
 //! it.
 
 use std::fmt::Write;
@@ -6,23 +6,23 @@ use std::fmt::Write;
 use super::figures::{count, seconds, size};
 use crate::markup::{escaped, ticks};
 
-/// The drawing's own units.
+/// Size in the drawing's own units.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 200.0;
 
-/// What an axis counts.
+/// The unit of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Things a second.
+    /// Events a second.
     Rate,
-    /// Microseconds, by their logarithm.
+    /// Microseconds, on a logarithmic scale.
     Latency,
 }
 
 impl Unit {
-    /// What the page's script calls it.
+    /// The unit's name in the page's script.
     fn name(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",
@@ -42,14 +42,14 @@ impl Unit {
 
 /// One line.
 pub struct Line {
-    /// Its name, its class in the style sheet.
+    /// Its name, and its class in the style sheet.
     pub name: &'static str,
     pub class: &'static str,
-    /// The column of the series.
+    /// Its column in the series.
     pub column: &'static str,
-    /// Its values, one an interval, in the chart's unit.
+    /// One value per interval, in the chart's unit.
     pub values: Vec<Option<f64>>,
-    /// Whether it is filled down to the axis.
+    /// Whether the area below is filled.
     pub is_area: bool,
 }
 
@@ -60,11 +60,11 @@ pub struct Chart<'a> {
     /// Ends of the intervals, in seconds.
     pub ends: &'a [f64],
     pub lines: Vec<Line>,
-    /// A level across the chart, with its name.
+    /// A horizontal level with its name.
     pub level: Option<(&'static str, f64)>,
 }
 
-/// From the bottom up: where a value is, and the labels.
+/// The vertical axis: the position of values, and the labels.
 struct Axis {
     unit: Unit,
     least: f64,
@@ -83,9 +83,9 @@ impl Axis {
             let labels = (from as i32..=to as i32).map(|power| 10f64.powi(power)).collect();
             return Axis { unit, least: from, most: to, labels };
         }
-        // Of parts of a thing there are none.
+        // Counts have no fractional labels.
         let most = if unit == Unit::Rate { most.max(4.0) } else { most };
-        // Round in the unit that labels have.
+        // Ticks are round in the unit of the labels.
         let base = match unit {
             Unit::Bytes if most >= f64::from(1 << 30) => f64::from(1 << 30),
             Unit::Bytes => f64::from(1 << 20),
@@ -95,7 +95,7 @@ impl Axis {
         Axis { unit, least: 0.0, most: labels[labels.len() - 1], labels }
     }
 
-    /// Between 0, at the bottom, and 1.
+    /// Returns a value's height from 0 (bottom) to 1.
     fn share(&self, value: f64) -> f64 {
         let value = if self.unit == Unit::Latency { value.max(1e-3).log10() } else { value };
         ((value - self.least) / (self.most - self.least)).clamp(0.0, 1.0)
@@ -107,7 +107,7 @@ impl Axis {
 }
 
 impl Chart<'_> {
-    /// The chart as a figure.
+    /// Returns the chart as an HTML figure.
     pub fn html(&self) -> String {
         let all = self.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
         let axis = Axis::new(self.unit, all.chain(self.level.map(|(_, value)| value)));
@@ -173,8 +173,7 @@ impl Chart<'_> {
         self.ends.last().copied().unwrap_or(0.0).max(1e-9)
     }
 
-    /// A path for each run of intervals that have a value: steps, as the values are of whole
-    /// intervals.
+    /// Returns a path for each run of intervals with a value, as steps.
     fn paths(&self, line: &Line, axis: &Axis) -> Vec<Vec<(f64, f64)>> {
         let x = |seconds: f64| WIDTH * seconds / self.total();
         let mut paths: Vec<Vec<(f64, f64)>> = Vec::new();

@@ -1,4 +1,4 @@
-//! The report's figures by name, and how they are shown.
+//! Access to the report's figures by name, and their formatting.
 
 use serde_json::Value;
 
@@ -9,16 +9,16 @@ use crate::size::Size;
 pub struct Figures<'a>(pub &'a Value);
 
 impl Figures<'_> {
-    /// A value by its name; parts of a name are separated by dots.
+    /// Returns a value by its dotted name.
     ///
     /// # Panics
-    /// When the report has no such name.
+    /// When the report lacks the name.
     pub fn value(&self, name: &str) -> &Value {
         let pointer = format!("/{}", name.replace('.', "/"));
         self.0.pointer(&pointer).unwrap_or_else(|| panic!("the report has {name}"))
     }
 
-    /// A number; 0 for one that JSON cannot write.
+    /// Returns a number; 0 for one that JSON cannot represent.
     pub fn number(&self, name: &str) -> f64 {
         match self.value(name) {
             Value::Null => 0.0,
@@ -26,54 +26,54 @@ impl Figures<'_> {
         }
     }
 
-    /// A text.
+    /// Returns a text.
     pub fn text(&self, name: &str) -> &str {
         self.value(name).as_str().unwrap_or_else(|| panic!("{name} is a text"))
     }
 
-    /// An array.
+    /// Returns an array.
     pub fn list(&self, name: &str) -> &[Value] {
         self.value(name).as_array().unwrap_or_else(|| panic!("{name} is an array"))
     }
 
-    /// A column of the series; where it is null there is nothing.
+    /// Returns a column of the series; null becomes `None`.
     pub fn column(&self, name: &str) -> Vec<Option<f64>> {
         self.list(&format!("series.{name}")).iter().map(Value::as_f64).collect()
     }
 
-    /// A figure as it is shown, marked with its name and its value.
+    /// Formats a figure, marked with its name and its value.
     pub fn marked(&self, name: &str, shown: &str) -> String {
         let value = escaped(&self.value(name).to_string());
         format!("<span data-figure=\"{}\" data-value=\"{value}\">{}</span>", escaped(name), escaped(shown))
     }
 
-    /// A number of bytes, marked.
+    /// Formats a number of bytes, marked.
     pub fn size(&self, name: &str) -> String {
         self.marked(name, &size(self.number(name)))
     }
 
-    /// A count, marked.
+    /// Formats a count, marked.
     pub fn count(&self, name: &str) -> String {
         self.marked(name, &count(self.number(name)))
     }
 
-    /// A duration, marked.
+    /// Formats a duration, marked.
     pub fn seconds(&self, name: &str) -> String {
         self.marked(name, &seconds(self.number(name)))
     }
 
-    /// Microseconds, marked.
+    /// Formats microseconds, marked.
     pub fn us(&self, name: &str) -> String {
         self.marked(name, &seconds(self.number(name) / 1e6))
     }
 }
 
-/// Bytes.
+/// Formats bytes.
 pub fn size(bytes: f64) -> String {
     Size::from(bytes as u64).to_string()
 }
 
-/// A whole number, in groups of three.
+/// Formats a whole number in groups of three digits.
 pub fn count(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut grouped = String::new();
@@ -86,7 +86,7 @@ pub fn count(number: f64) -> String {
     grouped
 }
 
-/// A duration in the unit that suits it, with three digits.
+/// Formats a duration in a suitable unit, with three digits.
 pub fn seconds(seconds: f64) -> String {
     let (value, unit) = match seconds {
         value if value <= 0.0 => return "0 s".to_owned(),
@@ -104,7 +104,7 @@ pub fn seconds(seconds: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A share.
+/// Formats a share as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }

@@ -1,16 +1,16 @@
-//! What was lost, and where: time, memory, programs.
+//! The page's table of losses: time, memory, programs.
 
 use super::figures::{count, percent, seconds, size, Figures};
 use crate::markup::escaped;
 
-/// What it cost, what that is, why.
+/// A cost, its description and its cause.
 struct Loss {
     cost: String,
     what: &'static str,
     why: String,
 }
 
-/// The table, and what was not managed or broke.
+/// Returns the table, and the lists of unmanaged programs and failures.
 pub fn html(figures: &Figures<'_>) -> String {
     let losses = losses(figures);
     let mut text = String::new();
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A report in which nothing was lost, but for a swap file of this.
+    /// A report without losses except for this swap file.
     fn html_with(swap: serde_json::Value) -> String {
         let mut report =
             json!({"swap": swap, "unmanaged": ["a <b>"], "failures": [], "elapsed_seconds": 1.0});

@@ -1,8 +1,8 @@
-//! The report as a page: one file that needs nothing else, light or dark as its reader likes,
-//! readable on a telephone.
+//! The report as a page: one self-contained file, light or dark as its reader prefers, readable on
+//! a telephone.
 //!
-//! It is made from the JSON report, which it carries, so that figures in the page are those of the
-//! report. Every figure is marked with its name in `data-figure` and its value in `data-value`.
+//! The page is made from the JSON report, which it carries, so their figures agree. Every figure is
+//! marked with its name in `data-figure` and its value in `data-value`.
 
 mod chart;
 mod figures;
@@ -17,10 +17,10 @@ use crate::markup::escaped;
 use chart::{Chart, Line, Unit};
 use figures::{count, percent, size, Figures};
 
-/// The page of a report.
+/// Returns the page of a JSON report.
 ///
 /// # Panics
-/// When it is none.
+/// When `json` is not a report.
 pub fn html(json: &str) -> String {
     let value: Value = serde_json::from_str(json).expect("a report is JSON");
     let figures = Figures(&value);
@@ -28,7 +28,7 @@ pub fn html(json: &str) -> String {
     let command = escaped(&words.join(" "));
     let style = include_str!("page.css");
     let script = include_str!("page.js");
-    // Within a script nothing is markup, but for the script's end.
+    // A script's text may not contain its end tag.
     let data = value.to_string().replace('<', "\\u003c");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -129,7 +129,7 @@ fn memory(figures: &Figures<'_>) -> String {
     .html()
 }
 
-/// A column's growth a second.
+/// Returns a column's growth a second.
 fn rates(figures: &Figures<'_>, column: &str) -> Vec<Option<f64>> {
     let mut start = 0.0;
     let rate = |(end, value): (&f64, Option<f64>)| {
@@ -214,7 +214,7 @@ fn forms(figures: &Figures<'_>) -> String {
     text
 }
 
-/// Every single figure by its name.
+/// Lists every figure by its name.
 fn all(value: &Value) -> String {
     let mut text = String::from(
         "<details><summary>All figures</summary>\n<div class=\"card\"><table class=\"all\"><tbody>\n",

@@ -1,4 +1,4 @@
-//! The processes as a tree, each with the part of the run that it lived for.
+//! The processes as a tree, each with its lifetime within the run.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::figures::{count, seconds, size, Figures};
 use crate::markup::escaped;
 
-/// The table of processes.
+/// Returns the table of processes.
 pub fn html(figures: &Figures<'_>) -> String {
     let processes = figures.list("processes");
     if processes.is_empty() {
@@ -29,7 +29,8 @@ pub fn html(figures: &Figures<'_>) -> String {
     text
 }
 
-/// Places and depths, children behind their parents. Whose parent is not there is at the top.
+/// Returns indexes and depths, children after their parents. A process without a known parent is at
+/// the top.
 fn order(processes: &[Value]) -> Vec<(usize, usize)> {
     let number = |at: usize, key: &str| processes[at][key].as_u64();
     let is_top = |at: usize| {
@@ -67,7 +68,7 @@ fn row(text: &mut String, process: &Value, depth: usize, total: f64) {
         "<tr><td><div class=\"name\" style=\"padding-left:{:.1}em\" title=\"{}\"><b>{}</b> <span class=\"pid\">{}</span></div></td>\
          <td class=\"life\" title=\"{life}\"><i style=\"margin-left:{:.2}%;width:{:.2}%\"></i></td>\
          <td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-        // Deep trees stay on the page.
+        // Limits the indent, so deep trees fit on the page.
         depth.min(12) as f64,
         escaped(command),
         escaped(if name.is_empty() { "(gone)" } else { name }),
