@@ -30,8 +30,7 @@ pub struct TierSample {
 
 /// Selects the tier of an algorithm's new objects.
 pub trait Tiers: Send + Sync {
-    /// Sets whether requests make objects of the second tier at once. Existing objects do not
-    /// change.
+    /// Sets whether requests make objects of the second tier at once. Existing objects stay.
     fn set_dense(&self, dense: bool);
 
     /// Compares both tiers on a sample of recently compressed pages.
@@ -40,8 +39,7 @@ pub trait Tiers: Send + Sync {
 
 /// A compressor: shared, immutable, able to make contexts.
 pub trait Algorithm: Send + Sync {
-    /// The full name with parameters, which any registry accepts: `lz4`, `zstd:3`, files by
-    /// absolute path.
+    /// Name with parameters, as registries accept it: `lz4`, `zstd:3`, files by absolute path.
     fn name(&self) -> &str;
 
     /// Best number of units in a request: 1 for plain software, up to [`crate::MAX_BATCH`] for
@@ -61,12 +59,12 @@ pub trait Algorithm: Send + Sync {
         true
     }
 
-    /// Finds devices that appeared or disappeared. A thread that may block calls it a few times a
-    /// second, outside all requests.
+    /// Finds devices that appeared or disappeared. Called a few times a second, outside requests,
+    /// by a thread that may block.
     fn maintain(&self) {}
 
-    /// Whether the algorithm does not compress. The pool keeps its units raw and never refuses them
-    /// for not shrinking.
+    /// Whether the algorithm does not compress, so that units are kept raw even if they do not
+    /// shrink.
     fn keeps_raw(&self) -> bool {
         false
     }
@@ -76,9 +74,8 @@ pub trait Algorithm: Send + Sync {
         false
     }
 
-    /// Notes that an object of this algorithm, made from a unit of `pages` pages, is about to be
-    /// dropped. Called once an object if [`keeps_account`](Algorithm::keeps_account). Does not
-    /// allocate or block long.
+    /// Called before an object of this algorithm, of `pages` pages, is dropped: once an object if
+    /// [`keeps_account`](Algorithm::keeps_account). Does not allocate or block long.
     fn forget(&self, object: Object<'_>, pages: usize) {
         let _ = (object, pages);
     }
@@ -95,9 +92,8 @@ pub trait Algorithm: Send + Sync {
         &[]
     }
 
-    /// Adds the `pages` pages of an object of this algorithm to `counts`, which has one entry for
-    /// each of [`forms`](Algorithm::forms). Called once for each stored object, so it reads only a
-    /// byte or two.
+    /// Adds an object's `pages` pages to `counts`, which has one entry for each of
+    /// [`forms`](Algorithm::forms). Called for each stored object, so it reads only a byte or two.
     fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
         let _ = (object, pages, counts);
     }
@@ -131,9 +127,8 @@ pub trait Context: Send {
     /// Decompresses every object of the request and fills every result.
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>);
 
-    /// Makes denser objects and fills every result, for algorithms with a second tier
-    /// ([`Algorithm::tiers`]). The new objects belong to the same algorithm; the old ones stay
-    /// valid.
+    /// Makes denser objects of the same algorithm and fills every result, for algorithms with a
+    /// second tier ([`Algorithm::tiers`]). The old objects stay valid.
     fn promote(&mut self, request: &mut PromoteRequest<'_, '_>) {
         request.results.fill(Err(UnitError::NoSpace));
     }

@@ -34,8 +34,7 @@ struct Family {
     make: Make,
 }
 
-/// The algorithms a program knows. Crates that implement algorithms offer a function that registers
-/// them.
+/// The algorithms a program knows. Crates with algorithms offer a function that registers them.
 #[derive(Default)]
 pub struct Registry {
     families: Vec<Family>,

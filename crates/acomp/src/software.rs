@@ -15,8 +15,7 @@ pub trait UnitCodec: Send {
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError>;
 }
 
-/// Runs a [`UnitCodec`] over the units of a request and gathers pages and objects in several
-/// pieces.
+/// Runs a [`UnitCodec`] over a request's units; gathers pages and objects in several pieces.
 pub struct Software<C> {
     codec: C,
     bounce: Box<[u8]>,
@@ -46,8 +45,8 @@ impl<C: UnitCodec> Context for Software<C> {
             *result = match pages {
                 [page] => self.codec.compress_unit(page.as_slice(), output),
                 pages => {
-                    // Copying costs about 0.1 us a page, a thirtieth of the codecs that gain from
-                    // larger units.
+                    // Copying costs about 0.1 us a page, 1/30 of the codecs that gain from larger
+                    // units.
                     for (slot, page) in self.bounce.chunks_exact_mut(PAGE_SIZE).zip(pages) {
                         slot.copy_from_slice(*page);
                     }

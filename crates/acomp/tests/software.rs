@@ -7,8 +7,7 @@ use acomp::{
     UnitCodec, UnitError, UnitResult, PAGE_SIZE,
 };
 
-/// Stores a unit's length and first byte; refuses units that start with 0, fails on those that
-/// start with 1.
+/// Stores a unit's length and first byte; refuses units that start with 0, fails on those with 1.
 struct Toy;
 
 impl UnitCodec for Toy {

@@ -105,12 +105,10 @@ impl Buffers {
         }
     }
 
-    /// Most bytes of kept buffers.
     pub(crate) fn bytes_max() -> usize {
         KEPT.iter().map(|(size, count)| size * count).sum()
     }
 
-    /// Bytes of kept buffers.
     pub(crate) fn bytes(&self) -> usize {
         self.kept.iter().zip(KEPT).map(|(kept, (size, _))| lock(kept).len() * size).sum()
     }

@@ -134,8 +134,7 @@ impl Writer {
         })
     }
 
-    /// Packs all live objects of a segment, which was read into `buffer`, up to the first block
-    /// that fails.
+    /// Packs the live objects of a segment, read into `buffer`, up to the first failing block.
     fn move_live(
         &mut self,
         owner: &dyn Owner,
@@ -151,8 +150,7 @@ impl Writer {
             let segment = candidate.number as u32;
             let Some((start, records)) = last_directory(segment, generation, &mut buffer[..end], &file.seal)
             else {
-                // A pack that could not be written, or damage. The holders of objects before it
-                // still find them.
+                // An unwritten or damaged pack. The holders of objects before it still find them.
                 file.counts.reads_failed.add(1);
                 break;
             };

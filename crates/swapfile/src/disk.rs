@@ -97,7 +97,6 @@ impl Disk {
         files::punch(&self.file, offset, len)
     }
 
-    /// Does a transfer on the calling thread.
     pub(crate) fn run(&self, transfer: &mut Transfer) -> io::Result<usize> {
         let (start, end) = (transfer.start, transfer.end);
         let moved = match transfer.kind {

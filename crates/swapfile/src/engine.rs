@@ -62,10 +62,7 @@ pub trait Engine: Send + Sync {
     /// Whether transfers bypass the page cache.
     fn is_direct(&self) -> bool;
 
-    /// A new lane.
-    ///
-    /// # Errors
-    /// If the kernel refuses a resource.
+    /// Makes a lane, unless the kernel refuses a resource.
     fn lane(&self) -> io::Result<Box<dyn Lane>>;
 
     /// Allocates blocks for a range of the file.
@@ -80,14 +77,10 @@ pub trait Engine: Send + Sync {
     /// EOPNOTSUPP if the file system cannot.
     fn release(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Room on the disk.
-    ///
-    /// # Errors
-    /// Errors of the file system.
+    /// Room on the disk, as the file system reports it.
     fn room(&self) -> io::Result<Room>;
 
-    /// Whether all of the engine's own threads are idle. An unused engine becomes idle soon, and
-    /// stays so.
+    /// Whether the engine's own threads are idle. An unused engine becomes idle soon, and stays so.
     fn is_idle(&self) -> bool {
         true
     }

@@ -157,8 +157,7 @@ impl Pack {
         Some(first)
     }
 
-    /// Places the objects, each time the longest that touches no extra block, and returns their
-    /// end.
+    /// Places the objects, each time the longest that touches no extra block; returns their end.
     fn lay_out(&self, records: &[Record], placed: &mut [u32], order: &mut [u8]) -> usize {
         let mut at = self.used;
         let mut left: u32 = (1 << records.len()) - 1;
@@ -188,7 +187,6 @@ impl Pack {
         (end + directory + FOOTER_BYTES).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Bytes of the pack on disk.
     pub(crate) fn bytes(&self) -> usize {
         self.total(self.used, self.len())
     }
@@ -199,13 +197,11 @@ impl Pack {
         &mut self.buffer.as_mut().expect("a pack that is filled has its buffer")[start..start + len]
     }
 
-    /// The object's place once the pack is on disk.
     pub(crate) fn place(&self, number: usize) -> Place {
         let position = self.slot.start as usize + self.positions[number] as usize;
         Place::new(self.slot.segment as usize, position, self.records[number].len as usize)
     }
 
-    /// Grains of all objects.
     pub(crate) fn grains(&self) -> u32 {
         self.records.iter().map(|record| grains(record.len as usize + self.tail)).sum()
     }
@@ -241,8 +237,7 @@ impl Pack {
         buffer[total - FOOTER_BYTES..total].copy_from_slice(&footer);
     }
 
-    /// Removes the seals, so that the pack can go elsewhere; the written bytes are still in the
-    /// buffer.
+    /// Removes the seals from the objects, still in the buffer, so that the pack can go elsewhere.
     pub(crate) fn unseal(&mut self, seal: &Sealer) {
         let buffer = self.buffer.as_mut().expect("a pack that is unsealed has its buffer");
         for (record, &position) in self.records.iter().zip(&self.positions) {

@@ -146,7 +146,6 @@ impl SwapFile {
         Ok(())
     }
 
-    /// The nonce of an object's seal.
     pub(crate) fn nonce_of(&self, place: Place) -> Nonce {
         Nonce {
             segment: place.segment() as u32,
@@ -155,7 +154,6 @@ impl SwapFile {
         }
     }
 
-    /// Reads the first `len` bytes of a segment.
     pub(crate) fn read_segment(
         &self,
         lane: &mut dyn Lane,
@@ -191,8 +189,7 @@ mod tests {
     #[test]
     fn what_lies_side_by_side_is_read_at_once() {
         let place = |segment, position, len| Place::new(segment, position, len);
-        // A block's objects, in another order; a neighbour within the gap; a distant one; another
-        // segment.
+        // A block's objects, unsorted; a neighbour within the gap; a distant one; another segment.
         let places = [
             place(1, 4096, 3000),
             place(1, 0, 4000),

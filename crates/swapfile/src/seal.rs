@@ -27,7 +27,6 @@ pub enum Seal {
     Plain,
 }
 
-/// The sealed place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Nonce {
     pub(crate) segment: u32,
@@ -51,8 +50,7 @@ impl Nonce {
 struct SegmentKey([AtomicU64; 2]);
 
 impl SegmentKey {
-    // Relaxed: the key is set before the first object of its segment is written, and a lock passes
-    // the place of an object between threads.
+    // Relaxed: the key precedes its segment's first object, and locks pass places between threads.
     fn set(&self, key: &[u8; KEY_BYTES]) {
         for (word, bytes) in self.0.iter().zip(key.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -82,16 +80,12 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// For a file of `segments` segments.
     pub(crate) fn new(seal: Seal, segments: usize) -> Sealer {
         let keys = (0..segments).map(|_| SegmentKey::default()).collect();
         Sealer { is_encrypted: seal == Seal::Encrypted, keys }
     }
 
-    /// Gives a newly taken segment a key that is unrelated to earlier ones.
-    ///
-    /// # Errors
-    /// If the kernel returns no random bytes.
+    /// Gives a newly taken segment a key unrelated to earlier ones. Fails without random bytes.
     pub(crate) fn renew(&self, segment: usize) -> io::Result<()> {
         let mut key = [0; KEY_BYTES];
         let made = sys::files::random(&mut key);
@@ -115,7 +109,6 @@ impl Sealer {
         words.flat_map(u64::to_ne_bytes).collect()
     }
 
-    /// The key for a place; `None` if nothing is sealed there.
     fn key(&self, nonce: Nonce) -> Option<[u8; KEY_BYTES]> {
         let key = self.keys[nonce.segment as usize].get();
         (key != [0; KEY_BYTES]).then_some(key)
@@ -138,10 +131,8 @@ impl Sealer {
         }
     }
 
-    /// Seals all of `bytes` but the tail, and writes the tail, which covers `context` too.
-    ///
-    /// # Panics
-    /// If the segment was not taken.
+    /// Seals all of `bytes` but the tail, and writes the tail, which covers `context` too. Panics
+    /// if the segment was not taken.
     pub(crate) fn seal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) {
         let mut key = self.key(nonce).expect("a segment that is written to has a key");
         let nonce = nonce.bytes();
@@ -158,8 +149,7 @@ impl Sealer {
         unsafe { wipe(&mut key) };
     }
 
-    /// Verifies sealed bytes and restores the original. If it returns false, their content is
-    /// unspecified.
+    /// Verifies sealed bytes and restores the original; on false their content is unspecified.
     #[must_use]
     pub(crate) fn unseal(&self, nonce: Nonce, context: &[u8], bytes: &mut [u8]) -> bool {
         let Some(mut key) = self.key(nonce) else { return false };

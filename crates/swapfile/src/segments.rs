@@ -24,7 +24,6 @@ pub(crate) struct Segments {
     closed: AtomicU32,
 }
 
-/// A segment that may be worth cleaning.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) number: usize,
@@ -39,7 +38,6 @@ impl Segments {
         Segments { all: (0..count).map(|_| Segment::default()).collect(), closed: AtomicU32::new(0) }
     }
 
-    /// Whether this process has no object in a segment.
     pub(crate) fn is_unused(&self, number: usize) -> bool {
         self.all[number].live.load(Ordering::Acquire) == 0
     }

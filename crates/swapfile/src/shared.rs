@@ -32,7 +32,6 @@ pub const TABLE_NAME: &CStr = c"uzswap-swap";
 const MAGIC: u64 = u64::from_le_bytes(*b"uzshare\x02");
 const HEADER_BYTES: usize = 4096;
 const HEADER_WORDS: usize = 3;
-/// Most processes.
 const ROWS_MAX: usize = 1 << 15;
 /// Free segments that keep their blocks when processes have ended.
 const SEGMENTS_KEPT: u64 = 24;
@@ -48,9 +47,6 @@ pub struct Shared {
 impl Shared {
     /// Opens an unnamed file, and creates the table for up to `rows` processes at a time. Also
     /// returns the table's file.
-    ///
-    /// # Errors
-    /// [`OpenError`].
     pub fn create(config: &Config, rows: usize) -> Result<(Shared, OwnedFd), OpenError> {
         let segments = segments_of(config.size_bytes)?;
         let caching = if config.direct { Caching::Direct } else { Caching::Cached };

@@ -177,8 +177,7 @@ impl Space {
         self.owner(row).store(u64::from(owner), Ordering::Release);
     }
 
-    /// Releases all segments in the rows of a process that has ended or no longer uses them;
-    /// returns how many.
+    /// Releases all segments of a process that ended or no longer uses them; returns how many.
     pub fn reap(&self, owner: u32) -> u64 {
         let mut count = 0;
         for row in 0..self.rows() {
@@ -222,8 +221,7 @@ impl Space {
             for number in 0..self.segments() {
                 let segment = self.segment(number);
                 let now = Word(segment.load(Ordering::Relaxed));
-                // A generation is not used twice: after the last one the segment is never taken
-                // again.
+                // A generation is not used twice: after the last one the segment is never taken.
                 if now.state() != state || now.generation() == u32::MAX {
                     continue;
                 }
@@ -262,7 +260,6 @@ impl Space {
         (first..self.segments().min(first + most)).take_while(is_hole).count()
     }
 
-    /// The generation of a segment that the caller holds.
     pub(crate) fn generation(&self, number: usize) -> u32 {
         Word(self.segment(number).load(Ordering::Relaxed)).generation()
     }
@@ -407,7 +404,6 @@ mod tests {
         assert_eq!(space.holders(own), 0);
         assert_eq!(space.reap(10), 149);
         assert_eq!((space.in_use(), space.kept()), (0, 150));
-        // Rows are free again.
         assert!((0..4).all(|owner| space.join(20 + owner).is_some()));
     }
 

@@ -25,14 +25,12 @@ const RESERVED_AT_ONCE: usize = 16;
 /// Files of at least this many segments reserve one for cleaning.
 const SEGMENTS_CLEANABLE: u64 = 4;
 
-/// Idle lanes that are kept.
 const LANES_KEPT: usize = 8;
 
 /// A swap file. Any thread may read and free at any time; its [`Writer`](crate::Writer) writes.
 pub struct SwapFile {
     pub(crate) seal: Sealer,
     space: Arc<Space>,
-    /// This process's row in the space.
     row: AtomicUsize,
     pub(crate) segments: Segments,
     pub(crate) counts: Counts,
@@ -78,9 +76,6 @@ impl ForkedRow {
 }
 
 /// Opens an unnamed file and the engine for it.
-///
-/// # Errors
-/// [`OpenError`].
 pub fn open_engine(config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>, OpenError> {
     let caching = if config.direct { Caching::Direct } else { Caching::Cached };
     let disk = Arc::new(Disk::open(&config.directory, caching)?);
@@ -88,9 +83,6 @@ pub fn open_engine(config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>,
 }
 
 /// Makes the engine for an open file; for a child after fork, which has no engine threads.
-///
-/// # Errors
-/// [`OpenError`].
 pub fn engine_on(disk: Arc<Disk>, config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>, OpenError> {
     match Threads::new(disk, config.threads, spawn) {
         Ok(engine) => Ok(Arc::new(engine)),
@@ -100,9 +92,6 @@ pub fn engine_on(disk: Arc<Disk>, config: &Config, spawn: Spawn<'_>) -> Result<A
 
 impl SwapFile {
     /// Opens a swap file for this process alone. `spawn` starts the engine's threads, if any.
-    ///
-    /// # Errors
-    /// [`OpenError`].
     pub fn open(config: &Config, spawn: Spawn<'_>) -> Result<Arc<SwapFile>, OpenError> {
         let seal = if config.plain { Seal::Plain } else { Seal::Encrypted };
         let space = Arc::new(Space::private(segments_of(config.size_bytes)?));
@@ -143,9 +132,8 @@ impl SwapFile {
         self.packs.store(packs.clamp(1, PACKS_MAX), Ordering::Relaxed);
     }
 
-    /// Allocates the kept buffers and lanes now, for a process that must not allocate later. Reads
-    /// by many threads at once, and cleaning, still allocate more: some hundred KiB a thread, and 1
-    /// MiB.
+    /// Allocates the kept buffers and lanes now, for a process that must not allocate later.
+    /// Parallel reads and cleaning still allocate more: some hundred KiB a thread, and 1 MiB.
     ///
     /// # Errors
     /// If the kernel refuses a resource of a lane.
@@ -219,7 +207,6 @@ impl SwapFile {
         lock(&self.lanes).engine.clone()
     }
 
-    /// An idle lane or a new one.
     pub(crate) fn lane(&self) -> io::Result<Box<dyn Lane>> {
         let engine = {
             let mut lanes = lock(&self.lanes);
@@ -231,7 +218,6 @@ impl SwapFile {
         engine.lane()
     }
 
-    /// Keeps a lane for later if there is room.
     pub(crate) fn give_lane(&self, lane: Box<dyn Lane>) {
         assert!(lane.in_flight() == 0);
         let mut lanes = lock(&self.lanes);
@@ -240,8 +226,7 @@ impl SwapFile {
         }
     }
 
-    /// Takes a segment for a log, with blocks if they can be allocated in advance. Returns its
-    /// number and generation.
+    /// Takes a segment for a log, with blocks if possible. Returns its number and generation.
     pub(crate) fn take_segment(&self, age: Age) -> Result<(usize, u32), WriteError> {
         // The last segment is for cleaning, which needs one to gain others: a completely full file
         // would stay full, however much of it dies.

@@ -28,8 +28,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Signalled when there is work, or the engine ends.
     work: Condvar,
-    /// Threads that run a job. A fork waits for 0, since it copies memory that they may be changing
-    /// or have locked.
+    /// Threads that run a job. A fork waits for 0: it copies memory that they may change or lock.
     busy: AtomicUsize,
 }
 
@@ -52,10 +51,7 @@ struct Ended {
 }
 
 impl Threads {
-    /// An engine with `threads` threads beside its callers' own.
-    ///
-    /// # Errors
-    /// Errors of `spawn`.
+    /// An engine with `threads` threads, started by `spawn`, beside its callers' own.
     pub fn new(disk: Arc<Disk>, threads: usize, spawn: Spawn<'_>) -> io::Result<Threads> {
         let shared = Arc::new(Shared {
             disk,

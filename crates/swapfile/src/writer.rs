@@ -103,13 +103,11 @@ impl Writer {
         self.flights.iter().flatten().count()
     }
 
-    /// Whether another pack should be submitted now. [`SwapFile::limit_packs`] may change before,
-    /// which is harmless.
+    /// Whether to submit another pack now. [`SwapFile::limit_packs`] may change before, harmlessly.
     pub fn is_ready(&self) -> bool {
         self.in_flight() < self.depth().min(self.file.packs())
     }
 
-    /// Most packs in flight.
     fn depth(&self) -> usize {
         self.lane.as_ref().map_or(PACKS_MAX, |lane| lane.depth().min(PACKS_MAX))
     }
@@ -205,7 +203,6 @@ impl Writer {
         ticket
     }
 
-    /// Seals a pack for its slot and starts writing it.
     fn start(&mut self, mut flight: Flight) {
         let number = self.flights.iter().position(Option::is_none).expect("a flight is free");
         if self.lane.is_none() {

@@ -33,7 +33,6 @@ impl Table {
         Table { space: Arc::new(space), words, disk: MemoryEngine::new(ROOM) }
     }
 
-    /// A process that uses the file.
     fn process(&self, owner: u32) -> World {
         let file = SwapFile::with(Arc::new(self.disk.clone()), Seal::Encrypted, self.space.clone(), owner, 5)
             .unwrap();
@@ -135,7 +134,6 @@ fn without_its_keys_a_process_reads_nothing() {
 enum Step {
     /// A process writes objects with these keys.
     Write(bool, u64),
-    /// A process frees some objects.
     Free(bool, u64),
     Clean(bool),
     Fork(bool),
@@ -202,7 +200,6 @@ proptest! {
             take(step, &table, &mut worlds, &older);
             for world in &worlds {
                 let _ = (world.file.counters(), world.file.free_bytes(), world.file.wants_cleaning());
-                // Compares readable objects.
                 for key in world.keys().iter().step_by(17) {
                     let _ = world.read(&[*key]);
                 }

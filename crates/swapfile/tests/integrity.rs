@@ -1,5 +1,4 @@
-//! Attacks on the file in use by an attacker who can write to it: a read returns the written bytes
-//! or an error.
+//! Attacks on the file in use, by writing to it: a read returns the written bytes or an error.
 
 mod support;
 
@@ -55,7 +54,6 @@ impl Attacked {
         assert_eq!(self.world.write(&objects).unwrap(), OBJECTS as usize);
     }
 
-    /// Frees all objects, and their segments.
     fn free(&mut self) {
         self.world.keys().into_iter().for_each(|key| self.world.free(key));
         self.world.writer.close_logs();

@@ -17,10 +17,7 @@ const BATCH: usize = 8;
 const LARGER_DIVISOR: u32 = 16;
 
 impl Pool {
-    /// Allocates one object of `size` bytes. See [`malloc_bulk`](Self::malloc_bulk).
-    ///
-    /// # Errors
-    /// As [`malloc_bulk`](Self::malloc_bulk).
+    /// Allocates one object of `size` bytes, with the errors of [`malloc_bulk`](Self::malloc_bulk).
     pub fn malloc(&self, size: u32, nid: u8) -> Result<Handle, AllocError> {
         let mut handle = [Handle::DANGLING];
         self.malloc_bulk(&[size], nid, &mut handle)?;
@@ -39,11 +36,9 @@ impl Pool {
         self.allocate(sizes, nid, handles, |_| {})
     }
 
-    /// Allocates one object for each of `contents`, as [`malloc_bulk`](Self::malloc_bulk) does, and
-    /// writes it. Cheaper than both in turn: an object becomes visible only with its bytes.
-    ///
-    /// # Errors
-    /// As [`malloc_bulk`](Self::malloc_bulk).
+    /// Allocates and writes one object for each of `contents`, with the errors of
+    /// [`malloc_bulk`](Self::malloc_bulk). Cheaper than both in turn: an object becomes visible
+    /// only with its bytes.
     ///
     /// # Panics
     /// If there are more than eight, or not as many handles.
@@ -163,7 +158,6 @@ impl Pool {
         done
     }
 
-    /// Takes a free slot of a class's zspages, if there is one.
     pub(crate) fn free_slot(&self, class: u16, node: u8) -> Option<Place> {
         let (list, geometry) = (self.class_list(node, class), self.table.geometry(class));
         let mut place = [Place::NOWHERE];
@@ -209,8 +203,7 @@ impl Pool {
     /// Frees objects; their handles may be reused at once.
     ///
     /// # Panics
-    /// If a handle is not an object's, or the object is being read: broken invariants of the
-    /// caller.
+    /// If a handle is not an object's, or the object is being read.
     pub fn free_bulk(&self, handles: &[Handle]) {
         for handles in handles.chunks(BATCH) {
             // Claims all entries first: a thread that waits for compaction to finish a move must
@@ -227,7 +220,6 @@ impl Pool {
         }
     }
 
-    /// Frees objects whose entries are already cleared.
     #[inline]
     fn free_objects(&self, shard: &mut Shard, objects: &[Object]) {
         for object in objects {

@@ -40,8 +40,7 @@ pub struct Geometry {
 /// The classes of one chain length, smallest first, and the map from sizes to classes.
 pub(crate) struct ClassTable {
     classes: Vec<Geometry>,
-    /// Class of each size up to a page. Larger sizes are searched: such units are rare and costly
-    /// anyway.
+    /// Class of each size up to a page. Larger sizes, rare and costly anyway, are searched.
     small: Vec<u16>,
 }
 
@@ -104,8 +103,7 @@ fn classes(chain: usize) -> Vec<Geometry> {
             }
         }
     }
-    // Largest slot first; of equal slots the longest chain, which wastes least of a frame's
-    // addresses.
+    // Largest slot first; of equal slots the longest chain, which wastes least address space.
     candidates.sort_by_key(|class| (std::cmp::Reverse(class.slot_bytes), std::cmp::Reverse(class.pages)));
     let mut kept: Vec<Geometry> = Vec::new();
     for class in candidates {

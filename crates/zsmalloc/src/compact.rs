@@ -60,7 +60,6 @@ impl Seen {
         u64::from(self.resident) * PAGE_SIZE as u64
     }
 
-    /// Whether both have the same class, or are mixed, on the same node.
     pub(crate) fn is_alike(&self, other: &Seen) -> bool {
         (self.node, self.kind) == (other.node, other.kind)
     }
@@ -154,8 +153,7 @@ impl Pool {
         self.supplies.iter().map(|supply| supply.pages().saturating_sub(supply.cached_pages())).sum()
     }
 
-    /// Visits every zspage that compaction handles: those of classes, and mixed ones that are
-    /// closed.
+    /// Visits every zspage that compaction handles: those of classes, and closed mixed ones.
     pub(crate) fn each_zspage(&self, mut look: impl FnMut(Seen)) {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);
@@ -172,8 +170,7 @@ impl Pool {
         }
     }
 
-    /// Chooses the zspages to empty in the next pass, best gain per copied byte first; `budget`
-    /// bounds the bytes of their objects.
+    /// Chooses the next zspages to empty, best gain per copied byte first, within `budget` bytes.
     fn choose_sources(&self, budget: u64, scratch: &mut Scratch) {
         let Scratch { zspages, sources, .. } = scratch;
         zspages.clear();
@@ -209,7 +206,7 @@ impl Pool {
         let full_bytes = full * u64::from(geometry.pages) * PAGE_SIZE as u64;
         let full_payload = payload * (full * slots) / objects;
         let dissolve = full_bytes > full_payload + full_payload / WASTE_DIVISOR;
-        // The surplus zspages are those whose objects the full ones could hold.
+        // Objects that do not fill a whole zspage find no room in the full ones.
         let surplus = group.len() - full as usize;
         let (count, mark) = if dissolve { (group.len(), Mark::ToMixed) } else { (surplus, Mark::ToClass) };
         sources.extend(group[..count].iter().map(|zspage| {
@@ -377,7 +374,6 @@ enum Moved {
     NoMemory,
 }
 
-/// A mixed zspage as a source, if it is worth moving.
 fn mixed_source(zspage: &Seen) -> Option<Source> {
     let live = u64::from(zspage.live);
     debug_assert!(live <= FRAME_BYTES as u64);

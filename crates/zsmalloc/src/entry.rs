@@ -20,7 +20,6 @@ const ALONE: u64 = 0x7f;
 const READERS_MAX: u64 = 0x7e;
 const LIVE: u64 = 0x80;
 
-/// Where an object lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) frame: u32,
@@ -40,12 +39,10 @@ pub(crate) struct Object {
 }
 
 impl Place {
-    /// Fills arrays.
     pub(crate) const NOWHERE: Place = Place { frame: 0, offset: 0 };
 }
 
 impl Object {
-    /// Fills arrays.
     pub(crate) const NOWHERE: Object = Object { place: Place::NOWHERE, len: 1 };
 
     fn encode(self) -> u64 {
@@ -80,7 +77,6 @@ impl Entry {
         self.0.store(object.encode() & !LIVE, Ordering::Relaxed);
     }
 
-    /// The object stored by [`reserve`](Self::reserve).
     pub(crate) fn reserved(&self) -> Object {
         let word = self.0.load(Ordering::Relaxed);
         debug_assert_eq!(word & (LIVE | PINS), 0, "not reserved");
@@ -100,10 +96,7 @@ impl Entry {
         (word & LIVE != 0).then(|| Object::decode(word))
     }
 
-    /// Pins the object for reading. Waits for a writer or a move to end.
-    ///
-    /// # Panics
-    /// When the handle is free.
+    /// Pins the object for reading. Waits for a writer or a move; panics if the handle is free.
     #[inline]
     pub(crate) fn pin(&self) -> Object {
         let mut round = 0;
@@ -123,7 +116,6 @@ impl Entry {
         }
     }
 
-    /// Ends one [`pin`](Self::pin).
     #[inline]
     pub(crate) fn unpin(&self) {
         let before = self.0.fetch_sub(1, Ordering::Release);
@@ -133,19 +125,14 @@ impl Entry {
         );
     }
 
-    /// Locks the object for writing.
-    ///
-    /// # Panics
-    /// If the handle is free, or a read guard on the object is alive: guards promise stable bytes.
+    /// Locks the object for writing. Panics if the handle is free, or if a read guard on the object
+    /// is alive: guards promise stable bytes.
     #[inline]
     pub(crate) fn lock(&self) -> Object {
         self.exchange_unused(|word| word | ALONE)
     }
 
-    /// Frees the handle, which is on no list yet. The caller frees the object's memory.
-    ///
-    /// # Panics
-    /// As [`lock`](Self::lock).
+    /// Frees the handle, which is on no list yet. The caller frees the memory. Panics as `lock`.
     #[inline]
     pub(crate) fn claim(&self) -> Object {
         self.exchange_unused(|_| 0)
@@ -195,7 +182,6 @@ impl Entry {
         self.0.store(u64::from(next) << 8, Ordering::Relaxed);
     }
 
-    /// The next free handle. The caller owns the free handle.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         let word = self.0.load(Ordering::Relaxed);

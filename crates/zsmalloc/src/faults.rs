@@ -25,7 +25,6 @@ impl Faults {
         self.frames.store(count.map_or(NEVER, i64::from), Ordering::Relaxed);
     }
 
-    /// Whether the next object fails.
     #[inline]
     pub(crate) fn object_fails(&self) -> bool {
         if self.objects.load(Ordering::Relaxed) == NEVER {
@@ -38,7 +37,6 @@ impl Faults {
         before == 0
     }
 
-    /// Whether the next frame fails.
     #[inline]
     pub(crate) fn frame_fails(&self) -> bool {
         if self.frames.load(Ordering::Relaxed) == NEVER {

@@ -39,13 +39,12 @@ pub(crate) struct Frame {
     base: AtomicUsize,
     /// Class zspage: objects in it. Mixed zspage: see [`crate::live`].
     pub(crate) live: AtomicU32,
-    /// Class zspage: slots ever used; later ones are untouched. Mixed zspage: bytes ever used, once
-    /// it is closed.
+    /// Class zspage: slots ever used; later ones are untouched. Closed mixed zspage: bytes ever
+    /// used.
     pub(crate) used: AtomicU32,
     /// Links of the frame's list, as frame number + 1; 0 ends the list.
     pub(crate) prev: AtomicU32,
     pub(crate) next: AtomicU32,
-    /// See [`kind`].
     pub(crate) kind: AtomicU16,
     /// Class zspage: first freed slot + 1, 0 when there is none.
     pub(crate) freed: AtomicU16,
@@ -91,7 +90,6 @@ field!(AtomicU16, u16);
 field!(AtomicU32, u32);
 field!(AtomicUsize, usize);
 
-/// All frames of a pool.
 pub(crate) struct Frames {
     table: Table<Frame, 7>,
     /// Existing frames: whole chunks.
@@ -119,10 +117,8 @@ impl Frames {
         (base + usize::from(place.offset)) as *mut u8
     }
 
-    /// Adds a chunk and returns its first frame; the others follow.
-    ///
-    /// # Errors
-    /// ENOMEM if the arena is full or the pool has as many frames as an entry can name.
+    /// Adds a chunk and returns its first frame; the others follow. Fails with ENOMEM if the arena
+    /// is full or the pool has as many frames as an entry can name.
     pub(crate) fn add_chunk(&self, home: u8) -> io::Result<u32> {
         let at = blocks::take(CHUNK_FRAMES as usize * FRAME_BYTES)?;
         let give_back = || {
@@ -155,10 +151,7 @@ impl Frames {
         Ok(first)
     }
 
-    /// Makes room for the descriptors of `count` frames.
-    ///
-    /// # Errors
-    /// ENOMEM.
+    /// Makes room for the descriptors of `count` frames, or fails with ENOMEM.
     pub(crate) fn reserve(&self, count: u32) -> io::Result<()> {
         self.table.reach_all(count.min(FRAME_LIMIT - 1))
     }

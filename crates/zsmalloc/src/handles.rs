@@ -61,10 +61,7 @@ impl HandleTable {
         HandleTable { entries: Table::new(), pages: AtomicU32::new(0), depot: Lock::default() }
     }
 
-    /// Returns the entry of a handle.
-    ///
-    /// # Panics
-    /// If the handle was never given out.
+    /// Returns the entry of a handle. Panics if the handle was never given out.
     #[inline]
     pub(crate) fn get(&self, handle: Handle) -> &Entry {
         self.entries.get(handle.index()).expect("a handle of this pool")
@@ -124,10 +121,7 @@ impl HandleTable {
         Magazine { head, tail, count }
     }
 
-    /// Makes room for `count` handles.
-    ///
-    /// # Errors
-    /// ENOMEM.
+    /// Makes room for `count` handles, or fails with ENOMEM.
     pub(crate) fn reserve(&self, count: u32) -> std::io::Result<()> {
         self.entries.reach_all(count.min(PAGES_MAX * PAGE_ENTRIES - 1))
     }
@@ -180,7 +174,6 @@ impl Magazine {
     }
 }
 
-/// Free handles of one shard.
 #[derive(Default)]
 pub(crate) struct FreeHandles {
     /// Most recently freed handles, reused first.
@@ -193,8 +186,7 @@ pub(crate) struct FreeHandles {
 }
 
 impl FreeHandles {
-    /// Takes a handle: of this shard, of the depot, or one never used. `None` if memory is
-    /// exhausted.
+    /// Takes a handle of this shard, of the depot, or a new one. `None` if memory is exhausted.
     #[inline]
     pub(crate) fn pop(&mut self, table: &HandleTable) -> Option<Handle> {
         if let Some(handle) = self.freed.pop(table) {

@@ -22,8 +22,7 @@ pub(crate) fn free(live: &AtomicU32, bytes: u32) -> bool {
     before == bytes
 }
 
-/// Closes a zspage, of which `unused` bytes were never allocated. Returns true if the caller must
-/// release it.
+/// Closes a zspage with `unused` bytes. Returns true if the caller must release it.
 pub(crate) fn close(live: &AtomicU32, unused: u32) -> bool {
     let before = live.fetch_sub(OPEN + unused, Ordering::AcqRel);
     debug_assert!(before & OPEN != 0, "closed twice");

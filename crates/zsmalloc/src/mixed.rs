@@ -88,7 +88,6 @@ impl OpenSet {
         }
     }
 
-    /// Gives back pages behind the last used bytes.
     pub(crate) fn trim_tails(&mut self, ground: Ground<'_>) {
         for (&number, &left) in self.frames.iter().zip(&self.left).filter(|(&number, _)| number != 0) {
             ground.trim_tail(number - 1, FRAME_BYTES - left as usize);

@@ -44,7 +44,6 @@ impl Tally {
         self.0.fetch_add(change, Ordering::Relaxed);
     }
 
-    /// Objects and bytes.
     #[inline]
     fn get(&self) -> (i64, i64) {
         let word = self.0.load(Ordering::Relaxed);
@@ -54,12 +53,10 @@ impl Tally {
     }
 }
 
-/// The pool's totals, as far as shards have reported.
+/// The pool's totals, without the counts that shards have not reported.
 pub(crate) struct Totals {
     classes: Vec<Tally>,
-    /// Mixed zspages.
     pub(crate) mixed_zspages: AtomicUsize,
-    /// Bytes of freed objects in mixed zspages.
     dead_bytes: AtomicI64,
     /// Requested bytes of all classes.
     payload_bytes: AtomicI64,
@@ -75,26 +72,22 @@ impl Totals {
         }
     }
 
-    /// Payload bytes of a class, without unreported counts.
     #[inline]
     pub(crate) fn payload_bytes(&self, class: u16) -> u64 {
         self.classes[usize::from(class)].get().1.max(0) as u64
     }
 
-    /// Bytes of holes in mixed zspages, without unreported counts.
     #[inline]
     pub(crate) fn dead_bytes(&self) -> usize {
         self.dead_bytes.load(Ordering::Relaxed).max(0) as usize
     }
 
-    /// Payload bytes of all classes, without unreported counts.
     #[inline]
     pub(crate) fn all_payload_bytes(&self) -> usize {
         self.payload_bytes.load(Ordering::Relaxed).max(0) as usize
     }
 }
 
-/// Unreported changes of one class.
 #[derive(Default, Clone, Copy)]
 struct Delta {
     objects: i32,
@@ -141,7 +134,6 @@ impl Ledger {
         }
     }
 
-    /// Counts `bytes` more (or less) of holes in mixed zspages.
     #[inline]
     pub(crate) fn count_dead(&mut self, bytes: i64, totals: &Totals) {
         self.dead_bytes += bytes;
@@ -156,7 +148,6 @@ impl Ledger {
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// A shard and its last user.
 struct Seat {
     /// [`stack_tag`] of the shard's thread; 0 for none. A thread that has ended keeps its seat
     /// until another one finds all taken.

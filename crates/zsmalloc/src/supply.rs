@@ -20,11 +20,9 @@ const CACHED_BYTES_MAX: usize = 8 << 20;
 /// that the program could use.
 const CACHED_DIVISOR: usize = 32;
 const CACHED_PAGES_MIN: usize = 64;
-/// Frames given back at once.
 const DISCARD_FRAMES: usize = 16;
 
-/// Free frames: a doubly linked list of those with pages, newest first, and a stack of the bare
-/// ones.
+/// Free frames: a doubly linked list of those with pages, newest first, and a stack of bare ones.
 #[derive(Default)]
 struct Free {
     /// Frame number + 1.
@@ -34,15 +32,12 @@ struct Free {
     cached_pages: usize,
     /// Frame number + 1.
     bare: u32,
-    /// Frames on both lists.
     count: usize,
 }
 
-/// The purpose of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Taker {
-    /// New objects: they leave [`RESERVE_FRAMES`] of address space, so that compaction works when
-    /// the arena is full.
+    /// New objects: they leave [`RESERVE_FRAMES`] for compaction when the arena is full.
     Allocation,
     /// Compaction, which gives more back than it takes.
     Compaction,
@@ -55,7 +50,6 @@ pub(crate) struct Supply {
     node: u8,
     bind: bool,
     free: Lock<Free>,
-    /// Most pages to keep in free frames.
     cached_pages_max: AtomicUsize,
     /// Pages resident in zspages and free frames.
     pages: AtomicUsize,
@@ -79,7 +73,6 @@ impl Supply {
         self.cached_pages.load(Ordering::Relaxed)
     }
 
-    /// Current limit of cached pages.
     fn cached_pages_max(&self) -> usize {
         let share = (self.pages() / CACHED_DIVISOR).max(CACHED_PAGES_MIN);
         self.cached_pages_max.load(Ordering::Relaxed).min(share)
@@ -137,8 +130,7 @@ impl Supply {
         Some(())
     }
 
-    /// Populates the frame's bytes up to `end`, which the caller is about to write. The caller owns
-    /// the frame.
+    /// Populates the frame's bytes up to `end`, which the caller, its owner, is about to write.
     #[inline]
     pub(crate) fn reach(&self, frames: &Frames, number: u32, end: usize) {
         let frame = frames.get(number);
@@ -153,7 +145,6 @@ impl Supply {
         }
     }
 
-    /// Takes back a frame whose zspage is empty.
     pub(crate) fn release(&self, frames: &Frames, number: u32) {
         let frame = frames.get(number);
         debug_assert_ne!(frame.kind.get(), kind::FREE, "frame {number} released twice");
@@ -223,8 +214,8 @@ impl Supply {
         let mut pages = 0;
         let mut rest = batch;
         while let Some((&first, _)) = rest.split_first() {
-            // Frames with consecutive numbers in one chunk are adjacent; untouched pages between
-            // them are free.
+            // Consecutive frames of a chunk are adjacent; untouched pages between them cost
+            // nothing.
             let neighbours = rest.iter().zip(first..).take_while(|&(&number, expected)| {
                 number == expected && number / CHUNK_FRAMES == first / CHUNK_FRAMES
             });
@@ -243,8 +234,7 @@ impl Supply {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Gives back the pages behind the last used byte of a zspage in use. The caller owns the
-    /// frame.
+    /// Gives back pages behind the last used byte of a zspage in use. The caller owns the frame.
     pub(crate) fn trim_tail(&self, frames: &Frames, number: u32, used: usize) {
         let frame = frames.get(number);
         let (keep, resident) = (used.div_ceil(PAGE_SIZE), usize::from(frame.resident.get()));
@@ -258,7 +248,6 @@ impl Supply {
         }
     }
 
-    /// Takes a frame with pages off the list.
     fn unlink(&self, frames: &Frames, free: &mut Free, number: u32) {
         let frame = frames.get(number);
         let (prev, next) = (frame.prev.get(), frame.next.get());

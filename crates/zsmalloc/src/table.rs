@@ -17,8 +17,7 @@ pub(crate) unsafe trait Zero {}
 
 const BLOCKS: usize = 22;
 
-/// The array. Items `0..1 << FIRST_BITS` are in block 0; each later block is as large as all before
-/// it.
+/// The array. Block 0 has items `0..1 << FIRST_BITS`; each later block is as large as all before.
 pub(crate) struct Table<T, const FIRST_BITS: u32> {
     blocks: [AtomicPtr<T>; BLOCKS],
 }
@@ -28,7 +27,6 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
         Table { blocks: [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS] }
     }
 
-    /// Block of `index` and the first index in it.
     #[inline]
     fn block_of(index: u32) -> (usize, u32) {
         let block = u32::BITS - (index >> FIRST_BITS).leading_zeros();
@@ -51,10 +49,7 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
         Some(unsafe { items.add((index - first) as usize).as_ref() })
     }
 
-    /// Makes sure that item `index` exists.
-    ///
-    /// # Errors
-    /// ENOMEM if the arena or the table is full.
+    /// Makes sure that item `index` exists, or fails with ENOMEM.
     pub(crate) fn reach(&self, index: u32) -> io::Result<()> {
         let (block, _) = Self::block_of(index);
         let Some(slot) = self.blocks.get(block) else {
@@ -77,10 +72,7 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
         Ok(())
     }
 
-    /// Makes sure that all items up to `index` exist.
-    ///
-    /// # Errors
-    /// As [`reach`](Self::reach).
+    /// Makes sure that all items up to `index` exist, or fails with ENOMEM.
     pub(crate) fn reach_all(&self, index: u32) -> io::Result<()> {
         self.reach(0)?;
         let (last, _) = Self::block_of(index);

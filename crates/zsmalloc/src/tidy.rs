@@ -12,8 +12,8 @@ use crate::compact::{Mark, Scratch, Seen, Source};
 use crate::frame::{kind, FRAME_BYTES};
 use crate::pool::Pool;
 
-/// Live bytes of the zspages that one tidying empties: half a millisecond of copying, and enough to
-/// pay for the walk over the handles.
+/// Live bytes of the zspages that one tidying empties: half a millisecond of copying, which pays
+/// for the walk over the handles.
 const TIDY_BYTES: u64 = 2 << 20;
 /// Most bytes that an allocating thread moves at any time: those, and a partly filled frame.
 pub const TIDYING_BYTES: u64 = TIDY_BYTES + FRAME_BYTES as u64;
@@ -21,8 +21,8 @@ pub const TIDYING_BYTES: u64 = TIDY_BYTES + FRAME_BYTES as u64;
 const WASTE_BYTES_MIN: usize = 2 * FRAME_BYTES;
 /// ... nor below 1/64 of the pool: finding them takes a look at each object.
 const MORE_DIVISOR: usize = 64;
-/// Mixed zspages are tidied when holes are 1/16 of them and 1/32 of the pool. Those with at least
-/// 1/16 of holes are emptied.
+/// Mixed zspages are tidied when holes are 1/16 of them and 1/32 of the pool; those with 1/16 holes
+/// are emptied.
 const HOLES_DIVISOR: usize = 16;
 const POOL_DIVISOR: usize = 32;
 /// The zspages of classes are tidied when 1/12 of them is free.
@@ -58,7 +58,6 @@ impl Left {
 }
 
 impl Pool {
-    /// Tidies if it is worth it.
     #[inline]
     pub(crate) fn tidy(&self) {
         if self.has_many_holes() {
@@ -69,7 +68,6 @@ impl Pool {
         }
     }
 
-    /// Bytes that are worth a tidying.
     #[inline]
     fn worth_bytes(&self) -> usize {
         (self.bytes() / MORE_DIVISOR).max(WASTE_BYTES_MIN)
@@ -154,8 +152,7 @@ impl Pool {
         self.tidied.slots.set(self.free_slot_bytes());
     }
 
-    /// Empties the emptiest sources, which gain most per copy, until three quarters of the gain are
-    /// won.
+    /// Empties the emptiest sources, which gain most per copy, until 3/4 of the gain are won.
     fn tidy_sources(&self, scratch: &mut Scratch) {
         let sources = &mut scratch.sources;
         sources.sort_unstable_by_key(|source| (source.live_bytes, source.number));

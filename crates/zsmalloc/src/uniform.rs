@@ -31,7 +31,6 @@ pub(crate) struct Lists {
     pub(crate) objects: u32,
 }
 
-/// A class on a node.
 #[derive(Default)]
 pub(crate) struct ClassList {
     lists: Lock<Lists>,
@@ -96,7 +95,6 @@ impl ClassList {
         self.zspages.load(Ordering::Relaxed)
     }
 
-    /// Free slots on lists.
     pub(crate) fn room(&self) -> u32 {
         self.room.load(Ordering::Relaxed)
     }
@@ -282,7 +280,6 @@ fn place(frame: u32, slot: u32, geometry: Geometry) -> Place {
     Place { frame, offset: (slot * geometry.slot_bytes) as u16 }
 }
 
-/// Moves a zspage to the group that matches its number of objects.
 #[inline]
 fn regroup(lists: &mut Lists, number: u32, geometry: Geometry, frames: &Frames) {
     let frame = frames.get(number);

@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations while objects of other sizes replace 20,000, which makes the pool tidy.
+/// Allocations while other sizes replace 20,000 objects, which makes the pool tidy.
 fn allocations(has_room: bool) -> u64 {
     let pool = Pool::new(&Config::default()).expect("memory");
     if has_room {

@@ -42,7 +42,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The model: the bytes of each handle.
 struct Model {
     pool: Pool,
     objects: BTreeMap<Handle, Vec<u8>>,

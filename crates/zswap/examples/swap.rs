@@ -306,7 +306,7 @@ fn main() {
         for (number, page) in corpus.pages[..some].iter().enumerate() {
             if zswap.store(GROUP, number as u64, &[page]).is_err() {
                 // Without a swap file an incompressible page is refused, so both stores get half of
-                // one.
+                // it.
                 let mut half = *page;
                 half[1024..].fill(7);
                 stores

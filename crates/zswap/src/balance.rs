@@ -56,7 +56,6 @@ impl Costs {
     }
 }
 
-/// Times of loads from the pool.
 #[derive(Default)]
 pub(crate) struct Balance {
     loads: AtomicU64,
@@ -72,7 +71,6 @@ impl Balance {
         loads.is_multiple_of(SAMPLE) && chunk.on_disk().next().is_none()
     }
 
-    /// Records the duration of a load from the pool.
     pub(crate) fn pool_load(&self, pages: usize, took: Duration) {
         let ns = took.as_nanos() as u64 / pages.max(1) as u64;
         let before = self.pool_load_ns.load(Ordering::Relaxed);
@@ -208,8 +206,7 @@ mod tests {
         assert!(of_1024(lately.recent.read, lately.recent.written) < 100);
     }
 
-    /// A load from the swap file that ends between the reads of two counters counts only in the
-    /// second.
+    /// A load from the swap file that ends between two counter reads counts only in the second.
     #[test]
     fn a_figure_that_seems_to_have_become_less_counts_once() {
         let mut lately = Lately::default();

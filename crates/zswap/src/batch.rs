@@ -138,7 +138,6 @@ struct Objects {
 }
 
 impl Zswap {
-    /// Stores one batch of a request, from its page `done` on.
     pub(crate) fn store_batch(&self, request: &Request<'_>, done: usize, forms: &mut Forms) -> Stored {
         for page in request.pages[done..].iter().take(MAX_BATCH) {
             filled::fetch_ends(page);
@@ -254,8 +253,7 @@ impl Zswap {
         stored
     }
 
-    /// Compresses units and writes the results to the arena. If a unit of a whole request is left
-    /// out, all are.
+    /// Compresses units and writes the results to the arena; a whole request all or none.
     fn put_objects(
         &self,
         request: &Request<'_>,

@@ -22,8 +22,7 @@ pub struct Group(pub u16);
 /// Whether a load keeps the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// Removes the entries once every page of the request is decompressed: the caller has the only
-    /// copy.
+    /// Removes the entries once the whole request is decompressed: the caller has the only copy.
     Exclusive,
     /// Keeps the entries, for pages that will only be read.
     Shared,
@@ -34,8 +33,7 @@ pub enum Keep {
 pub struct Config {
     /// Bytes compressed as one: 4, 8, 16, 32 or 64 KiB.
     pub unit_size: usize,
-    /// Units in one request to the compressor, 1 to 8; 0 uses the algorithm's preference, or 8 if
-    /// it has none.
+    /// Units in one compression request, 1 to 8; 0: the algorithm's preference, or 8 without one.
     pub batch: usize,
     /// Most bytes of memory for the objects of all pools.
     pub max_pool_bytes: u64,
@@ -43,9 +41,8 @@ pub struct Config {
     pub accept_threshold_percent: u8,
     /// Most pages chained to one zspage, 4 to 16.
     pub chain: usize,
-    /// Destination of compressed pages when the pool must shrink. Loads read from it as from the
-    /// pool, and incompressible pages are kept raw instead of refused. The store becomes its
-    /// writer.
+    /// Where compressed pages go when the pool must shrink, and are loaded from. Incompressible
+    /// pages are then kept raw instead of refused. The store becomes its writer.
     pub swap: Option<Arc<SwapFile>>,
     /// Nanoseconds of a fault beside the load itself, as a weight for the shrinker.
     pub fault_ns: u64,
@@ -151,8 +148,7 @@ pub enum StoreError {
     OutOfRange,
 }
 
-/// Why pages were not loaded. No entry was removed; the contents of the destination pages are
-/// unspecified.
+/// Why pages were not loaded. No entry was removed; the destination pages are unspecified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// A page is not stored.

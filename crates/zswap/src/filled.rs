@@ -26,8 +26,7 @@ pub(crate) fn word_of(page: &Page) -> Option<u64> {
     if first != last {
         return None;
     }
-    // A page equals itself shifted by a word exactly if all its words are equal. In steps, to leave
-    // early.
+    // A page equals itself shifted by a word exactly if all its words are equal. Exits early.
     let (mut here, mut there) = (&page[..page.len() - 8], &page[8..]);
     let mut step = 56;
     while !here.is_empty() {

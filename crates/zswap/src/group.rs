@@ -85,8 +85,7 @@ pub(crate) struct Item {
     pub(crate) same: bool,
 }
 
-/// The part of `[key, key + count)` that lies in the leaf of `key`: the leaf's name in the tree and
-/// the pages' mask.
+/// The part of `[key, key + count)` in the leaf of `key`: the leaf's key bits and the pages' mask.
 pub(crate) fn leaf_part(key: u64, count: u64) -> (u32, u16) {
     let slot = (key & (LEAF_PAGES as u64 - 1)) as u32;
     let pages = count.min(u64::from(LEAF_PAGES as u32 - slot)) as u32;
@@ -219,10 +218,8 @@ impl GroupCell {
 
     /// Publishes consecutive pages, replacing older ones, and makes their leaves the youngest of
     /// `node`: the table first, the list last. No page of the range is busy. `bytes` is the size of
-    /// the pages' objects; `chances` returns how many writeback turns skip a leaf.
-    ///
-    /// # Errors
-    /// If there is no memory for a leaf; then nothing was published.
+    /// the pages' objects; `chances` returns how many writeback turns skip a leaf. Fails, and
+    /// publishes nothing, if there is no memory for a leaf.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn publish(
         &self,

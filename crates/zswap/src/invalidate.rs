@@ -8,9 +8,8 @@ use crate::zswap::in_range;
 use crate::{group::GroupState, Zswap, KEY_BITS};
 
 impl Zswap {
-    /// Invalidates `[first_key, first_key + count)`, however long the range: the cost depends on
-    /// its stored pages. Keys beyond the last possible one are ignored. Returns how many pages were
-    /// removed.
+    /// Invalidates `[first_key, first_key + count)` at a cost that depends only on its stored
+    /// pages. Ignores keys beyond the last possible one. Returns how many pages were removed.
     pub fn invalidate(&self, group: Group, first_key: u64, count: u64) -> u64 {
         let count = count.min((1u64 << KEY_BITS).saturating_sub(first_key));
         if count == 0 || !in_range(first_key, count) {

@@ -62,7 +62,6 @@ impl Entry {
         (self.0 >> 32) as u32
     }
 
-    /// Bytes of the object.
     pub(crate) fn len(self) -> usize {
         ((self.0 >> 16) as u16) as usize + 1
     }
@@ -190,8 +189,7 @@ pub(crate) struct Leaf {
     writing: u16,
     /// Those in the swap file.
     on_disk: u16,
-    /// The mark of the turn that set `writing`: a leaf may be removed and made again during an
-    /// older write.
+    /// The mark of the turn that set `writing`: a leaf may be made again during an older write.
     mark: u16,
     /// LRU neighbours by name; 0 at the ends.
     pub(crate) prev: u32,
@@ -227,7 +225,6 @@ impl Leaf {
         (self.same >> slot & 1 == 1).then(|| self.words[slot])
     }
 
-    /// The place of a page's object, which exists.
     pub(crate) fn source(&self, slot: usize) -> Source {
         match self.on_disk >> slot & 1 {
             0 => Source::Memory(self.entry(slot)),
@@ -235,7 +232,6 @@ impl Leaf {
         }
     }
 
-    /// The entry of a page with an object in the pool.
     pub(crate) fn entry(&self, slot: usize) -> Entry {
         debug_assert!(self.objects() >> slot & 1 == 1);
         Entry(self.words[slot])
@@ -262,8 +258,7 @@ impl Leaf {
             .fold(0, |mask, other| mask | 1 << other)
     }
 
-    /// Removes a page. Returns its entry if it was the last page of its unit: the caller frees the
-    /// object.
+    /// Removes a page. The caller frees the object if this was the last page of its unit.
     pub(crate) fn remove(&mut self, slot: usize) -> Removed {
         let bit = 1u16 << slot;
         assert!(self.present & bit != 0 && self.busy & bit == 0);
@@ -441,7 +436,6 @@ mod tests {
         }
         assert_eq!((leaf.objects(), leaf.on_disk(), leaf.unit_of(5)), (0, 0xF0, 0xF0));
         assert_eq!(leaf.remove(5), Removed::DiskPart);
-        // A newer page in the unit's range does not belong to the unit.
         leaf.insert(5, Entry::new(10, 50, 0, 1, 1, 0).0, false);
         assert_eq!(leaf.in_place(4, 4, from), 0xD0);
         assert_eq!(leaf.move_on_disk(4, 4, to, from), 0);

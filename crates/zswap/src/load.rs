@@ -84,8 +84,7 @@ fn parts(key: u64, mask: u64) -> impl Iterator<Item = (u32, u16)> {
     .filter(|&(_, part)| part != 0)
 }
 
-/// Pages of the chunk that starts at page `done` of a request. Chunks end with leaves, so that no
-/// unit is split.
+/// Pages of the chunk that starts at page `done`. Chunks end with leaves, so that no unit is split.
 fn chunk_len(key: u64, done: usize, left: usize) -> usize {
     left.min(CHUNK - ((key + done as u64) % LEAF_PAGES as u64) as usize)
 }
@@ -394,8 +393,7 @@ impl Zswap {
         }
     }
 
-    /// Ends the load of decompressed pages: unpins them, and removes them or gives them a second
-    /// chance.
+    /// Ends the load of pages: unpins them, and removes them or gives them a second chance.
     fn end_chunk(
         &self,
         group: Group,

@@ -9,8 +9,7 @@ struct List {
     oldest: u32,
     youngest: u32,
     leaves: u32,
-    /// The youngest leaf that had its promotion turn; all older ones had theirs, no younger one
-    /// has.
+    /// The youngest leaf that had its promotion turn, as all older and no younger ones had.
     tried: u32,
     tried_leaves: u32,
 }
@@ -51,8 +50,7 @@ impl Lru {
         Some(name)
     }
 
-    /// Clears a leaf's promotion turn. Call it when the leaf leaves its position, or gets other
-    /// pages.
+    /// Clears a leaf's promotion turn, when it leaves its position or gets other pages.
     fn untry(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32) {
         let leaf = tree.leaf(slabs, name);
         if !std::mem::take(&mut leaf.tried) {
@@ -85,7 +83,6 @@ impl Lru {
         (leaf.prev, leaf.next, leaf.list) = (before, 0, node as u8 + 1);
     }
 
-    /// Takes a leaf from its list, if it is on one.
     pub(crate) fn remove(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32) {
         self.untry(tree, slabs, name);
         let leaf = tree.leaf(slabs, name);

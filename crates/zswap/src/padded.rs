@@ -1,8 +1,7 @@
 use std::ops::Deref;
 
 /// A value alone on its cache lines. 128 bytes, since processors fetch lines in pairs: otherwise
-/// values that two threads write would travel between their caches although neither reads the
-/// other's.
+/// values that two threads write would travel between their caches.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);

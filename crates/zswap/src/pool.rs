@@ -14,15 +14,13 @@ use crate::sync::{lock, try_lock, Mutex, MutexGuard};
 pub(crate) struct Pool {
     pub(crate) algorithm: Arc<dyn Algorithm>,
     pub(crate) objects: zsmalloc::Pool,
-    /// Units in one request.
     pub(crate) batch: usize,
     /// Whether the algorithm counts its objects.
     pub(crate) keeps_account: bool,
     workers: Box<[Padded<Mutex<Worker>>]>,
 }
 
-/// The memory of one request at a time, shared by all CPUs and threads, made and dropped with the
-/// pool.
+/// The memory of one request at a time, shared by all CPUs and threads, as long-lived as its pool.
 pub(crate) struct Worker {
     pub(crate) context: Box<dyn Context>,
     /// One unit of room per unit of a batch: destinations of compressions, and of units larger than
@@ -56,7 +54,6 @@ impl Pool {
         Ok(Pool { algorithm, objects, batch, keeps_account, workers })
     }
 
-    /// Tells the algorithm that one of its objects, of `pages` pages, is about to be freed.
     pub(crate) fn forget_stored(&self, handle: zsmalloc::Handle, pages: usize) {
         let object = self.objects.read(handle);
         self.algorithm.forget(acomp::Object { head: object.head(), tail: object.tail() }, pages);
@@ -135,7 +132,6 @@ impl Pools {
         self.try_get(id, count).expect("its objects keep it").hand_over(count);
     }
 
-    /// The current pool, with `count` references.
     pub(crate) fn current(&self, count: usize) -> PoolRefs<'_> {
         loop {
             let id = self.current.load(Ordering::Acquire);

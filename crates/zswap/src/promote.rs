@@ -26,7 +26,6 @@ pub struct PromoteReport {
     pub bytes: u64,
 }
 
-/// Pinned pages of a leaf, with their entries.
 struct Cold {
     key_high: u32,
     pinned: u16,
@@ -39,14 +38,12 @@ impl Zswap {
         self.pools.current(1).pool().algorithm.tiers().is_some()
     }
 
-    /// Sizes in both tiers of some recently stored pages; `None` if the current compressor has one
-    /// tier.
+    /// Sizes in both tiers of some recently stored pages; `None` without a second tier.
     pub fn tier_sample(&self) -> Option<TierSample> {
         self.pools.current(1).pool().algorithm.tiers().map(|tiers| tiers.sample())
     }
 
-    /// Sets whether pages are stored in the second tier at once, if there is one. It applies to all
-    /// stores with this compressor.
+    /// Sets whether all stores with this compressor use its second tier, if any, at once.
     pub fn set_dense(&self, dense: bool) {
         if let Some(tiers) = self.pools.current(1).pool().algorithm.tiers() {
             tiers.set_dense(dense);

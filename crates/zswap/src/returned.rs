@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::config::Group;
 
 const BITS: usize = 1 << 16;
-/// Blocks remembered before the older half is dropped: an eighth of the bits, so that few others
-/// collide.
+/// Blocks remembered before the older half is dropped: 1/8 of the bits, so that few others collide.
 const BLOCKS_MAX: u32 = BITS as u32 / 8;
 
 /// Two sets of hashed blocks, 16 KiB together: the younger one fills, and then becomes the older

@@ -10,8 +10,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{lock, try_lock};
 use crate::Zswap;
 
-/// Most writeback turns that skip a leaf: one for being stored or read, and one for a recent return
-/// from disk.
+/// Most writeback turns that skip a leaf: one for a store or read, one for a return from disk.
 pub(crate) const CHANCES_MAX: u8 = 2;
 
 /// Result of a shrink.
@@ -33,11 +32,9 @@ pub struct ShrinkReport {
 pub(crate) struct Shrinker {
     /// The group with the next turn.
     cursor: usize,
-    /// The swap file's writer.
     pub(crate) writer: Option<Writer>,
     /// The node with the next turn, in that group.
     node: usize,
-    /// The last leaf's mark.
     mark: u16,
     pub(crate) lately: Lately,
 }
@@ -105,7 +102,6 @@ impl Zswap {
         }
     }
 
-    /// Bytes at which a full pool accepts stores again.
     pub(crate) fn accept_threshold(&self) -> u64 {
         self.threshold_of(self.config.max_pool_bytes)
     }

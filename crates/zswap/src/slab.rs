@@ -90,10 +90,7 @@ impl Slab {
         unsafe { block.add((number & ((1 << self.index_bits) - 1)) * self.stride) }
     }
 
-    /// Allocates an item of zeroes.
-    ///
-    /// # Errors
-    /// ENOMEM if the arena or the directory is full.
+    /// Allocates an item of zeroes, or fails with ENOMEM if the arena or the directory is full.
     pub(crate) fn alloc(&self) -> io::Result<u32> {
         if self.fails() {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -170,10 +167,7 @@ impl Slab {
         Ok(number as u32)
     }
 
-    /// Takes addresses for `items` items, so that they need no more later.
-    ///
-    /// # Errors
-    /// ENOMEM if the arena or the directory is full.
+    /// Takes addresses for `items` items, so that they need no more later; ENOMEM as for `alloc`.
     pub(crate) fn reserve(&self, items: usize) -> io::Result<()> {
         let mut state = lock(&self.state);
         let wanted = items.div_ceil(1 << self.index_bits);

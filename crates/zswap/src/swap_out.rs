@@ -30,8 +30,7 @@ struct Pinned<'a> {
     cell: &'a GroupCell,
     key_high: u32,
     mask: u16,
-    /// Unique to this turn: during its write the leaf may be removed, made again and have another
-    /// turn.
+    /// Unique to this turn: during its write the leaf may be made again and have another turn.
     mark: u16,
 }
 
@@ -48,7 +47,6 @@ impl Going {
         Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 }
     }
 
-    /// Collects the objects in the pool of a leaf's pages.
     fn fill(&mut self, leaf: &Leaf, group: Group, mask: u16, mark: u16) {
         let mut left = mask;
         for slot in slots(mask) {
@@ -71,8 +69,7 @@ impl Going {
         }
     }
 
-    /// Copies the objects, which stay during the call, into a pack; returns false if they do not
-    /// fit.
+    /// Copies the objects, which stay during the call, into a pack; false if they do not fit.
     fn copy(&self, zswap: &Zswap, pack: &mut Pack) -> bool {
         let (records, entries) = (self.records(), &self.entries[..self.len]);
         let Some(first) = pack.add(records) else { return false };
@@ -175,8 +172,7 @@ impl Zswap {
         report
     }
 
-    /// Writes the oldest leaves of one group, or of all in turn, until `goal_bytes` of objects are
-    /// submitted; waits for all writes.
+    /// Writes the oldest leaves of one group, or of all in turn, up to `goal_bytes`; waits for all.
     fn write_oldest(
         &self,
         shrinker: &mut Shrinker,
@@ -198,8 +194,8 @@ impl Zswap {
             if self.add_leaf(&pinned, pack.as_mut(), &mut round) {
                 continue;
             }
-            // The pack is full or missing. The leaf is unpinned first: a write may end by waiting
-            // for readers of its objects, who may wait for this leaf.
+            // The pack is full or missing. The leaf is unpinned first: the end of a write may wait
+            // for a reader of its objects, and that reader for this leaf.
             self.unpin_leaf(&pinned);
             if let Some(full) = pack.take() {
                 self.hand_over(full, &mut writer, report);

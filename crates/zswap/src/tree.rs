@@ -24,13 +24,12 @@ fn way_of(key_high: u32, level: u32) -> usize {
 type Node = [u32; WAYS];
 pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 
-/// Most nodes of a tree whose `leaves` leaves have neighbouring keys: each level has a sixteenth of
-/// the one below, and two partly used nodes.
+/// Most nodes of a tree whose leaves have neighbouring keys: each level has a sixteenth of the one
+/// below, and two partly used nodes.
 pub(crate) fn nodes_max(leaves: usize) -> usize {
     leaves / (WAYS - 1) + 2 * LEVELS as usize
 }
 
-/// The two slabs of all trees.
 pub(crate) struct Slabs {
     pub(crate) leaves: Slab,
     pub(crate) nodes: Slab,
@@ -39,8 +38,7 @@ pub(crate) struct Slabs {
 #[derive(Default)]
 pub(crate) struct Tree {
     root: u32,
-    /// The lowest node used last and its key bits above, so that neighbours are found in one step;
-    /// 0 for none.
+    /// The lowest node used last, 0 for none, and its key bits above: finds neighbours in one step.
     last_node: u32,
     last_above: u32,
 }
@@ -91,10 +89,7 @@ impl Tree {
         (leaf != 0).then_some(leaf)
     }
 
-    /// The leaf of a key, made empty if it did not exist.
-    ///
-    /// # Errors
-    /// ENOMEM; the tree is unchanged.
+    /// The leaf of a key, made empty if it did not exist. ENOMEM leaves the tree unchanged.
     pub(crate) fn make(&mut self, slabs: &Slabs, key_high: u32) -> io::Result<u32> {
         if let Some(leaf) = self.find(slabs, key_high) {
             return Ok(leaf);

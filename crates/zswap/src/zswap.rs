@@ -77,9 +77,8 @@ impl Zswap {
         })
     }
 
-    /// Reserves tables for `pages` pages of neighbouring keys and for `bytes` of objects, so that
-    /// stores need only frames for objects: for a process over a stocked arena that must not
-    /// allocate later.
+    /// Reserves tables for `pages` pages of neighbouring keys and for `bytes` of objects, so that a
+    /// process over a stocked arena allocates only frames for objects later.
     ///
     /// # Errors
     /// ENOMEM if the arena is full.
@@ -116,20 +115,19 @@ impl Zswap {
         self.pools.each().map(|refs| refs.pool().algorithm.name().to_owned()).collect()
     }
 
-    /// Whether a forked child can use its copy of the store, if no call is in progress: every
-    /// algorithm in use survives a fork.
+    /// Whether every algorithm in use survives a fork, made while no call is in progress.
     pub fn survives_fork(&self) -> bool {
         self.pools.each().all(|refs| refs.pool().algorithm.survives_fork())
     }
 
-    /// Lets every compressor in use find devices that appeared or disappeared. Call it a few times
-    /// a second, from a thread that may block.
+    /// Lets every compressor in use find devices that appeared or disappeared. For a few calls a
+    /// second, from a thread that may block.
     pub fn maintain_compressors(&self) {
         self.pools.each().for_each(|refs| refs.pool().algorithm.maintain());
     }
 
-    /// Which of up to 64 pages from `key` are stored, in the pool or in the swap file: bit `i` for
-    /// key `key + i`.
+    /// Which of up to 64 pages from `key` are in the pool or in the swap file: bit `i` for `key +
+    /// i`.
     pub fn present(&self, group: Group, key: u64, count: usize) -> u64 {
         self.look(group, key, count, Leaf::present)
     }
@@ -293,8 +291,7 @@ impl Zswap {
         self.slabs.nodes.fail_after(count);
     }
 
-    /// For tests: after `count` more objects of the current pool, the allocation of one fails,
-    /// until `None`.
+    /// For tests: after `count` more objects of the current pool, one fails, until `None`.
     #[doc(hidden)]
     pub fn fail_objects_after(&self, count: Option<u32>) {
         self.pools.current(1).pool().objects.fail_object_after(count);

@@ -46,7 +46,7 @@ fn what_is_stored_is_told_by_form() {
     store.store(Group(0), 0, &[&same; 4]).unwrap();
     assert_eq!(told(), [4]);
 
-    // The second batch fails after the first was published: nothing of the folio is stored or
+    // The second batch fails after the first was published: the folio is neither stored nor
     // reported.
     let mut poor = [&small; 16];
     poor[12] = &full;

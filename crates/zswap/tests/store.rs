@@ -73,8 +73,7 @@ fn batches_of_a_load_pass_over_pages_without_a_unit() {
     // One page in two was stored with the second compressor.
     let turns: [u8; 64] = std::array::from_fn(|n| 2 + (n % 2) as u8);
     assert_eq!(load_in(&turns, 4096, true), [of(&[(8, 4)]), of(&[(4, 8)])]);
-    // Units of four pages, each second one same-filled; of each other unit one page was stored
-    // again by itself.
+    // Units of four pages, every second same-filled; of each other one page was stored again alone.
     let units: [u8; 64] = std::array::from_fn(|n| if n / 4 % 2 == 1 { 0 } else { 2 + u8::from(n % 4 == 1) });
     assert_eq!(load_in(&units, 16384, false), [of(&[(8, 1)]), of(&[])]);
     assert_eq!(load_in(&units, 16384, true), [of(&[(8, 2)]), of(&[(4, 2)])]);

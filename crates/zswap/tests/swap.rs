@@ -338,8 +338,7 @@ fn units_of_several_pages_are_one_object_there_too() {
     let world = world_with(Config { unit_size: 16384, ..Config::default() });
     let all = pages(64, 1);
     world.zswap.store(A, 0, &refs(&all)).unwrap();
-    // One page of a unit leaves before, one while it is on disk; newer pages lie in the range of
-    // others.
+    // One page of a unit leaves before, one on disk; newer pages lie in the range of others.
     load(&world.zswap, A, 5, 1, Keep::Exclusive).unwrap();
     world.zswap.store(A, 12, &refs(&all[12..13])).unwrap();
     assert!(world.zswap.shrink(0).reached);

@@ -13,7 +13,6 @@ use swapfile::{
 /// A disk with ample room.
 pub const ROOM: Room = Room { available: 1 << 40, total: 1 << 41 };
 
-/// Starts threads as any program would.
 pub fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
     std::thread::Builder::new().spawn(work).map(|_| ())
 }
@@ -32,7 +31,6 @@ pub fn real_engine(direct: bool, threads: usize) -> Option<Arc<dyn Engine>> {
 
 pub type Held = BTreeMap<(u16, u64), (Record, Place, Vec<u8>)>;
 
-/// A file, its writer, and its objects.
 pub struct World {
     pub file: Arc<SwapFile>,
     pub writer: Writer,
