@@ -1,7 +1,7 @@
-//! The clock: which pages go next. A hand walks the managed address space, and the policy says of
-//! each block's pages which of them go ([`replacement::policy`]). Where uses are seen
-//! ([`crate::tracker`]), a page that is to go is armed first, and goes when the hand comes by again
-//! if it was not used until then.
+//! The clock, which chooses the pages to evict. A hand walks the managed address space, and the
+//! policy chooses among each block's pages ([`replacement::policy`]). If uses are tracked
+//! ([`crate::tracker`]), a chosen page is armed first, and evicted if it is unused when the hand
+//! returns.
 
 use replacement::policy::{Choice, History, Leaps, Tracked};
 use sys::pagemap::Run;
@@ -13,28 +13,28 @@ use crate::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTE
 
 use super::Reclaimer;
 
-/// Runs of present pages that one scan may find.
+/// Most runs of present pages per scan.
 const RUNS: usize = 128;
-/// A scan that finds fewer pages is in vain for the rest: it costs as much as looking at so many. A
-/// collector's write barrier makes thousands of mappings of a page each, and most of them empty.
+/// A scan that finds fewer pages counts the difference as barred, because a scan costs as much as
+/// looking at this number. A collector's write barrier makes thousands of mostly empty one-page
+/// mappings.
 const SCAN_PAGES: usize = 8;
 
-/// The clock hand: where in the address space the reclaimer looks next.
+/// The clock hand: the reclaimer's place in the address space.
 pub struct Hand {
     at: usize,
     runs: [Run; RUNS],
     next: usize,
     count: usize,
-    /// A candidate that was offered and not taken.
+    /// A candidate that was offered and not used.
     again: Option<(usize, u32)>,
     /// Blocks offered since the hand last passed the end of the address space.
     offered: usize,
-    /// Blocks looked at.
     turn: u64,
     leaps: Leaps,
 }
 
-/// What looking for a candidate came to, in pages.
+/// The result of looking for a candidate, in pages.
 #[derive(Default)]
 struct Looked {
     pages: u64,
@@ -46,7 +46,6 @@ struct Looked {
 }
 
 impl Hand {
-    /// At the bottom of the address space.
     pub fn new() -> Self {
         Hand {
             at: 0,
@@ -60,13 +59,13 @@ impl Hand {
         }
     }
 
-    /// The next block with present pages, as address, mask and mask of pages that are used, of what
-    /// was seen at the last look.
+    /// The next block with present pages: address, mask of the pages, and mask of those used at the
+    /// last look.
     fn next_seen(&mut self) -> Option<(usize, u32, u32)> {
         let run = (self.next < self.count).then(|| self.runs[self.next])?;
         let base = block_of(run.start as usize);
         let (mut mask, mut used) = (0, 0);
-        // Runs of the same block are one candidate.
+        // Runs of one block are one candidate.
         while self.next < self.count && (self.runs[self.next].start as usize) < base + BLOCK_BYTES {
             let run = &mut self.runs[self.next];
             let end = (run.end as usize).min(base + BLOCK_BYTES);
@@ -85,8 +84,8 @@ impl Hand {
 }
 
 impl Reclaimer<'_> {
-    /// The next block with present pages that are to go, as the policy chooses. `None` when three
-    /// rounds found nothing that can.
+    /// The next block with present pages that the policy evicts. `None` if three rounds found none
+    /// that can leave.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
         if let Some(candidate) = hand.again.take() {
@@ -111,7 +110,6 @@ impl Reclaimer<'_> {
         candidate
     }
 
-    /// Has a candidate be the next one once more.
     pub(crate) fn offer_again(&self, candidate: (usize, u32)) {
         self.hand.lock().expect("no panic while held").again = Some(candidate);
     }
@@ -136,8 +134,8 @@ impl Reclaimer<'_> {
                 }
                 hand.turn += 1;
                 let choice = self.choose(looked, base, block.history(), mask, used, hand.turn);
-                // Who needs room gets it: after two rounds that the policy let pass everything
-                // goes; where uses are seen, what is not used before the rest.
+                // After two rounds in which the policy spared everything, every page may leave. If
+                // uses are tracked, unused pages leave first.
                 let unused = if mask & !used == 0 { mask } else { mask & !used };
                 let going = if wraps > 1 { unused } else { choice.going };
                 looked.pages += u64::from(mask.count_ones());
@@ -163,7 +161,7 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Pages of a block that go. Arms others where uses are seen.
+    /// Mask of a block's pages to evict. Arms others if uses are tracked.
     fn choose(
         &self,
         looked: &mut Looked,
@@ -186,7 +184,7 @@ impl Reclaimer<'_> {
         Choice { going, tried }
     }
 
-    /// Fills the hand with the next present runs; false at the end of the address space.
+    /// Fills the hand with the next present runs. Returns false at the end of the address space.
     fn scan(&self, hand: &mut Hand, looked: &mut Looked) -> bool {
         loop {
             let mapping = self.registrations.lock().expect("no panic while held").from(hand.at);
@@ -220,7 +218,6 @@ mod tests {
         let simulated: &'static Simulated = Box::leak(Box::new(Simulated::new()));
         let Some(pager) = tracked_pager(base..base + len, Box::new(simulated)) else { return };
         pager.refresh_mappings();
-        // Every third page is in use.
         let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| page_at(base, page));
         let tracker = pager.pages().tracker();
         tracker.arm(base, len);
@@ -236,7 +233,7 @@ mod tests {
         assert!(offered.len() > BLOCKS * BLOCK_PAGES / 2, "{} pages", offered.len());
         let wrong = used_pages().filter(|at| offered.contains(at)).count();
         assert_eq!(wrong, 0, "used pages that were to go");
-        // Those have been armed: they go the next time if they are used no more.
+        // The spared pages are armed, and leave next time if they stay unused.
         assert_eq!(simulated.armed(base, len), BLOCKS * BLOCK_PAGES);
     }
 
@@ -248,7 +245,7 @@ mod tests {
             return;
         };
         pager.refresh_mappings();
-        // Never armed: all count as used.
+        // Never armed, so all pages count as used.
         assert!(pager.reclaimer().next_candidate().is_some());
     }
 }

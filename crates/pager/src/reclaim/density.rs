@@ -1,15 +1,13 @@
-//! Density: whether pages are stored in the compressor's second tier at once, or when they have
-//! become cold, or never, where it has one.
+//! Whether pages are stored in the compressor's second tier at once, once cold, or never.
 //!
-//! A dense object takes longer to make and to read, and the pool leaves more memory to the program.
-//! How much that is follows from what both tiers made of samples. What it is worth follows from how
-//! soon pages return: those that were out while fewer pages came in than would stay beside the
-//! others would have stayed, too. Of SQLite's pages in two thirds of its memory these are nine
-//! tenths, of a dictionary's 4 %. Where twice the memory is touched at random the dense tier takes
-//! 1.1 to 1.6 times the time.
+//! A dense object is slower to make and read, but leaves memory to the program: how much follows
+//! from samples in both tiers. Its value follows from how soon pages return: a page that was out
+//! while fewer pages came in than the additional memory holds would have stayed in memory. That is
+//! nine tenths of SQLite's pages in two thirds of its memory, and 4 % of a dictionary's. For random
+//! access to twice the memory, the dense tier takes 1.1 to 1.6 times as long.
 //!
-//! What returns is seen with the memory that the tier leaves. So once in a while the other is tried
-//! again, the less often the more often it was found worse.
+//! Returns depend on the memory that the present tier leaves. So the other tier is tried from time
+//! to time, less often the more often it was worse.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,46 +17,46 @@ use zswap::TierSample;
 
 use super::Reclaimer;
 
-/// Sampled pages without which nothing is decided.
+/// Sampled pages needed for a decision.
 const SAMPLED_MIN: u64 = 32;
-/// It is decided again when a memory's worth of pages has come back, divided by this.
+/// Decisions for each memory's worth of returned pages.
 const DECIDED_PER_MEMORY: u64 = 8;
 /// Decisions that are averaged.
 const AVERAGED: u64 = 4;
-/// So many per cent of the pages that return must be spared for the dense tier to be chosen; and to
-/// be kept, when part of them is spared already.
+/// Per cent of returning pages that must be spared to choose the dense tier, and to keep it (some
+/// are spared already).
 const SPARED_PERCENT: [u64; 2] = [24, 12];
-/// Decisions for which the dense tier is kept at first, and at most.
+/// Decisions for which the dense tier is kept: the first time, and at most.
 const KEPT: u64 = 8 * DECIDED_PER_MEMORY;
 const KEPT_MAX: u64 = 8 * KEPT;
-/// By how many per cent the dense tier must add to the pages that stay for cold pages to be
-/// promoted while the program rests.
+/// Per cent by which the dense tier must raise the resident pages to promote cold pages while the
+/// program rests.
 const COLD_GAIN_PERCENT: u64 = 6;
-/// A program rests when fewer pages have come in since a worker last looked, some ten milliseconds
-/// before. Who promotes on another CPU has every page that moves interrupt it.
+/// A program rests if fewer pages came in since a worker last looked, some ten milliseconds before.
+/// Otherwise every moved page interrupts the worker that promotes on another CPU.
 const AT_REST_PAGES: u64 = 16;
 
-/// What is to be stored densely.
+/// What to store densely.
 pub(crate) struct Density {
     has_tiers: bool,
     is_dense: AtomicBool,
-    /// Whether cold pages gain from it.
+    /// Whether promoting cold pages saves enough.
     cold_gains: AtomicBool,
 }
 
-/// What the decision is made of, by the one thread that decides.
+/// The figures behind a decision, used by one thread.
 #[derive(Debug, Default)]
 pub(crate) struct DensityTrial {
-    /// Pages loaded and stored when it was last decided, and returned because they were needed.
+    /// Pages loaded, stored and returned on demand at the last decision.
     loaded: u64,
     stored: u64,
     returned: u64,
     returned_after: [u64; TICKS as usize],
-    /// How many per cent of the pages that returned would have stayed, on average; and of how many
-    /// decisions.
+    /// Average per cent of returned pages that would have stayed, and the number of decisions
+    /// averaged.
     spared: u64,
     averaged: u64,
-    /// Decisions for which the dense tier is kept yet, and for how many it was chosen last.
+    /// Remaining decisions that keep the dense tier, and their number when it was last chosen.
     left: u64,
     kept: u64,
 }
@@ -68,8 +66,8 @@ impl Density {
         Density { has_tiers, is_dense: AtomicBool::new(false), cold_gains: AtomicBool::new(false) }
     }
 
-    /// Whether cold pages are to be promoted: the others are stored densely, or the program, for
-    /// which `came_in` pages came in lately, rests.
+    /// Whether to promote cold pages: other pages are stored densely, or the program, for which
+    /// `came_in` pages came in lately, rests.
     pub fn promotes_cold(&self, came_in: u64) -> bool {
         let rests = || came_in < AT_REST_PAGES && self.cold_gains.load(Ordering::Relaxed);
         self.has_tiers && (self.is_dense.load(Ordering::Relaxed) || rests())
@@ -77,8 +75,8 @@ impl Density {
 }
 
 impl DensityTrial {
-    /// One decision: whether the dense tier is to be used, which `is_dense` now or not, when
-    /// `spared` per cent of the pages that return would stay. `suits` says whether it can be.
+    /// Decides whether to use the dense tier. `is_dense` is the present tier, `spared` the per cent
+    /// of returning pages that would stay. `suits` says whether the tier is usable.
     fn decide(&mut self, is_dense: bool, spared: u64, suits: bool) -> bool {
         if !suits {
             (self.averaged, self.left, self.kept) = (0, 0, 0);
@@ -108,8 +106,7 @@ impl DensityTrial {
 }
 
 impl Reclaimer<'_> {
-    /// Decides which tier pages are stored in, for a process that has `memory` bytes. To be called
-    /// several times a second.
+    /// Chooses the tier for a process that has `memory` bytes. Call several times a second.
     pub(crate) fn choose_density(&self, trial: &mut DensityTrial, memory: u64) {
         let Density { has_tiers, is_dense, cold_gains } = self.density;
         if !has_tiers {
@@ -142,22 +139,22 @@ impl Reclaimer<'_> {
     }
 }
 
-/// How many pages more stay in memory if the `stored` ones, which take `pool` bytes, become as
-/// dense as samples did, beside what that takes itself.
+/// Number of additional resident pages if the `stored` pages, of `pool` bytes, become as dense as
+/// the samples, net of the dense tier's own memory.
 fn pages_more(pool: u64, stored: u64, sample: Option<TierSample>) -> u64 {
     let Some(sample) = sample.filter(|sample| sample.pages >= SAMPLED_MIN) else { return 0 };
     let quick = u128::from(sample.quick_bytes.max(1));
     let saved = u128::from(pool) * u128::from(sample.quick_bytes.saturating_sub(sample.dense_bytes)) / quick;
-    // Each page that stays is one object less.
+    // Each additional resident page is one object less.
     let (saved, page) = ((saved as u64).saturating_sub(sample.memory_bytes), PAGE_SIZE as u64);
     let object = pool.saturating_sub(saved) / stored.max(1);
     saved / page.saturating_sub(object).max(page / 4)
 }
 
-/// How many per cent of `returned` pages had been out while at most `more` pages came in, by how
-/// many ticks they were out, of which a memory has [`TICKS`].
+/// Per cent of `returned` pages that were out while at most `more` pages came in. `after` counts
+/// pages by ticks out, [`TICKS`] ticks per memory's worth of pages.
 fn spared_percent(after: &[u64; TICKS as usize], returned: u64, more: u64, memory_pages: u64) -> u64 {
-    // Pages that were out for n ticks were so for n - 1/2 to n + 1/2: in halves of ticks.
+    // Pages out for n ticks were out for n - 1/2 to n + 1/2: count in half ticks.
     let halves = more * 2 * TICKS / memory_pages.max(1);
     let mut spared = 0;
     for (ticks, pages) in (0u64..).zip(after) {
@@ -186,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_the_pool_saves_stays_in_memory() {
-        // 8 MiB, and a page that stays is 819 bytes less in the pool.
+        // 8 MiB; a resident page saves 819 bytes in the pool.
         assert_eq!(more(40 * MIB, (4, 1), 80), 8 * MIB / (4096 - 819));
         assert_eq!(more(40 * MIB, (4, 1), 100), 0);
         assert_eq!(more(40 * MIB, (4, 1), 120), 0, "some pages are better off as they are");
@@ -215,7 +212,6 @@ mod tests {
         assert_eq!(spared_percent(&[0; TICKS as usize], 0, 1, 0), 0, "nothing returned");
     }
 
-    /// Decisions until the other tier is chosen.
     fn until_other(trial: &mut DensityTrial, is_dense: bool, spared: u64) -> u64 {
         (1..100_000).find(|_| trial.decide(is_dense, spared, true) != is_dense).expect("at some time")
     }
@@ -227,7 +223,7 @@ mod tests {
             assert_eq!(until_other(&mut trial, false, 40), AVERAGED);
             assert_eq!(until_other(&mut trial, true, 40), kept + 1);
         }
-        // Found worse, it has to prove itself again.
+        // Found worse, the tier must prove itself again.
         assert!((0..AVERAGED).all(|_| !trial.decide(false, 0, true)));
         assert_eq!(until_other(&mut trial, false, 40), AVERAGED);
         assert_eq!(until_other(&mut trial, true, 40), KEPT + 1);
@@ -240,7 +236,7 @@ mod tests {
         assert!((0..1000).all(|_| !trial.decide(false, 100, false)));
         assert_eq!(until_other(&mut trial, false, SPARED_PERCENT[0]), AVERAGED);
         assert!(!trial.decide(true, 100, false), "a stream ends it at once");
-        // Once chosen, half as many are enough.
+        // Once chosen, half the share suffices.
         assert_eq!(until_other(&mut trial, false, SPARED_PERCENT[0]), AVERAGED);
         until_other(&mut trial, true, 0);
         assert_eq!(until_other(&mut trial, false, SPARED_PERCENT[1]), AVERAGED);

@@ -12,15 +12,15 @@ use super::Reclaimer;
 /// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the
 /// wait.
 pub(super) const RESTOCK_PAGES: usize = 16;
-/// Steps of a handler while the budget is exceeded, before it leaves the rest to a worker.
+/// Steps of a handler over budget, before it leaves the rest to a worker.
 const OVER_BUDGET_STEPS: u32 = 4;
-/// Slots that a handler compresses at most before it does without an extent.
+/// Slots that a handler compresses at most to gain an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
 
-/// Handlers that are reclaiming.
+/// Reclaim by handlers.
 pub(super) struct DirectReclaim {
     running: AtomicU32,
-    /// How many pages had come in when a handler last measured.
+    /// Value of [`Reclaimer::arrived`] when a handler last measured.
     measured_at: AtomicU64,
 }
 
@@ -29,12 +29,11 @@ impl DirectReclaim {
         DirectReclaim { running: AtomicU32::new(0), measured_at: AtomicU64::new(0) }
     }
 
-    /// In a forked child, which has none of the threads.
     pub fn reset(&self) {
         self.running.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until no handler reclaims. The halt forbids that others begin.
+    /// Waits until no handler reclaims. A halt prevents others from starting.
     pub fn wait(&self) {
         while self.running.load(Ordering::SeqCst) > 0 {
             sys::thread::sleep_ns(20_000);
@@ -43,16 +42,15 @@ impl DirectReclaim {
 }
 
 impl Reclaimer<'_> {
-    /// Called by handlers before a fault is served, for the `pages` that the last one brought in:
-    /// makes as many ready.
+    /// Called by handlers before they serve a fault: makes as many pages ready as the last fault
+    /// brought in (`pages`).
     ///
-    /// For single pages on the spot, not by a worker on another CPU: while one runs, every page
-    /// that moves, in or out, interrupts the other CPU for the TLB's sake, which in a virtual
-    /// machine costs more than compressing the page. A random walk through a heap of 133 MiB in 80
-    /// took 27 s of system time with a worker beside it and 9 s on one CPU (2-CPU VM, November
-    /// 2026). Runs of pages move by one system call and one interrupt: see
-    /// [`Reclaimer::evict_for_run`]. Beside that, workers are for what handlers do not see: memory
-    /// that grows without faults.
+    /// Single pages are not left to a worker on another CPU: while it runs, every moved page
+    /// interrupts the other CPU to flush its TLB, which in a virtual machine costs more than
+    /// compressing the page. A random walk through a heap of 133 MiB in 80 took 27 s of system time
+    /// with a worker, and 9 s on one CPU (2-CPU VM, November 2026). A run moves with one system
+    /// call and one interrupt: see [`Reclaimer::evict_for_run`]. Workers also handle what handlers
+    /// do not see: memory that grows without faults.
     ///
     /// `read_on` reads events while this waits for the disk.
     pub(crate) fn direct_reclaim(&self, pages: usize, read_on: &dyn Fn()) {
@@ -70,8 +68,8 @@ impl Reclaimer<'_> {
         if pages >= BLOCK_PAGES && total <= budget && self.evict_for_run(pages) {
             return;
         }
-        // Single pages and short runs are paid for sixteen at a time, which is cheaper and leaves
-        // most faults alone.
+        // Single pages and short runs are paid for sixteen at a time, which is cheaper and spares
+        // most faults.
         let (floor, enough) = match pages {
             0..BLOCK_PAGES => (self.handlers.max(pages), RESTOCK_PAGES),
             _ => (self.ready_reserve(), self.ready_reserve()),
@@ -79,7 +77,7 @@ impl Reclaimer<'_> {
         if self.free_pages() >= floor && total <= budget {
             return;
         }
-        // Twice: once out of the program, once into the pool.
+        // Each page takes two steps: out of the program, and into the pool.
         for _ in 0..2 * pages.max(RESTOCK_PAGES).div_ceil(BLOCK_PAGES) + 2 {
             if self.free_pages() >= enough && total <= budget || !self.reclaim_step() {
                 break;
@@ -102,8 +100,8 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// The total of all processes, measured again if `pages` have come in since a handler did. Who
-    /// goes by what another thread measured milliseconds ago may go past the budget.
+    /// The total of all processes, measured again if `pages` came in since a handler did. Relying
+    /// on another thread's measurement, milliseconds old, could exceed the budget.
     fn measure_after(&self, pages: u64) -> u64 {
         let arrived = self.arrived();
         if arrived.wrapping_sub(self.direct.measured_at.load(Ordering::Relaxed)) < pages {
@@ -113,8 +111,8 @@ impl Reclaimer<'_> {
         self.measure()
     }
 
-    /// Makes room while the budget is exceeded and `goes_on` allows another step; false when there
-    /// was nothing to reclaim.
+    /// Makes room while the budget is exceeded and `goes_on` allows another step. Returns false if
+    /// there was nothing to reclaim.
     pub fn reclaim_over_budget(&self, mut goes_on: impl FnMut() -> bool) -> bool {
         let budget = self.accounts.budget();
         while self.accounts.total() > budget && goes_on() {
@@ -126,8 +124,8 @@ impl Reclaimer<'_> {
         true
     }
 
-    /// Gives some frames back to the system beside the `kept` ones that are ready: the pool has
-    /// grown, as it does when less dense pages went than came.
+    /// Returns some frames beyond the `kept` ready ones to the system: the pool grows when the
+    /// evicted pages compress worse than the pages that came in.
     fn give_back_some(&self, kept: usize) {
         for _ in 0..2 * RESTOCK_PAGES.div_ceil(BLOCK_PAGES) + 2 {
             if self.free_pages() > kept {
@@ -140,9 +138,9 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Lets the workers do what a handler cannot, the longer the more the budget is exceeded: 0.2
-    /// ms from 8 MiB on. Not when nothing can go: two hundred MiB that are read-only cost a
-    /// collector's write barrier twenty seconds of such waits.
+    /// Waits for the workers, longer the more the budget is exceeded: 0.2 ms from 8 MiB on. Does
+    /// not wait if nothing can leave: 200 MiB of read-only memory cost a collector's write barrier
+    /// twenty seconds of such waits.
     fn throttle(&self) {
         if !self.can_move_out() {
             return;
@@ -151,8 +149,8 @@ impl Reclaimer<'_> {
         sys::thread::sleep_ns((over / 40).min(200_000));
     }
 
-    /// Moves as many pages out as a run brought in, for a worker to compress while the program and
-    /// this handler go on. False when the workers cannot keep up, or there is none on another CPU.
+    /// Moves out as many pages as a run brought in. A worker compresses them while the program and
+    /// this handler run. Returns false if workers cannot keep up, or none runs on another CPU.
     fn evict_for_run(&self, pages: usize) -> bool {
         if !self.may_share() {
             return false;
@@ -162,13 +160,12 @@ impl Reclaimer<'_> {
         self.compress_to_an_extent() || self.free_pages() >= STREAM_PAGES_MIN
     }
 
-    /// Whether runs can be shared out between a handler and a worker on another CPU.
+    /// Whether a handler and a worker on another CPU can share the work on runs.
     fn may_share(&self) -> bool {
         self.handlers > 1 && self.workers.count() > 0
     }
 
-    /// Moves out about as many pages as came in, an extent at a time where the clock offers
-    /// neighbours.
+    /// Moves out about `pages` pages, an extent at a time if the clock offers neighbours.
     fn evict_run(&self, pages: usize) {
         let mut left = pages.div_ceil(BLOCK_PAGES);
         if left < EXTENT_SLOTS {
@@ -179,9 +176,8 @@ impl Reclaimer<'_> {
             }
             return;
         }
-        // What finds no room waits until there is room for an extent: one block at a time they
-        // would cost eight times the calls and interrupts. So what lies before a gap does not end
-        // it, though it come to some blocks more.
+        // Wait for room for an extent: single blocks cost eight times the calls and interrupts. So
+        // a gap among the candidates does not end an extent, although a few blocks more leave.
         while left > 0 && self.pages.staging().has_room_for_extent() {
             let mut went = 0;
             self.if_direct_reclaim_is_allowed(|| {
@@ -192,8 +188,8 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Compresses until as many pages can be brought in with one call as an extent has, when
-    /// workers alone do not keep up; false when it does not come to that.
+    /// If workers do not keep up, compresses until an extent's worth of pages can be brought in
+    /// with one call. Returns false if that is not reached.
     fn compress_to_an_extent(&self) -> bool {
         let staging = self.pages.staging();
         let has_extent = || staging.ready_extents() > 0 || staging.has_room_for_extent();
@@ -208,14 +204,14 @@ impl Reclaimer<'_> {
         has_extent()
     }
 
-    /// One step of reclaim on behalf of a handler; false when there is nothing to reclaim.
+    /// One step of reclaim by a handler. Returns false if there is nothing to reclaim.
     pub(crate) fn reclaim_step(&self) -> bool {
         self.if_direct_reclaim_is_allowed(|| self.direct_reclaim_step())
     }
 
-    /// Has a handler reclaim unless a halt forbids it; false then.
+    /// Runs `help` unless a halt forbids it. Returns false then.
     pub(crate) fn if_direct_reclaim_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
-        // Announced before the halt is looked at, as the halt is raised before this is looked at.
+        // Announce first, then check for a halt. The halt is raised first, then checks this count.
         self.direct.running.fetch_add(1, Ordering::SeqCst);
         let progress = self.quiesce.allows_direct_reclaim() && help();
         self.direct.running.fetch_sub(1, Ordering::SeqCst);
@@ -232,7 +228,7 @@ impl Reclaimer<'_> {
         is_rich && self.give_back_ready(streaming) != 0 || self.step(Role::Handler) == Step::Progress
     }
 
-    /// Moves one block out on behalf of a handler, as far as staging has room.
+    /// Moves one block out on behalf of a handler, if staging has room.
     pub(crate) fn evict_step(&self) -> bool {
         self.if_direct_reclaim_is_allowed(|| {
             self.room().is_some_and(|slot| self.evict_into(slot, Role::Handler))
@@ -260,7 +256,7 @@ mod tests {
         assert_eq!(staging.ready_pages(), 2 * BLOCK_PAGES);
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);
-        // It makes more before it gives some back.
+        // It makes more before it returns some.
         reclaimer.look_again();
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);
@@ -305,7 +301,6 @@ mod tests {
         let staging = pager.pages().staging();
         pager.register(base..base + 32 * BLOCK_BYTES);
         while pager.pages().staging().has_room_for_extent() {
-            // However long the last look took.
             pager.reclaimer().look_again();
             assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }

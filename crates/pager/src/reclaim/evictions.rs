@@ -1,53 +1,51 @@
-//! What evictions came to lately: whether blocks go by the extent, and whether looking for more is
-//! worth its while.
+//! The outcome of recent evictions: whether blocks leave by the extent, and whether another look is
+//! worthwhile.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::pages::now_ms;
 
-/// How long no thread looks for something to move out after there was nothing anywhere, in
-/// milliseconds: to look means two rounds through the whole address space. Doubled each time, up to
-/// the most; over when as many pages came in as below.
+/// Milliseconds without looks after a look (two rounds through the address space) found nothing.
+/// Doubled each time, up to the maximum. Ends early when [`BACKOFF_PAGES`] pages came in.
 const BACKOFF_MS: u32 = 2;
 const BACKOFF_MS_MAX: u32 = 32;
 pub(super) const BACKOFF_PAGES: u64 = 512;
-/// A look that took longer, and came by more pages that could not go, is not repeated at once.
+/// A look beyond both limits, in time and in pages that could not leave, is not repeated at once.
 const LOOK_NS_MAX: u64 = 1_000_000;
 const BARRED_PAGES: u64 = 1024;
-/// The part of the time that looks may take which are not worth their while.
+/// Fruitless looks may take 1/8 of the time.
 const LOOK_PART: u64 = 8;
 const LOOK_BACKOFF_MS_MAX: u32 = 8 * BACKOFF_MS_MAX;
-/// All of what went, for [`Evictions::by_extent`].
+/// The whole of the blocks, for [`Evictions::by_extent`].
 const ALL: u32 = 1 << 16;
 
-/// Counts that those who evict share.
+/// Counts shared by all evicting threads.
 pub(super) struct Evictions {
-    /// How many of the blocks that went lately went by the extent, of [`ALL`].
+    /// Share of recently evicted blocks that left by the extent, of [`ALL`].
     by_extent: AtomicU32,
-    /// When nothing was found anywhere that could be moved out, in milliseconds, and for how long
-    /// no thread looks.
+    /// When a look last found nothing, and for how long no thread looks, in milliseconds.
     backoff_since_ms: AtomicU32,
     backoff_ms: AtomicU32,
-    /// Pages that came in, ever, and by then.
+    /// Pages that ever came in, and their number at `backoff_since_ms`.
     arrived: AtomicU64,
     arrived_then: AtomicU64,
-    /// Present pages that the policy was asked about, and those that could not go.
+    /// Present pages that the policy was asked about, and pages that could not leave.
     looked_at: AtomicU64,
     barred: AtomicU64,
 }
 
-/// What a look for something to move out came to.
+/// The result of a look for a block to evict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It went.
+    /// The block was evicted.
     Evicted,
-    /// It could not go.
+    /// The block could not leave.
     Barred,
-    /// Nowhere was anything.
+    /// No block was found anywhere.
     Nothing,
 }
 
-/// How far the counts had come when a look began.
+/// The counts at the start of a look.
 pub(super) struct Look {
     began_ns: u64,
     looked_at: u64,
@@ -67,28 +65,24 @@ impl Evictions {
         }
     }
 
-    /// Notes pages that came in, any of which may go out again.
+    /// Counts pages that came in, any of which may leave again.
     pub fn note_arrivals(&self, pages: usize) {
         self.arrived.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
-    /// Pages that ever came in.
     pub fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// Notes pages that the policy was asked about.
     pub fn note_looked_at(&self, pages: u64) {
         self.looked_at.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Notes pages that a look came by and that could not go, or mappings that it looked through
-    /// in vain, as so many pages.
+    /// Counts pages that could not leave, or an equivalent for mappings scanned in vain.
     pub fn note_barred(&self, pages: u64) {
         self.barred.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// A look for something to move out begins.
     pub fn begin_look(&self) -> Look {
         Look {
             began_ns: sys::now_ns(),
@@ -97,10 +91,9 @@ impl Evictions {
         }
     }
 
-    /// Notes how a look ended. One that took long is not repeated at once if it was what could not
-    /// go that took the time: memory is full of that, and looking takes a small part of the time
-    /// only. On a slow or busy machine looks take long, too, and have to go on: the budget is held
-    /// by them.
+    /// Records how a look ended. A long look is not repeated at once if pages that cannot leave
+    /// took the time: memory is full of them, and looks may take only a small part of the time. On
+    /// a slow or busy machine looks take long, too, but must continue to hold the budget.
     pub fn end_look(&self, look: &Look, found: Found) {
         let ns = sys::now_ns() - look.began_ns;
         let looked_at = self.looked_at.load(Ordering::Relaxed) - look.looked_at;
@@ -116,19 +109,19 @@ impl Evictions {
         }
     }
 
-    /// Notes that an extent went, or that one block did by itself.
+    /// Records the eviction of an extent, or of a single block.
     pub fn note_gone(&self, is_extent: bool) {
         let share = self.by_extent.load(Ordering::Relaxed);
         let share = if is_extent { share + (ALL - share) / 8 } else { share - share.div_ceil(64) };
         self.by_extent.store(share, Ordering::Relaxed);
     }
 
-    /// Whether most of what goes goes by the extent, so that compressing it makes frames for runs.
+    /// Whether most blocks leave by the extent, so that compressing them makes frames for runs.
     pub fn goes_by_extents(&self) -> bool {
         self.by_extent.load(Ordering::Relaxed) > ALL / 2
     }
 
-    /// There are new mappings: looking for something to move out may be worth its while.
+    /// Ends the backoff, because new mappings make a look worthwhile.
     pub fn look_again(&self) {
         self.backoff_ms.store(0, Ordering::Relaxed);
     }
@@ -139,14 +132,13 @@ impl Evictions {
         self.arrived_then.store(self.arrived(), Ordering::Relaxed);
     }
 
-    /// Something was found.
     fn note_found(&self) {
         if self.backoff_ms.load(Ordering::Relaxed) != 0 {
             self.backoff_ms.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Whether it is too early to look again after nothing was found.
+    /// Whether it is too early to look again.
     pub fn backs_off(&self) -> bool {
         let ms = self.backoff_ms.load(Ordering::Relaxed);
         ms != 0

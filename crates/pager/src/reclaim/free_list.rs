@@ -1,5 +1,5 @@
-//! The free list: frames that are ready for pages to come in. Single pages take what lies
-//! scattered; runs need whole extents.
+//! The free list: frames ready for pages to come in. Single pages use scattered frames; runs need
+//! whole extents.
 
 use crate::pages::EXTENT_PAGES;
 use crate::units::{bytes_of, pages_in, BLOCK_PAGES};
@@ -8,22 +8,22 @@ use super::Reclaimer;
 
 /// Ready pages kept for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
-/// Ready pages in whole extents that a worker keeps while runs come in, or a quarter of
-/// what may be staged: what it compresses in a millisecond, so that it is there when a run comes.
+/// Ready pages in whole extents that a worker keeps for runs, at most a quarter of staging: what it
+/// compresses in a millisecond.
 const STREAM_PAGES: usize = 512;
-/// Ready pages below which a handler does not rely on a worker: two blocks.
+/// Ready pages (two blocks) below which a handler does not rely on a worker.
 pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
-/// Ready pages that a worker leaves for the handlers of streams when it gives pages back: with
-/// fewer, extents are given back that a handler has the kernel make again a moment later.
+/// Ready pages that a worker leaves to the handlers of streams. With fewer, handlers would soon
+/// have the kernel allocate the returned extents again.
 pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 
-/// Of the pages that may be staged, the part that is used where single blocks go, and the least.
+/// Where single blocks leave, staging uses 1/4 of its pages, and at least `SINGLES_MIN`.
 const SINGLES_PART: usize = 4;
 const SINGLES_MIN: usize = 8 * BLOCK_PAGES;
 
 impl Reclaimer<'_> {
-    /// Pages that may be brought in before others have to leave: frames that wait to be moved in,
-    /// or, where the kernel makes frames for them, room under the low water mark.
+    /// Pages that may come in before others must leave: ready frames, or, if the kernel allocates
+    /// frames, room under the low water mark.
     pub(crate) fn free_pages(&self) -> usize {
         match self.pages.recycles() {
             true => self.pages.staging().ready_pages(),
@@ -31,9 +31,9 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Bytes under the low water mark within which ready pages are kept, for runs or for single
-    /// pages: as many as are kept. Below that the kernel makes frames, and nothing has to leave:
-    /// what is not used up to here is memory that the program lacks.
+    /// Bytes below the low water mark within which ready pages are kept: the size of the reserve,
+    /// for runs or for single pages. Further below, the kernel allocates frames and nothing need
+    /// leave: reserving there would take memory from the program.
     pub(super) fn headroom(&self, for_runs: bool) -> u64 {
         let pages = match for_runs {
             true => self.pages.staging().pages_max(),
@@ -42,9 +42,9 @@ impl Reclaimer<'_> {
         bytes_of(pages) as u64
     }
 
-    /// Pages that may be staged now, waiting or ready. Where single blocks go they are few: the
-    /// longer those wait, the more of their pages are wanted back, and frames that are ready are
-    /// memory that the program lacks.
+    /// Pages that may be staged now, waiting or ready. Few where single blocks leave: the longer
+    /// those wait, the more of their pages are needed again, and ready frames take memory from the
+    /// program.
     pub(crate) fn staged_max(&self) -> usize {
         let most = self.pages.staging().pages_max();
         match self.evictions.goes_by_extents() {
@@ -53,20 +53,18 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Ready pages that are kept for single pages.
     pub(crate) fn ready_reserve(&self) -> usize {
         (self.handlers * READY_PER_HANDLER).min(self.staged_max() / 4)
     }
 
-    /// Ready pages in whole extents that are kept for runs.
     pub(crate) fn stream_reserve(&self) -> usize {
         STREAM_PAGES.min(self.pages.staging().pages_max() / 4)
     }
 
     /// Whether a worker must provide frames for runs. When whole extents are evicted, fragmented
     /// frames do not count towards the reserve. When blocks leave one by one, compressing makes no
-    /// extents, and a long queue is better. The queue is not emptied for extents when half of what
-    /// may be staged is ready.
+    /// extents, and a long queue is better. If half of staging is ready, the queue is not emptied
+    /// for extents.
     pub(crate) fn lacks_extents(&self) -> bool {
         let ready = self.free_pages();
         let of_use = match self.evictions.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
@@ -76,7 +74,7 @@ impl Reclaimer<'_> {
         of_use < self.stream_reserve()
     }
 
-    /// Ready frames that lie in no ready extent.
+    /// Ready frames outside ready extents.
     pub(crate) fn scattered(&self) -> usize {
         let staging = self.pages.staging();
         match self.pages.recycles() {
@@ -85,14 +83,13 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Ready frames that may lie scattered while runs come in.
+    /// Most scattered ready frames while runs come in.
     pub(crate) fn scattered_max(&self) -> usize {
         self.ready_reserve().max(self.pages.staging().pages_max() / 8)
     }
 
-    /// Gives ready pages back to the system, with one call if there is an extent of them; returns
-    /// how many. The scattered ones go first while runs come in: an extent would be made again for
-    /// the next one.
+    /// Returns ready pages to the system, a whole extent with one call. Returns their number. While
+    /// runs come in, scattered frames go first: the next run would need the extent again.
     pub(crate) fn give_back_ready(&self, for_runs: bool) -> usize {
         let staging = self.pages.staging();
         let extent = || {

@@ -1,4 +1,4 @@
-//! Reclaim: who makes room, when, and how much of it. It never serves a fault.
+//! Reclaim: which thread makes room, when, and how much. It never serves a fault.
 //!
 //! | file | what is there |
 //! |---|---|
@@ -13,10 +13,10 @@
 //! | `promotion` | denser objects for cold pages |
 //! | `density` | whether pages are stored densely at once |
 //!
-//! All of it is methods of [`Reclaimer`], which sees these parts of a pager and no others. A
-//! handler that makes room may have to wait for the disk while events are its to read: it passes
-//! what reads them ([`Reclaimer::direct_reclaim`]). How pages leave the program, and the way into
-//! the pool, is `pages`' business.
+//! All of it is methods of [`Reclaimer`], which sees only these parts of a pager. A handler that
+//! makes room may wait for the disk while it is the one to read events, so it passes a function
+//! that reads them ([`Reclaimer::direct_reclaim`]). `pages` moves pages out of the program and into
+//! the pool.
 
 mod clock;
 mod density;
@@ -53,7 +53,7 @@ pub(crate) use steps::{Role, Step};
 use swap_out::Swap;
 use workers::Workers;
 
-/// What those who reclaim share. Only [`Reclaimer`] uses it.
+/// State shared by the threads that reclaim. Only [`Reclaimer`] uses it.
 pub(crate) struct ReclaimState {
     workers: Workers,
     direct: DirectReclaim,
@@ -65,8 +65,8 @@ pub(crate) struct ReclaimState {
 }
 
 impl ReclaimState {
-    /// No thread reclaims yet. `has_tiers` says whether the pool has a denser compressor beside the
-    /// first, `has_swap_file` whether pages can be written to disk.
+    /// `has_tiers` says whether the pool has a second, denser compressor, `has_swap_file` whether
+    /// pages can be written to disk.
     pub fn new(has_tiers: bool, has_swap_file: bool) -> Self {
         ReclaimState {
             workers: Workers::new(),
@@ -80,7 +80,7 @@ impl ReclaimState {
     }
 }
 
-/// Who makes room: what it has of its own, and what it uses of other parts.
+/// Makes room: its own state, and the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Reclaimer<'a> {
     workers: &'a Workers,
@@ -97,12 +97,11 @@ pub(crate) struct Reclaimer<'a> {
     kept: &'a KeptPages,
     files: &'a ProcFiles,
     quiesce: &'a Quiesce,
-    /// Handlers that there may be.
+    /// Most handlers.
     handlers: usize,
 }
 
 impl<'a> Reclaimer<'a> {
-    /// Makes room among `pages` of `program`.
     pub fn new(
         state: &'a ReclaimState,
         pages: &'a Pages,
@@ -133,57 +132,53 @@ impl<'a> Reclaimer<'a> {
 }
 
 impl Reclaimer<'_> {
-    /// Measures this process's use; returns the total of all processes.
+    /// Measures this process's use. Returns the total of all processes.
     fn measure(&self) -> u64 {
         self.gauge.measure(&self.files.statm, self.pages)
     }
 
-    /// The level that reclaim works towards.
     fn low_water(&self) -> u64 {
         self.gauge.low_water()
     }
 
-    /// Notes pages that came in, any of which may go out again.
+    /// Counts pages that came in, any of which may leave again.
     pub fn note_arrivals(&self, pages: usize) {
         self.evictions.note_arrivals(pages);
     }
 
-    /// Pages that handlers ever brought in.
     pub fn arrived(&self) -> u64 {
         self.evictions.arrived()
     }
 
-    /// There are new mappings: looking for pages to evict may be worth its while.
+    /// Ends the backoff, because new mappings make a look worthwhile.
     pub fn look_again(&self) {
         self.evictions.look_again();
     }
 
-    /// Raised when faults wait for the disk; the threads that read sleep on it.
+    /// A futex, raised when faults wait for the disk.
     pub fn disk_reads(&self) -> &AtomicU32 {
         &self.swap.reads
     }
 
-    /// Counts a thread that reads from the swap file.
     pub fn add_disk_thread(&self) {
         self.swap.add_thread();
     }
 
-    /// Whether a write to the swap file is under way.
     pub fn is_writing(&self) -> bool {
         self.swap.is_writing()
     }
 
-    /// Waits until no handler reclaims. The halt forbids that others begin.
+    /// Waits until no handler reclaims. A halt prevents others from starting.
     pub fn wait_for_direct_reclaim(&self) {
         self.direct.wait();
     }
 
-    /// Threads that reclaim, read from or write to the swap file.
+    /// Number of threads that reclaim, or read or write the swap file.
     pub fn threads(&self) -> u32 {
         self.workers.count() + self.swap.threads()
     }
 
-    /// Has all these threads look whether they are to stand still.
+    /// Wakes all these threads, so that they check for a halt.
     pub fn wake_all(&self) {
         self.workers.wake_all();
         self.swap.wake_all();

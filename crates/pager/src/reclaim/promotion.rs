@@ -1,5 +1,5 @@
-//! Promotion: a worker that has nothing else to do has the store make the objects of cold pages
-//! denser, a little at a time, where [`super::density`] has it do so.
+//! Promotion: an idle worker makes the objects of cold pages denser, a little at a time, if
+//! [`super::density`] allows it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -8,20 +8,18 @@ use crate::pages::{now_ms, GROUP};
 
 use super::Reclaimer;
 
-/// Leaves of up to sixteen pages promoted at a time: some 0.3 ms, for which a fork or a fault on
-/// these pages may wait.
+/// Leaves of up to sixteen pages promoted at a time. This takes some 0.3 ms, for which a fork or a
+/// fault on these pages may wait.
 const LEAVES: u64 = 8;
-/// Milliseconds from one time to the next: a few per cent of one CPU.
+/// Milliseconds between promotions: a few per cent of one CPU.
 pub(crate) const PROMOTE_MS: u32 = 10;
-/// Of the leaves in the pool so many are cold, the oldest ones. Pages leave the pool when they are
-/// touched, so that all in it are at rest, and those longest that were stored first.
+/// Per cent of the pool's leaves that count as cold, the oldest. Touched pages leave the pool, so
+/// all its pages are at rest, and the oldest have rested longest.
 const COLD_PERCENT: u32 = 50;
 
-/// What the workers know of promotion.
 pub(crate) struct Promotion {
-    /// Whether some worker is at it.
     busy: AtomicBool,
-    /// When one was last, in milliseconds.
+    /// Time of the last promotion, in milliseconds.
     last_ms: AtomicU32,
     /// Bytes saved since the pool was compacted.
     saved: AtomicU64,
@@ -36,8 +34,8 @@ impl Promotion {
 }
 
 impl Reclaimer<'_> {
-    /// Promotes some cold pages, unless another thread does or did a moment ago; whether there is
-    /// more to do. What that saves is had from the system at the end, by compacting the pool.
+    /// Promotes some cold pages, unless another thread does or just did. Returns whether more
+    /// remain. Compacting the pool at the end returns the saved bytes to the system.
     pub(crate) fn promote_cold(&self) -> bool {
         let Promotion { busy, last_ms, saved } = &self.promotion;
         if busy.swap(true, Ordering::Acquire) {
@@ -49,7 +47,7 @@ impl Reclaimer<'_> {
             self.accounts.add(Counter::Promoted, report.pages);
             let bytes = saved.fetch_add(report.bytes, Ordering::Relaxed) + report.bytes;
             more = report.leaves == LEAVES;
-            // Compacting looks at every object.
+            // Compacting visits every object.
             if !more && bytes > self.pages.store().pool_bytes() / 16 {
                 saved.store(0, Ordering::Relaxed);
                 self.pages.store().compact();

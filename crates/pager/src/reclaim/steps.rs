@@ -1,4 +1,4 @@
-//! Making room, a step at a time: moving pages out of the program, and compressing them.
+//! Making room in steps: moving pages out of the program, and compressing them.
 
 use crate::pages::{Compressed, EXTENT_SLOTS};
 use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
@@ -6,7 +6,7 @@ use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 use super::evictions::Found;
 use super::Reclaimer;
 
-/// Who reclaims.
+/// The kind of thread that reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A worker: may wait.
@@ -15,7 +15,7 @@ pub(crate) enum Role {
     Handler,
 }
 
-/// What one step of reclaim came to.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Progress,
@@ -23,33 +23,32 @@ pub(crate) enum Step {
 }
 
 impl Reclaimer<'_> {
-    /// Whether something may be moved out, or wait to be compressed: not when a look has just found
-    /// nothing.
+    /// Whether blocks may be left to move out or compress: false just after a look found nothing.
     pub(crate) fn can_move_out(&self) -> bool {
         !self.evictions.backs_off() || self.pages.staging().queued_slots() > 0
     }
 
-    /// A slot to move a block into, if that many pages may be staged yet.
+    /// Takes a slot to move a block into, if that many more pages may be staged.
     pub(crate) fn room(&self) -> Option<u32> {
         self.may_stage_block().then(|| self.slot()).flatten()
     }
 
-    /// A slot to move a block into, if the pages that go anyway leave room for it.
+    /// Takes a slot to move a block into, if staging has room for a block.
     fn slot(&self) -> Option<u32> {
         let staging = self.pages.staging();
         (staging.pages() + BLOCK_PAGES <= staging.pages_max()).then(|| staging.take_empty()).flatten()
     }
 
-    /// Whether another block may be staged now. One may wait however many pages are ready, or in
-    /// other threads' hands: there must be something to compress.
+    /// Whether another block may be staged. One may always wait, however many pages are ready or in
+    /// use by other threads: there must be something to compress.
     fn may_stage_block(&self) -> bool {
         let staging = self.pages.staging();
         staging.pages() + BLOCK_PAGES <= self.staged_max() || staging.queued_slots() == 0
     }
 
-    /// Moves one block out, or compresses the oldest that was moved out. Workers, and handlers
-    /// while a stream comes in, move an extent at a time, or wait for room for as many: a block at
-    /// a time costs eight times the calls and interrupts.
+    /// Moves one block out, or compresses the oldest slot. Workers, and handlers during a stream,
+    /// move whole extents or wait for room for one: single blocks cost eight times the calls and
+    /// interrupts.
     pub(super) fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.workers.is_streaming();
         if wide {
@@ -68,8 +67,8 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Moves the next block out, into an empty slot if it has none; false when there is none that
-    /// can be moved.
+    /// Moves the next block out, into the empty `slot` if it has none. Returns false if none can be
+    /// moved.
     pub(super) fn evict_into(&self, slot: u32, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut found = Found::Barred;
@@ -93,17 +92,17 @@ impl Reclaimer<'_> {
         found == Found::Evicted
     }
 
-    /// Compresses the slot that has waited longest; its pages become ready pages.
+    /// Compresses the oldest slots, whose pages become ready.
     pub(crate) fn compress_oldest(&self) -> Step {
         match self.pages.compress_oldest() {
-            // What was refused went back and is left alone: that makes room for others, too.
+            // Refused pages went back and are skipped for a while, which makes room, too.
             Compressed::Stored | Compressed::Refused => Step::Progress,
             Compressed::Blocked | Compressed::Nothing => Step::Nothing,
         }
     }
 
-    /// Moves the next candidates out: an extent's worth with one call where they lie side by side,
-    /// else those before a gap, one by one. Returns how many they were, 0 when none could be moved.
+    /// Moves the next candidates out: adjacent blocks of an extent with one call, else the blocks
+    /// before a gap one by one. Returns their number, 0 if none could be moved.
     pub(crate) fn evict_neighbours(&self, role: Role) -> usize {
         if self.evictions.backs_off() {
             return 0;
@@ -117,7 +116,7 @@ impl Reclaimer<'_> {
         while mask == ALL_PAGES && count < EXTENT_SLOTS {
             let Some(candidate) = self.next_candidate() else { break };
             if candidate != (base + count * BLOCK_BYTES, ALL_PAGES) {
-                // It may be the first of as many.
+                // It may be the first block of an extent.
                 self.offer_again(candidate);
                 break;
             }
@@ -146,7 +145,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Moves the pages of one block out.
     fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
         let pages = u64::from(mask.count_ones());
         let evicted = self.pages.evict(spare, base, mask, role == Role::Worker);
@@ -170,7 +168,6 @@ mod tests {
         let base = blocks_with_a_gap(16);
         pager.register(base..base + 16 * BLOCK_BYTES);
         let evict = |_| {
-            // However long the last look took.
             pager.reclaimer().look_again();
             pager.reclaimer().evict_neighbours(Role::Worker)
         };
@@ -234,7 +231,7 @@ mod tests {
                 word
             })
             .collect();
-        // SAFETY: eight blocks of this test's.
+        // SAFETY: eight blocks of this test.
         let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u64, values.len()) };
         memory.copy_from_slice(&values);
         pager.register(base..base + 8 * BLOCK_BYTES);

@@ -1,10 +1,10 @@
-//! What goes to the swap file, and when: by a thread of its own, which may wait for the disk.
+//! What the swap file receives, and when. A thread of its own writes it, and may wait for the disk.
 //!
-//! Memory that is wanted beyond the low water mark is had from the pool's oldest objects as far as
-//! that is cheaper than compressing more pages ([`zswap::Costs`]), and not before the pool has a
-//! fair part of this process's memory. Pages that do not compress are no gain in the pool: as many
-//! bytes as they have go at once. Evicting threads wait when these pile up, and handlers when the
-//! budget is exceeded, for as long as the disk makes progress.
+//! Memory needed beyond the low water mark comes from the pool's oldest objects if that is cheaper
+//! than compressing more pages ([`zswap::Costs`]), and once the pool has its share of this
+//! process's memory. Incompressible pages gain nothing in the pool: an equal number of bytes is
+//! written at once. Evicting threads wait when these pile up, and handlers when the budget is
+//! exceeded, while the disk makes progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Mutex;
@@ -18,56 +18,55 @@ use crate::units::{bytes_of, pages_in};
 
 use super::Reclaimer;
 
-/// Of this process's memory so much may be the pool before what compresses well goes to disk: one
-/// part in so many.
+/// The pool may have 1/4 of this process's memory before compressible pages go to disk.
 const POOL_PART: u64 = 4;
-/// The pool is no more than five eighths of this process's memory: with too little in place, what
-/// comes in goes again before it was used, and most looks for pages that could go find none.
+/// The pool has at most 5/8 of this process's memory. With too few resident pages, pages leave
+/// unused, and most looks for candidates fail.
 const POOL_MOST: (u64, u64) = (5, 8);
-/// Beyond that by so much, nothing more is moved out until it was written.
+/// Excess of the pool, as part of it and at least, at which moving out stops until pages are
+/// written.
 const POOL_EXCESS_PART: u64 = 16;
 const POOL_EXCESS_MIN: u64 = 1 << 20;
-/// Bytes written between two looks at what is wanted, or a part of the pool if that is more: less
-/// makes small writes, more keeps forks and pauses waiting.
+/// Bytes written between two checks, or 1/32 of the pool if more. Less makes small writes, more
+/// delays forks and pauses.
 const PIECE_BYTES: u64 = 4 << 20;
 const PIECE_POOL_PART: u64 = 32;
-/// Bytes of pages that do not compress which may wait in the pool, at most, and of the budget.
+/// Most bytes of incompressible pages that may wait in the pool, absolutely and as part of the
+/// budget.
 const BACKLOG_BYTES_MAX: u64 = 32 << 20;
 const BACKLOG_BUDGET_PART: u64 = 32;
-/// How long nothing is written after the swap file had no room or failed, in milliseconds.
+/// Milliseconds without writes after the swap file was full or failed.
 const PAUSE_MS: u32 = 1000;
-/// How long the thread sleeps when no memory is wanted: then it cleans, and gives blocks back.
+/// Sleep of the writer when no memory is needed. It then cleans, and frees disk blocks.
 const IDLE_NS: u64 = 500_000_000;
 /// Segments cleaned at a time.
 const CLEAN_SEGMENTS: u64 = 2;
-/// A fault waits for the disk at most so long at a time while the budget is exceeded by little, and
-/// between looks.
+/// Longest wait of a fault for the disk while the budget is exceeded slightly, and time between
+/// checks.
 const WAIT_NS_MAX: u64 = 20_000_000;
 const WAIT_LOOK_NS: u64 = 500_000;
-/// Looks of the writer's that came to nothing, one after the other, until waiting for it is no use.
+/// Fruitless checks in a row after which waiting for the writer is useless.
 const IN_VAIN_MAX: u32 = 4;
 
-/// What the threads of the swap file share.
+/// State shared by the threads of the swap file.
 pub(crate) struct Swap {
     is_on: bool,
-    /// Raised when a fault was handed to those who read.
+    /// Raised when a fault was handed to the readers.
     pub(crate) reads: AtomicU32,
     /// Raised when there may be something to write.
     writes: AtomicU32,
     threads: AtomicU32,
-    /// The writer is at work, perhaps waiting for the disk.
+    /// The writer is working, perhaps waiting for the disk.
     writing: AtomicBool,
-    /// Looks of the writer's that are over.
+    /// Completed checks of the writer.
     looks: AtomicU32,
-    /// The last one wrote something or found that there was enough room.
+    /// The last check wrote something or found enough room.
     progresses: AtomicBool,
-    /// Nothing was left to move out of the program.
+    /// No page was left to move out of the program.
     nothing_left: AtomicBool,
-    /// Since when nothing is written, because there was no room; 0 when it is.
+    /// Time when writing paused for lack of room, or 0.
     paused_ms: AtomicU32,
-    /// Whether the user was told.
     told: AtomicBool,
-    /// What was published last.
     published: Mutex<Published>,
     maintained_ms: AtomicU32,
 }
@@ -100,12 +99,11 @@ impl Swap {
         self.threads.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Threads that read and write.
     pub(crate) fn threads(&self) -> u32 {
         self.threads.load(Ordering::SeqCst)
     }
 
-    /// Has all of them look whether they are to stand still.
+    /// Wakes all threads, so that they check for a halt.
     pub(crate) fn wake_all(&self) {
         for signal in [&self.reads, &self.writes] {
             signal.fetch_add(1, Ordering::SeqCst);
@@ -113,12 +111,11 @@ impl Swap {
         }
     }
 
-    /// Whether the writer is at work.
     pub(crate) fn is_writing(&self) -> bool {
         self.writing.load(Ordering::Acquire)
     }
 
-    /// Nothing is left to move out of the program: what is wanted must be had from the pool.
+    /// Records that no page is left to move out, so that memory must come from the pool.
     pub(crate) fn note_nothing_left(&self) {
         if self.is_on {
             self.nothing_left.store(true, Ordering::Relaxed);
@@ -151,7 +148,7 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Has the writer look whether something is to go.
+    /// Wakes the writer to check for work.
     pub(crate) fn request_writeback(&self) {
         if self.swap.is_on && !self.swap.is_writing() {
             self.swap.writes.fetch_add(1, Ordering::Release);
@@ -159,12 +156,11 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Bytes of pages in the pool that do not compress.
     fn raw_bytes(&self) -> u64 {
         bytes_of(self.pages.store().group_usage(GROUP).incompressible)
     }
 
-    /// Writes a piece of what is to go; whether there may be more.
+    /// Writes one piece. Returns whether there may be more.
     fn write_some(&self) -> bool {
         if self.is_in_pause() {
             return false;
@@ -202,8 +198,8 @@ impl Reclaimer<'_> {
         report.pages_written > 0
     }
 
-    /// The swap file has no room, or failed: pages that do not compress stay where they are for a
-    /// while.
+    /// Pauses writing, because the swap file is full or failed. Incompressible pages stay where
+    /// they are for a while.
     fn begin_pause(&self, error: Option<i32>) {
         self.pages.store().set_group_writeback(GROUP, false);
         self.swap.paused_ms.store(now_ms().max(1), Ordering::Release);
@@ -219,7 +215,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether it is too early to try again.
     fn is_in_pause(&self) -> bool {
         let since = self.swap.paused_ms.load(Ordering::Acquire);
         if since == 0 {
@@ -233,7 +228,7 @@ impl Reclaimer<'_> {
         false
     }
 
-    /// Cleans, and gives blocks back, now and then.
+    /// Cleans, and frees disk blocks, from time to time.
     fn maintain(&self) {
         let now = now_ms();
         if u64::from(now.wrapping_sub(self.swap.maintained_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000
@@ -243,9 +238,9 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether so much waits to be written that moving more out is no use. Not when the writer
-    /// finds nothing that it can write: a thread that waits for a page may need what others then
-    /// move out.
+    /// Whether so much waits to be written that moving more out is useless. False if the writer
+    /// finds nothing to write: a thread that waits for a page may need the memory that others then
+    /// free.
     pub(crate) fn is_backed_up(&self) -> bool {
         if !self.swap.is_on || self.swap.is_paused() || !self.swap.progresses.load(Ordering::Acquire) {
             return false;
@@ -256,15 +251,15 @@ impl Reclaimer<'_> {
         is_much && self.accounts.total() > self.low_water()
     }
 
-    /// Bytes of the pool beyond what it may have of this process's memory.
+    /// Bytes of the pool beyond its largest share of this process's memory.
     fn pool_excess(&self) -> u64 {
         let (part, of) = POOL_MOST;
         self.pages.store().pool_bytes().saturating_sub(self.gauge.resident_bytes() / of * part)
     }
 
-    /// Called before pages come in while the budget is exceeded: waits until what the writer has
-    /// begun is on disk. If the budget is exceeded slightly, stops waiting after a timeout. If it
-    /// is exceeded by more, waits until there is room or writing makes no progress.
+    /// Called before pages come in while the budget is exceeded: waits until the writer's work is
+    /// on disk. If the budget is exceeded slightly, stops waiting after a timeout. If it is
+    /// exceeded by more, waits until there is room or writing makes no progress.
     pub(crate) fn wait_for_disk(&self, read_on: &dyn Fn()) {
         if !self.swap.is_on {
             return;
@@ -295,7 +290,7 @@ impl Reclaimer<'_> {
                 self.swap.note_nothing_left();
             }
             self.request_writeback();
-            // Where nothing can go at all, each fault would wait for the writer to find that again.
+            // If nothing can leave, do not make each fault wait for the writer to find that again.
             let is_no_use = !self.swap.progresses.load(Ordering::Acquire) && !self.can_move_out();
             if in_vain >= IN_VAIN_MAX || is_no_use {
                 break;
@@ -307,7 +302,7 @@ impl Reclaimer<'_> {
         self.accounts.add(Counter::SwapWaitNs, sys::now_ns() - began_ns);
     }
 
-    /// Tells the ledger what happened since the last time.
+    /// Publishes changes of the swap file's counters in the ledger.
     pub(crate) fn publish_swap(&self) {
         let Some(file) = self.pages.store().swap_file() else { return };
         let Ok(mut published) = self.swap.published.try_lock() else { return };
@@ -337,7 +332,7 @@ impl Reclaimer<'_> {
         *published = Published { file: now, zswpwb };
     }
 
-    /// Before a fork, without readers or writers: waits until the engine's threads are at rest.
+    /// Before a fork, without readers or writers: waits until the engine's threads are idle.
     pub(crate) fn still_swap(&self) {
         if let Some(file) = self.pages.store().swap_file() {
             while !file.is_engine_idle() {
@@ -346,7 +341,7 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// In a forked child, which has none of the threads. What was counted so far is the parent's.
+    /// In a forked child, which has none of the threads. Counts so far are the parent's.
     pub(crate) fn reset_swap(&self) {
         self.swap.threads.store(0, Ordering::SeqCst);
         self.swap.writing.store(false, Ordering::SeqCst);

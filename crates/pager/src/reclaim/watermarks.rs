@@ -1,4 +1,4 @@
-//! What a reclaim worker does next, as a pure function of the figures.
+//! The next action of a reclaim worker, as a pure function of figures.
 //!
 //! ```text
 //!   bytes  0 ............ low - headroom ............ low ............ budget
@@ -7,34 +7,30 @@
 //!            for a stream
 //! ```
 //!
-//! A *stream* is a thread that brings in runs of pages; it needs whole extents. Ready pages are
-//! frames that wait for pages to come in: enough of them keep faults from waiting, more of them
-//! take memory from the program.
+//! A *stream* is a thread that brings in runs of pages and needs whole extents. Ready pages are
+//! frames for pages to come in: enough of them keep faults from waiting, more take memory from the
+//! program.
 
-/// Figures of one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Figures {
     /// Resident bytes of the tree.
     pub total_bytes: u64,
-    /// The low water mark: above it pages move out.
+    /// The low water mark, above which pages move out.
     pub low_bytes: u64,
     /// Bytes below the low water mark within which ready pages are kept.
     pub headroom_bytes: u64,
-    /// Ready pages.
     pub ready_pages: usize,
     /// Ready pages kept for single faults.
     pub reserve_pages: usize,
-    /// `Some` while runs of pages come in.
+    /// Set while runs of pages come in.
     pub stream: Option<Stream>,
 }
 
-/// What matters while runs of pages come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stream {
     /// Ready pages left to the handlers of streams when frames go back to the system.
     pub left_pages: usize,
-    /// More frames lie scattered than may, where blocks leave by the extent, and none of the
-    /// extents has room.
+    /// Too many frames are scattered although blocks leave by the extent, and no extent has room.
     pub is_fragmented: bool,
     /// Fewer pages are ready in whole extents than runs need.
     pub lacks_extents: bool,
@@ -42,28 +38,25 @@ pub(crate) struct Stream {
     pub queued_slots: usize,
 }
 
-/// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Give ready frames back to the system.
     GiveBack,
-    /// Compress what was moved out longest ago: that makes extents ready.
+    /// Compress the oldest slots, which makes extents ready.
     Compress,
-    /// Have the kernel make an extent of frames.
     MakeExtent,
     /// Move pages out, or compress some.
     Reclaim,
-    /// Nothing.
     Rest,
 }
 
-/// Returns what a worker does next.
+/// Returns a worker's next action.
 pub(crate) fn next_action(figures: &Figures) -> Action {
     let Figures { total_bytes, low_bytes, headroom_bytes, ready_pages, reserve_pages, stream } = *figures;
     let is_above_low = total_bytes > low_bytes;
     let raised_bytes = total_bytes.saturating_add(headroom_bytes);
-    // A stream wants as many pages as there are, yet the pool grows all the same: memory above the
-    // low mark goes back before more is made ready.
+    // A stream can use any number of pages while the pool grows: above the low mark, return memory
+    // before making more ready.
     let enough_pages = stream.map_or(reserve_pages, |stream| stream.left_pages);
     if stream.is_some_and(|stream| stream.is_fragmented) || is_above_low && ready_pages > enough_pages {
         return Action::GiveBack;
@@ -72,8 +65,8 @@ pub(crate) fn next_action(figures: &Figures) -> Action {
         if stream.queued_slots > 0 {
             return Action::Compress;
         }
-        // Memory grows by runs of first touches: frames are made here while the program uses the
-        // last ones.
+        // Memory grows by runs of first touches: make frames here while the program uses the last
+        // ones.
         if raised_bytes < low_bytes {
             return Action::MakeExtent;
         }

@@ -1,4 +1,4 @@
-//! Workers: threads that make room beside the handlers, and when they are woken.
+//! Workers: threads that make room beside the handlers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -15,20 +15,18 @@ use super::steps::{Role, Step};
 use super::watermarks::{next_action, Action, Figures, Stream};
 use super::Reclaimer;
 
-/// Pages that handlers bring in between two looks of another thread when they measure more often
-/// than it does.
+/// Pages that handlers bring in between two looks of another thread, if they measure more often.
 const SEEN_PAGES: u64 = 4 * RESTOCK_PAGES as u64;
-/// How long a worker sleeps unless it is woken.
+/// Longest sleep of a worker.
 const SLEEP_NS: u64 = 50_000_000;
 
-/// How many workers there are, and what wakes them.
 pub(super) struct Workers {
-    /// Raised when there may be something to reclaim; workers sleep on it.
+    /// A futex, raised when there may be work.
     pressure: AtomicU32,
     count: AtomicU32,
-    /// Those that are awake.
+    /// Workers that are awake.
     working: AtomicU32,
-    /// Runs of pages come in, and a worker is to compress what goes out for them.
+    /// Runs come in, and a worker should compress what leaves for them.
     streaming: AtomicBool,
 }
 
@@ -42,14 +40,13 @@ impl Workers {
         }
     }
 
-    /// In a forked child, which has none.
     pub fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
         self.working.store(0, Ordering::Relaxed);
         self.streaming.store(false, Ordering::Relaxed);
     }
 
-    /// There is one more.
+    /// Counts a starting worker.
     pub fn begin(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
@@ -58,13 +55,13 @@ impl Workers {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Has all of them look whether they are to stand still.
+    /// Wakes all workers, so that they check for a halt.
     pub fn wake_all(&self) {
         self.pressure.fetch_add(1, Ordering::SeqCst);
         futex::wake(&self.pressure, i32::MAX);
     }
 
-    /// Wakes one if all sleep.
+    /// Wakes one worker if all sleep.
     pub fn wake(&self) {
         self.pressure.fetch_add(1, Ordering::Release);
         if self.working.load(Ordering::Acquire) == 0 {
@@ -72,24 +69,23 @@ impl Workers {
         }
     }
 
-    /// One that is awake does not keep up.
+    /// Wakes another worker, because those awake do not keep up.
     fn wake_another(&self) {
         if self.working.load(Ordering::Relaxed) < self.count.load(Ordering::Relaxed) {
             futex::wake(&self.pressure, 1);
         }
     }
 
-    /// How often they were woken.
     fn asked(&self) -> u32 {
         self.pressure.load(Ordering::Acquire)
     }
 
-    /// Sleeps until woken, at most `ns`. `seen` is what [`Workers::asked`] was before the work.
+    /// Sleeps until woken, at most `ns`. `seen` is [`Workers::asked`] from before the work.
     fn sleep(&self, seen: u32, ns: u64) {
         futex::wait(&self.pressure, seen, Some(ns));
     }
 
-    /// Runs come in from now on; whether they did not before.
+    /// Starts a stream. Returns whether there was none.
     pub fn stream(&self) -> bool {
         !self.streaming.swap(true, Ordering::Relaxed)
     }
@@ -99,7 +95,7 @@ impl Workers {
     }
 }
 
-/// What was when a worker was last awake.
+/// The state when a worker was last awake.
 #[derive(Default)]
 struct Woken {
     asked: u32,
@@ -122,10 +118,10 @@ impl Reclaimer<'_> {
             }
             self.workers.working.fetch_add(1, Ordering::AcqRel);
             let worked = is_wanted && self.reclaim_until_low();
-            // However that ended: a handler that wants more says so again, and wakes a worker.
+            // Clear it in any case: a handler that needs more sets it again and wakes a worker.
             self.workers.streaming.store(false, Ordering::Relaxed);
             self.workers.working.fetch_sub(1, Ordering::AcqRel);
-            // Not counted as working: a thread with something urgent wakes another.
+            // Not counted as working, so that urgent work wakes another worker.
             let more = !worked && self.density.promotes_cold(came_in) && self.promote_cold();
             self.quiesce.worker_leaves();
             if !worked {
@@ -135,22 +131,21 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Whether a worker that is awake looks for work: not when it woke by itself and handlers make
-    /// the room.
+    /// Whether an awake worker looks for work. False if it woke by timeout and handlers make room.
     fn is_wanted(&self, asked: u32, last: &mut Woken) -> bool {
         let before = std::mem::replace(last, Woken { asked, arrived: self.arrived() });
         asked != before.asked || !self.is_seen(last.arrived.wrapping_sub(before.arrived))
     }
 
-    /// Whether handlers, which brought in so many pages lately, see all that this process grows by.
-    /// They measure as they make room, more often than others look. Who makes room beside them, on
-    /// another CPU, has every page that moves interrupt it: a worker and the control thread that
-    /// ran for 7 % of the time took 9 to 14 % of a handler's.
+    /// Whether handlers, which brought in `came_in` pages lately, see all growth of this process.
+    /// They measure as they make room, more often than others. A thread that makes room beside them
+    /// on another CPU is interrupted by every moved page: a worker and the control thread that ran
+    /// for 7 % of the time took 9 to 14 % of a handler's.
     pub fn is_seen(&self, came_in: u64) -> bool {
         came_in >= SEEN_PAGES && !self.gauge.grows_unseen()
     }
 
-    /// Works while there is something to do; false when there was nothing.
+    /// Works while there is work. Returns false if there was none.
     pub(super) fn reclaim_until_low(&self) -> bool {
         let mut worked = false;
         let mut total = self.measure();
@@ -158,7 +153,7 @@ impl Reclaimer<'_> {
         while !self.quiesce.is_on() {
             turn += 1;
             if self.is_backed_up() {
-                // What does not compress, or little, is no gain before it is on disk.
+                // Pages that compress badly gain nothing until they are on disk.
                 self.request_writeback();
                 sys::thread::sleep_ns(200_000);
                 total = self.measure();
@@ -198,8 +193,7 @@ impl Reclaimer<'_> {
         worked
     }
 
-    /// The figures that decide what a worker does next. Those of a stream take locks, and are asked
-    /// for while there is one.
+    /// The figures for the next action. Those of a stream take locks and are read only during one.
     fn figures(&self, total_bytes: u64) -> Figures {
         let stream = self.workers.is_streaming().then(|| Stream {
             left_pages: STREAM_PAGES_LEFT,
@@ -225,7 +219,7 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Has a worker see to it that there are pages for runs.
+    /// Asks a worker to provide pages for runs.
     pub(super) fn request_free_pages(&self) {
         if self.lacks_extents() && self.workers.stream() {
             self.wake_workers();
@@ -239,7 +233,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Wakes one worker if all sleep.
     pub(crate) fn wake_workers(&self) {
         self.workers.wake();
     }
