@@ -80,7 +80,6 @@ impl Buffers {
         }
     }
 
-    /// Keeps a buffer for later if there is room.
     pub(crate) fn give(&self, buffer: Buffer) {
         let Some(class) = KEPT.iter().position(|(size, _)| buffer.len() == *size) else { return };
         let mut kept = lock(&self.kept[class]);
@@ -89,7 +88,6 @@ impl Buffers {
         }
     }
 
-    /// Allocates as many buffers as are kept.
     pub(crate) fn fill(&self) {
         for (kept, (size, count)) in self.kept.iter().zip(KEPT) {
             let mut kept = lock(kept);

@@ -65,7 +65,6 @@ impl Disk {
         }
     }
 
-    /// A file that was opened elsewhere as [`Disk::open`] does.
     pub(crate) fn of(file: File, is_direct: bool) -> Disk {
         Disk { file, is_direct, why_cached: None }
     }

@@ -112,7 +112,6 @@ pub(crate) enum Outcome {
     Whole(Transfer),
     /// The rest was restarted.
     Again,
-    /// It failed, or moved nothing.
     Failed(Transfer, io::Error),
 }
 

@@ -79,7 +79,6 @@ impl Record {
     }
 }
 
-/// The part of a segment for a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) segment: u32,
@@ -181,7 +180,6 @@ impl Pack {
         at
     }
 
-    /// Bytes of a pack with `count` objects that end at `end`.
     fn total(&self, end: usize, count: usize) -> usize {
         let directory = (count * RECORD_BYTES + self.tail).next_multiple_of(GRAIN_BYTES);
         (end + directory + FOOTER_BYTES).next_multiple_of(BLOCK_BYTES)
@@ -206,7 +204,6 @@ impl Pack {
         self.records.iter().map(|record| grains(record.len as usize + self.tail)).sum()
     }
 
-    /// Seals the objects, and writes the directory and the footer.
     pub(crate) fn seal(&mut self, seal: &Sealer) {
         let (total, slot) = (self.bytes(), self.slot);
         assert!(total <= slot.capacity as usize);

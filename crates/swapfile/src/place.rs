@@ -67,7 +67,6 @@ impl Place {
     }
 }
 
-/// Grains of an object of `sealed` bytes.
 pub(crate) fn grains(sealed: usize) -> u32 {
     sealed.div_ceil(GRAIN_BYTES) as u32
 }

@@ -49,7 +49,6 @@ impl Drop for Objects<'_> {
     }
 }
 
-/// Spans for places, with each place's span by index.
 fn plan(places: &[Place], tail: usize) -> (Vec<Span>, Vec<(u16, u32, u32)>) {
     let mut order: Vec<u16> = (0..places.len() as u16).collect();
     order.sort_unstable_by_key(|&index| places[index as usize]);

@@ -33,7 +33,6 @@ const KEPT_COUNT: usize = 1;
 
 /// States of a segment. Free, without blocks of the disk.
 const HOLE: u64 = 0;
-/// Held by a process.
 const HELD: u64 = 1;
 /// Free, with its blocks.
 const KEPT: u64 = 2;
@@ -172,7 +171,6 @@ impl Space {
         })
     }
 
-    /// Assigns a row to another process.
     pub(crate) fn rename(&self, row: usize, owner: u32) {
         self.owner(row).store(u64::from(owner), Ordering::Release);
     }

@@ -43,7 +43,6 @@ struct Job {
     transfer: Transfer,
 }
 
-/// A lane's completed transfers.
 #[derive(Default)]
 struct Ended {
     done: Mutex<VecDeque<Done>>,

@@ -168,7 +168,6 @@ fn take(step: Step, table: &Table, worlds: &mut [World; 2], older: &[u64]) {
     match step {
         Step::Write(who, at) => {
             let world = &mut worlds[usize::from(who)];
-            // Full or not.
             let _ = world.write(&objects(at * 40..at * 40 + 40, at * 7919));
         }
         Step::Free(who, at) => {

@@ -38,7 +38,6 @@ fn attacked(seal: Seal) -> Option<Attacked> {
     Some(attacked)
 }
 
-/// Runs with both seals in turn.
 fn both(attack: impl Fn(&mut Attacked)) {
     for seal in [Seal::Encrypted, Seal::Plain] {
         if let Some(mut attacked) = attacked(seal) {

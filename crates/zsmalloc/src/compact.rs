@@ -101,7 +101,6 @@ impl Scratch {
     }
 }
 
-/// A zspage to empty.
 pub(crate) struct Source {
     pub(crate) number: u32,
     pub(crate) mark: Mark,
@@ -352,7 +351,6 @@ impl Pool {
     }
 }
 
-/// Objects moved under one lock.
 const MOVE_BATCH: usize = 32;
 
 /// The next objects to move: index in the handle table, the object as it was seen, and its mark.

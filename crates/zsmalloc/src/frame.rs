@@ -21,7 +21,6 @@ pub(crate) const CHUNK_FRAMES: u32 = 16;
 
 /// Values of [`Frame::kind`].
 pub(crate) mod kind {
-    /// The frame holds no zspage.
     pub(crate) const FREE: u16 = 0;
     /// A zspage of objects of any size, back to back.
     pub(crate) const MIXED: u16 = 1;

@@ -94,7 +94,6 @@ impl HandleTable {
         Some(first.max(1)..first + PAGE_ENTRIES)
     }
 
-    /// Puts a shard's surplus of handles into the depot.
     fn give_freed(&self, magazine: Magazine) {
         if magazine.count == 0 {
             return;
@@ -105,7 +104,6 @@ impl HandleTable {
         depot.count += magazine.count;
     }
 
-    /// Takes a magazine, or the rest, from the depot.
     fn take_freed(&self) -> Magazine {
         let mut depot = self.depot.lock();
         let count = depot.count.min(MAGAZINE);
@@ -181,7 +179,6 @@ pub(crate) struct FreeHandles {
     /// Full or empty, so that a thread that frees and allocates around a full magazine need not use
     /// the depot each time.
     spare: Magazine,
-    /// Entries never used.
     fresh: std::ops::Range<u32>,
 }
 
@@ -210,7 +207,6 @@ impl FreeHandles {
         self.fresh.next().map(Handle::from_index)
     }
 
-    /// Takes back a handle whose entry is free.
     #[inline]
     pub(crate) fn push(&mut self, handle: Handle, table: &HandleTable) {
         if self.freed.count >= MAGAZINE {

@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU32;
 
 use sys::futex;
 
-/// A value behind a lock of four bytes.
 #[derive(Default)]
 pub(crate) struct Lock<T> {
     word: AtomicU32,

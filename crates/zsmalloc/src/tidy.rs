@@ -101,7 +101,6 @@ impl Pool {
             && free > (self.held_pages() * PAGE_SIZE).saturating_sub(self.mixed_bytes()) / SLOTS_DIVISOR
     }
 
-    /// Empties the emptiest of the mixed zspages that have many holes.
     #[cold]
     fn tidy_mixed(&self) {
         let Some(mut scratch) = self.compaction.try_lock() else { return };

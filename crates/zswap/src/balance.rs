@@ -127,7 +127,6 @@ impl Lately {
     }
 }
 
-/// Of 1024 gone, how many returned; at most 1024.
 fn of_1024(back: u64, gone: u64) -> u64 {
     (back * 1024).checked_div(gone).unwrap_or(0).min(1024)
 }

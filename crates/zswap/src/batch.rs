@@ -58,7 +58,6 @@ pub(crate) struct Request<'a> {
     pub(crate) is_whole: bool,
 }
 
-/// The outcome of a batch.
 pub(crate) struct Stored {
     /// Pages taken from the request.
     pub(crate) pages: usize,
@@ -376,7 +375,6 @@ impl Zswap {
     }
 }
 
-/// Tells an algorithm with accounting that an object will not be stored.
 fn forget_unit(pool: &Pool, object: &[u8], unit: Unit) {
     if pool.keeps_account {
         pool.algorithm.forget(acomp::Object::whole(object), unit.pages as usize);
@@ -398,7 +396,6 @@ fn fill_items(pages: &[&Page], items: &mut [Item]) -> bool {
 mod tests {
     use super::*;
 
-    /// The pages of each unit of each batch; `same` pages have no place.
     fn cuts(keys: &Keys<'_>, pages: usize, unit_pages: usize, batch: usize, same: u64) -> Vec<Vec<u8>> {
         let (mut all, mut done) = (Vec::new(), 0);
         while done < pages {

@@ -2,7 +2,6 @@
 
 use acomp::{Algorithm, Object};
 
-/// Pages that repeat a word.
 const SAME: usize = 0;
 /// Pages kept raw.
 const RAW: usize = 1;

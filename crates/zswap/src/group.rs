@@ -132,7 +132,6 @@ impl GroupCell {
         state
     }
 
-    /// Clears the pages' busy bits.
     pub(crate) fn unpin(&self, state: &mut GroupState, slabs: &Slabs, name: u32, mask: u16) {
         let leaf = state.tree.leaf(slabs, name);
         assert!(leaf.busy & mask == mask, "pages are unpinned by who pinned them");
@@ -142,7 +141,6 @@ impl GroupCell {
         }
     }
 
-    /// Whether any page of the range is busy.
     pub(crate) fn is_busy(
         &self,
         state: &mut GroupState,

@@ -220,7 +220,6 @@ impl Leaf {
         self.on_disk
     }
 
-    /// The repeated word of a page without object.
     pub(crate) fn same_word(&self, slot: usize) -> Option<u64> {
         (self.same >> slot & 1 == 1).then(|| self.words[slot])
     }
@@ -341,7 +340,6 @@ impl Leaf {
     }
 }
 
-/// A removed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Removed {
     /// A page without object.

@@ -89,7 +89,6 @@ fn chunk_len(key: u64, done: usize, left: usize) -> usize {
     left.min(CHUNK - ((key + done as u64) % LEAF_PAGES as u64) as usize)
 }
 
-/// The lowest `count` bits.
 fn ones(count: usize) -> u64 {
     match count {
         0 => 0,

@@ -29,7 +29,6 @@ impl Lru {
         (name != 0).then_some(name)
     }
 
-    /// Leaves of the node's list that had their promotion turn.
     pub(crate) fn tried_leaves(&self, node: usize) -> u32 {
         self.lists[node].tried_leaves
     }
@@ -63,7 +62,6 @@ impl Lru {
         }
     }
 
-    /// Moves a leaf to the young end of the node's list.
     pub(crate) fn touch(&mut self, tree: &mut Tree, slabs: &Slabs, name: u32, node: usize) {
         if self.lists[node].youngest == name {
             self.untry(tree, slabs, name);

@@ -88,7 +88,6 @@ impl Going {
     }
 }
 
-/// Progress of a round of writing.
 #[derive(Default)]
 struct Round {
     /// Bytes of submitted objects.
@@ -308,7 +307,6 @@ impl Zswap {
         self.events.reject_reclaim_fail.add(1);
     }
 
-    /// Ends a write.
     fn settle(&self, writer: &mut Writer, finished: Finished, report: &mut ShrinkReport) {
         if let Err(error) = &finished.result {
             self.count_failure(error, report);

@@ -39,7 +39,6 @@ pub struct Zswap {
     pub(crate) returned: Returned,
     contexts: usize,
     nodes: usize,
-    /// NUMA node of each CPU.
     node_of_cpu: Box<[u8]>,
 }
 

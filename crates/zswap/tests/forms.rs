@@ -16,7 +16,6 @@ fn tally(forms: &Forms) {
     }
 }
 
-/// The report since the last call.
 fn told() -> Vec<u64> {
     let totals: Vec<u64> = TOTALS.iter().map(|total| total.swap(0, Ordering::Relaxed)).collect();
     let used = totals.iter().rposition(|total| *total > 0).map_or(0, |last| last + 1);

@@ -31,7 +31,6 @@ fn world(unit_size: usize, contexts: usize, swap: &Swap) -> Arc<Zswap> {
     Arc::new(Zswap::new(config, Trim::new("first", 1)).unwrap())
 }
 
-/// Takes the currently stored pages.
 fn take_present(zswap: &Zswap, keep: Keep) -> Vec<(usize, Page)> {
     let mask = zswap.present(A, 0, PAGES);
     let mut loaded = vec![[0xEE; 4096]; mask.count_ones() as usize];
@@ -222,7 +221,6 @@ static MOVED: AtomicU64 = AtomicU64::new(0);
 /// An action of a thread on pages in the pool, on disk, or on their way between.
 type Doing = fn(&Zswap, &[Page]) -> Vec<(usize, Page)>;
 
-/// Takes the available pages.
 fn take_available(zswap: &Zswap, _: &[Page]) -> Vec<(usize, Page)> {
     let mut loaded = vec![[0xEE; 4096]; PAGES];
     let mut pages: Vec<&mut Page> = loaded.iter_mut().collect();

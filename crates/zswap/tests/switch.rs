@@ -64,7 +64,6 @@ fn switching_back_revives_the_draining_pool() {
     assert_eq!((first.units.load(Ordering::Relaxed), other.units.load(Ordering::Relaxed)), (32, 0));
     zswap.invalidate(A, 16, 16);
     assert_eq!(zswap.pools(), ["first"]);
-    // And to itself.
     zswap.set_compressor(Trim::new("first", 1)).unwrap();
     assert_eq!(zswap.pools(), ["first"]);
     assert!(load(&zswap, A, 0, 16, Keep::Exclusive).unwrap() == pages(0));
