@@ -1,28 +1,27 @@
-//! Whether a page's neighbours come from disk along with it.
+//! Whether a page's neighbours are read from disk along with it.
 //!
-//! Pages that left together lie together in the swap file, so that reading an aligned cluster costs
-//! hardly more than reading one of its pages. But each that comes in has another one go out, which
-//! is written: neighbours pay when they are wanted *soon*, far sooner than what goes in their
-//! place. So some faults bring their page alone, as a trial, and it is counted in how many trials
-//! another page of the cluster is wanted within the next faults. While neighbours do not pay, every
-//! fault is a trial.
+//! Pages that left together lie together in the swap file, so reading an aligned cluster costs
+//! hardly more than one page. But each page that comes in evicts another, which is written:
+//! neighbours pay only if they are needed far sooner than the evicted pages. So some faults read
+//! their page alone, as a trial: does another page of the cluster fault within the next faults?
+//! While neighbours do not pay, every fault is a trial.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::readahead::Outcomes;
 
-/// Pages of a cluster, aligned to as many.
+/// Pages of an aligned cluster.
 pub const CLUSTER_PAGES: usize = 4;
-/// Trials that are remembered, and the faults from disk within which a neighbour must be wanted.
+/// Trials that are remembered, and the disk faults within which a neighbour must be needed.
 const TRIALS: usize = 256;
 const SOON: u32 = 256;
-/// While neighbours pay, one fault in so many is a trial.
+/// While neighbours pay, one fault in eight is a trial.
 const TRY_EVERY: u32 = 8;
 
-/// What is known of clusters. Entries are single words, raced upon without harm.
+/// The trials. Entries are single words, so races do no harm.
 pub struct Clusters {
-    /// Number of the cluster above, 40 bits; below it the page in the cluster and 22 bits of the
-    /// fault's number. 0: none.
+    /// Number of the cluster (high 40 bits), the page in it, and 22 bits of the fault's number. 0:
+    /// none.
     trials: [AtomicU64; TRIALS],
     faults: AtomicU32,
     outcomes: Outcomes,
@@ -33,7 +32,7 @@ const PAGE_BITS: u32 = CLUSTER_PAGES.trailing_zeros();
 const FAULT_MASK: u32 = (1 << FAULT_BITS) - 1;
 
 impl Clusters {
-    /// Nothing is known yet: clusters come whole.
+    /// At first, clusters are read whole.
     pub fn new() -> Self {
         Clusters {
             trials: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -42,7 +41,7 @@ impl Clusters {
         }
     }
 
-    /// Whether the cluster of the wanted `page` is to come whole.
+    /// Whether to read the whole cluster of `page`.
     pub fn comes_whole(&self, page: u64) -> bool {
         let fault = self.faults.fetch_add(1, Ordering::Relaxed) & FAULT_MASK;
         let (cluster, within) = (page / CLUSTER_PAGES as u64, page % CLUSTER_PAGES as u64);
@@ -63,8 +62,7 @@ impl Clusters {
         if self.outcomes.pays() && !fault.is_multiple_of(TRY_EVERY) {
             return true;
         }
-        // One that is not decided yet stays: to forget it would count those alone that are decided
-        // early.
+        // Keep an undecided trial: replacing it would count only trials that end early.
         if trial.load(Ordering::Relaxed) == 0 {
             let word = (cluster << PAGE_BITS | within) << FAULT_BITS | u64::from(fault);
             trial.store(word, Ordering::Relaxed);
@@ -77,7 +75,7 @@ impl Clusters {
 mod tests {
     use super::*;
 
-    /// The share of the later half of these faults whose clusters come whole.
+    /// The share of whole clusters in the later half of these faults.
     fn whole(pages: impl Iterator<Item = u64>) -> f64 {
         let clusters = Clusters::new();
         let answers: Vec<bool> = pages.map(|page| clusters.comes_whole(page)).collect();
@@ -101,8 +99,8 @@ mod tests {
 
     #[test]
     fn clusters_whose_pages_are_wanted_one_after_the_other_come_whole() {
-        // Places at random, but two pages at each, and the second a little later: if the cluster
-        // came, no fault asks for it.
+        // Random places with two pages each, the second needed a little later. If the whole cluster
+        // was read, the second does not fault.
         let mut state = 88_172_645_463_325_252;
         let clusters = Clusters::new();
         let (mut whole, mut faults) = (0, 0);

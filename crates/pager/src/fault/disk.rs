@@ -1,5 +1,5 @@
-//! Faults whose pages are in the swap file: served by threads of their own, which may wait for the
-//! disk, while handlers serve all other faults.
+//! Faults on pages in the swap file. Threads of their own serve them and may wait for the disk,
+//! while handlers serve all other faults.
 
 use std::sync::atomic::Ordering;
 
@@ -16,13 +16,13 @@ use super::readahead::Stream;
 use super::serve::Handler;
 use super::FaultService;
 
-/// How long one waits before it looks again at a block that another one reads.
+/// Wait before retrying a block that another thread reads.
 const BUSY_NS: u64 = 50_000;
-/// How long one without faults sleeps at most.
+/// Longest sleep of a thread without faults.
 const IDLE_NS: u64 = 1_000_000_000;
 
 impl FaultService<'_> {
-    /// Hands a fault to those who read from the swap file; false when too many wait already.
+    /// Hands a fault to the readers of the swap file. Returns false if too many wait.
     pub(crate) fn hand_to_disk(&self, fault: Fault, stream: Stream) -> bool {
         if !self.faults.park_for_disk(fault, stream) {
             return false;
@@ -32,8 +32,8 @@ impl FaultService<'_> {
         true
     }
 
-    /// Serves faults from the swap file until the process or the pager ends. `index` numbers the
-    /// thread, below [`DISK_THREADS`].
+    /// Serves faults from the swap file until the process or the pager ends. `index` is the
+    /// thread's number, below [`DISK_THREADS`].
     pub(crate) fn read_from_disk(&self, index: usize) {
         let memory =
             Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));
@@ -42,7 +42,7 @@ impl FaultService<'_> {
         };
         let index = HANDLERS_MAX + 1 + index;
         let mut handler = Handler::new(index, page.as_ptr() as usize);
-        // That is done on purpose, without a lock.
+        // This thread reads explicitly, without a lock.
         handler.inbound.reads_disk = false;
         self.pages.add_own_thread();
         self.reclaimer.add_disk_thread();
@@ -54,7 +54,7 @@ impl FaultService<'_> {
             let fault = self.faults.unpark_for_disk();
             if let Some((fault, stream)) = fault {
                 self.serve_from_disk(&mut handler, &mut scratch, fault, stream);
-                // Those that were in the way of an event: no handler may be awake to see them.
+                // Serve parked faults, because all handlers may sleep.
                 while let Some(fault) = self.faults.unpark() {
                     self.serve(&mut handler, fault);
                 }
@@ -76,7 +76,7 @@ impl FaultService<'_> {
             self.gate.dismiss_reports();
         };
         let (page, window) = (pages_in(at), stream.window());
-        // A stream knows what comes next; elsewhere it is the neighbours that may be wanted.
+        // A stream predicts the next pages. Otherwise the neighbours are likely.
         let ahead = if window == 1 && self.clusters.comes_whole(page as u64) {
             page - page % CLUSTER_PAGES..page - page % CLUSTER_PAGES + CLUSTER_PAGES
         } else {
@@ -95,12 +95,12 @@ impl FaultService<'_> {
                 self.streams.ended(stream, end as u64);
                 self.reclaimer.note_arrivals(pages);
                 handler.owe(pages);
-                // It was not among what came: its state changed, or an event took its place. It
-                // looks again by itself.
+                // The page did not come: its state changed, or an event was applied. Its thread
+                // retries.
                 self.pages.reports().wake(at, PAGE_SIZE);
             }
             FromDisk::Elsewhere => {
-                // By now it is in the pool, in place, or gone.
+                // The page is in the pool, in place, or gone by now.
                 if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
                     self.count_fault(fault);
                     self.reclaimer.note_arrivals(pages);

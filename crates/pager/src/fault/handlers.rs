@@ -1,56 +1,53 @@
 //! Which handlers listen for faults.
 //!
-//! The kernel wakes every waiting handler at every fault. One on another CPU than the fault does
-//! harm whether it wins or loses: its CPU has the program's address space loaded from then on, so
-//! that every page that moves interrupts it, and what it serves is served by waking one CPU from
-//! another, twice. (Random walk through 123 MiB of heap in 96, 2-CPU virtual machine, November
-//! 2026: 27 s with two listeners, 14.5 s pinned to one CPU.) So a handler that wins nothing, or
-//! only what belongs elsewhere, rests. It is called when faults queue up, or come from beside it.
-//! One always listens.
+//! The kernel wakes every waiting handler at every fault. A handler on another CPU than the fault
+//! does harm even if it loses: its CPU has then loaded the program's address space, so every moved
+//! page interrupts it. If it wins, serving wakes one CPU from another twice. (Random walk through
+//! 123 MiB of heap in 96, 2-CPU virtual machine, November 2026: 27 s with two listeners, 14.5 s
+//! pinned to one CPU.) So a handler that wins no faults, or only other CPUs' faults, rests. It is
+//! called when faults queue up, or come from its own CPU. At least one handler always listens.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sys::futex;
 
-/// How long a handler listens beside others, with no fault at all, before it rests.
+/// Time without faults after which a handler that listens beside others rests.
 const TRIAL_MS: i32 = 1;
-/// Faults in a row that others served, after which a handler rests.
+/// Consecutive faults served by others after which a handler rests.
 const LOST_MAX: u32 = 8;
-/// One in so many faults is looked at for the processor it came from: the look costs more than a
-/// fault. The more rarely the longer it was this handler's own.
+/// A handler checks the faulting CPU once in this number of faults, because a check costs more than
+/// a fault. The interval grows while the faults are its own CPU's.
 const LOOK_EVERY: std::ops::Range<u32> = 16..32;
-/// Looks in a row that found the program elsewhere, after which a handler rests.
+/// Consecutive checks that found another CPU after which a handler rests.
 const ELSEWHERE_MAX: u32 = 2;
-/// How long a handler rests, at first and after several rests in a row.
+/// Rest of a handler: at first, and after several rests in a row.
 const REST_NS: std::ops::Range<u64> = 20_000_000..320_000_000;
 /// Rest while there are no faults at all.
 const IDLE_NS: u64 = 2_000_000_000;
-/// Any handler.
 const ANY: u32 = u32::MAX;
-/// Faults that one handler finds waiting for it, one after another, before it calls for help.
+/// Consecutive faults found waiting after which a handler calls for help.
 const BACKLOG: u32 = 4;
-/// A fault read so soon after the last one was served, and of another thread, had been waiting.
+/// A fault of another thread, read this soon after the last was served, had been waiting.
 const WAITED_NS: u64 = 4_000;
 
-/// Handlers that listen, and those that rest.
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
     listening: AtomicU32,
     resting: AtomicU32,
     calls: AtomicU32,
-    /// Processor whose handler was called last, or [`ANY`].
+    /// CPU whose handler was called last, or [`ANY`].
     called: AtomicU32,
-    /// Faults that handlers began to serve.
+    /// Faults that handlers started to serve.
     served: AtomicU32,
 }
 
-/// What one handler knows of how useful it was.
+/// One handler's record of its usefulness.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Faults until the next look, and between looks.
+    /// Faults until the next check, and between checks.
     look_in: u32,
     look_every: u32,
-    /// The thread served last, and when that was done.
+    /// The thread served last, and when.
     thread: u32,
     served_ns: u64,
     in_a_row: u32,
@@ -73,18 +70,18 @@ impl Record {
         }
     }
 
-    /// To be called when a fault was served.
+    /// Called when a fault was served.
     pub(crate) fn served(&mut self) {
         self.served_ns = sys::now_ns();
     }
 
-    /// Whether it is time to look where the program runs.
+    /// Whether to check the program's CPU now.
     fn is_look_due(&mut self) -> bool {
         self.look_in = self.look_in.saturating_sub(1);
         self.look_in == 0
     }
 
-    /// Notes whether it runs here.
+    /// Records whether the program runs on this CPU.
     fn looked(&mut self, is_here: bool) {
         self.look_every = if is_here { (self.look_every * 2).min(LOOK_EVERY.end) } else { LOOK_EVERY.start };
         self.look_in = self.look_every;
@@ -94,14 +91,14 @@ impl Record {
         }
     }
 
-    /// To be called when there was a message, and another handler read it.
+    /// Called when another handler read the message.
     pub(crate) fn lost(&mut self) {
         self.lost = self.lost.saturating_add(1);
     }
 }
 
 impl Handlers {
-    /// In a forked child, which has none of the handlers.
+    /// In a forked child, which has no handlers yet.
     pub(crate) fn reset(&self) {
         for count in [&self.listening, &self.resting, &self.calls, &self.called, &self.served] {
             count.store(0, Ordering::Release);
@@ -112,7 +109,7 @@ impl Handlers {
         self.listening.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// To be called with each fault before it is served.
+    /// Called for each fault before it is served.
     pub(crate) fn won(&self, record: &mut Record, thread: u32, read_ns: u64) {
         self.served.fetch_add(1, Ordering::Relaxed);
         record.lost = 0;
@@ -134,8 +131,8 @@ impl Handlers {
         }
     }
 
-    /// Waits for a message with `wait`, which takes milliseconds or -1 and returns whether there
-    /// may be one; or rests.
+    /// Waits for a message with `wait`, or rests. `wait` takes milliseconds or -1, and returns
+    /// whether there may be a message.
     pub(crate) fn wait(&self, record: &mut Record, wait: impl FnOnce(i32) -> bool) -> bool {
         let others = self.listening.load(Ordering::Acquire) > 1;
         if others
@@ -153,7 +150,7 @@ impl Handlers {
         came
     }
 
-    /// Rests if others listen; false when this is the last one.
+    /// Rests if others listen. Returns false if this is the last listener.
     fn rest(&self, ns: u64) -> bool {
         let mut seen = self.calls.load(Ordering::Acquire);
         let others = |listening: u32| (listening > 1).then(|| listening - 1);
@@ -183,26 +180,26 @@ impl Handlers {
         true
     }
 
-    /// Handlers that have joined.
+    /// Handlers that listen or rest.
     pub(crate) fn count(&self) -> u32 {
         self.listening.load(Ordering::Acquire) + self.resting.load(Ordering::Acquire)
     }
 
-    /// Has all that rest come back.
+    /// Wakes all resting handlers.
     pub(crate) fn call_all(&self) {
         self.called.store(ANY, Ordering::Relaxed);
         self.calls.fetch_add(1, Ordering::AcqRel);
         futex::wake(&self.calls, i32::MAX);
     }
 
-    /// Calls one of those that rest.
+    /// Wakes one resting handler.
     pub(crate) fn call_any(&self) {
         self.call(ANY);
     }
 
-    /// Calls one of those that rest when a message waits as it did at the last look, and no fault
-    /// was served since: a thread of the program with a real-time policy keeps those that listen
-    /// from their processors. Takes what the last look returned.
+    /// Wakes a resting handler if a message waited at the last check, waits now, and no fault was
+    /// served in between: a real-time thread of the program keeps the listeners from their CPUs.
+    /// Takes the result of the last check.
     pub(crate) fn help_if_stuck(&self, before: Option<u32>, waits: impl FnOnce() -> bool) -> Option<u32> {
         let served = self.served.load(Ordering::Relaxed);
         let now = (self.resting.load(Ordering::Acquire) > 0 && waits()).then_some(served);
@@ -212,7 +209,7 @@ impl Handlers {
         now
     }
 
-    /// Calls the handler of a processor if it rests, or any.
+    /// Wakes the handler of a CPU if it rests, or any handler.
     fn call(&self, called: u32) {
         if self.resting.load(Ordering::Acquire) > 0 {
             self.called.store(called, Ordering::Relaxed);
@@ -245,7 +242,7 @@ mod tests {
         let calls = || handlers.calls.load(Ordering::Relaxed);
         assert_eq!((handlers.help_if_stuck(None, || false), calls()), (None, 0));
         assert_eq!((handlers.help_if_stuck(None, || true), calls()), (Some(0), 0));
-        // Another one was served: this message is a new one.
+        // A fault was served since, so this message is new.
         handlers.served.store(7, Ordering::Relaxed);
         assert_eq!((handlers.help_if_stuck(Some(0), || true), calls()), (Some(7), 0));
         assert_eq!((handlers.help_if_stuck(Some(7), || true), calls()), (Some(7), 1));

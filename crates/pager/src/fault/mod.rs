@@ -8,8 +8,8 @@
 //! | `readahead`, `cluster` | how many pages come along |
 //! | `disk` | faults whose pages are in the swap file |
 //!
-//! All of it is methods of [`FaultService`], which sees these parts of a pager and no others. It
-//! asks the reclaimer for room; the reclaimer never serves a fault.
+//! All of it is methods of [`FaultService`], which sees only these parts of a pager. It asks the
+//! reclaimer for room; the reclaimer never serves a fault.
 
 mod cluster;
 mod disk;
@@ -35,7 +35,7 @@ pub use queue::DISK_THREADS;
 use readahead::Streams;
 pub(crate) use serve::Handler;
 
-/// What those who serve faults share. Only [`FaultService`] uses it.
+/// State shared by the threads that serve faults. Only [`FaultService`] uses it.
 pub(crate) struct FaultState {
     faults: Faults,
     handlers: Handlers,
@@ -44,10 +44,8 @@ pub(crate) struct FaultState {
 }
 
 impl FaultState {
-    /// No fault waits and no handler listens yet.
-    ///
     /// # Errors
-    /// When there is no memory for the queue.
+    /// If there is no memory for the queue.
     pub fn new(config: &Config) -> io::Result<Self> {
         Ok(FaultState {
             faults: Faults::new()?,
@@ -58,7 +56,7 @@ impl FaultState {
     }
 }
 
-/// Who serves faults: what it has of its own, and what it uses of other parts.
+/// Serves faults: its own state, and the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct FaultService<'a> {
     faults: &'a Faults,
@@ -69,14 +67,13 @@ pub(crate) struct FaultService<'a> {
     reclaimer: Reclaimer<'a>,
     quiesce: &'a Quiesce,
     accounts: &'static dyn Accounts,
-    /// Its reports are in the way of pages.
+    /// Its reports can block moves of pages.
     gate: &'a Gate,
-    /// Whether references are recorded.
     records: bool,
 }
 
 impl<'a> FaultService<'a> {
-    /// Serves the faults of `pages`, and has `reclaimer` make room for them.
+    /// Serves the faults of `pages`. `reclaimer` makes room for them.
     pub fn new(
         state: &'a FaultState,
         pages: &'a Pages,
@@ -102,28 +99,26 @@ impl<'a> FaultService<'a> {
         }
     }
 
-    /// The reclaimer that makes room.
     pub fn reclaimer(&self) -> Reclaimer<'a> {
         self.reclaimer
     }
 
-    /// Handlers that run.
     pub fn handlers(&self) -> u32 {
         self.handlers.count()
     }
 
-    /// Has all handlers look whether they are to stand still.
+    /// Wakes all handlers, so that they check for a halt.
     pub fn call_all(&self) {
         self.handlers.call_all();
     }
 
-    /// Calls a handler if messages wait and no fault was served since the last look, whose result
+    /// Calls a handler if messages wait and no fault was served since the last check, whose result
     /// is `before`.
     pub fn help_if_stuck(&self, before: Option<u32>) -> Option<u32> {
         self.handlers.help_if_stuck(before, || self.pages.reports().wait(0))
     }
 
-    /// The fault that has been served for the longest time: the handler's number, and since when.
+    /// The fault being served for the longest time: the handler's number, and the start.
     pub fn longest(&self) -> Option<(usize, u64)> {
         self.faults.longest()
     }
@@ -133,24 +128,22 @@ impl<'a> FaultService<'a> {
         self.faults.any_busy() || self.faults.has_parked() || self.faults.has_parked_for_disk()
     }
 
-    /// Takes a fault that waits for a handler.
     pub fn unpark(&self) -> Option<Fault> {
         self.faults.unpark()
     }
 
-    /// Takes a fault that waits for a handler or for the disk.
     pub fn unpark_any(&self) -> Option<Fault> {
         let for_disk = || self.faults.unpark_for_disk().map(|(fault, _)| fault);
         self.faults.unpark().or_else(for_disk)
     }
 
-    /// Leaves a fault to the next free handler; false when too many wait.
+    /// Parks a fault for the next free handler. Returns false if too many wait.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub fn park(&self, fault: Fault) -> bool {
         self.faults.park(fault)
     }
 
-    /// In a forked child, which has none of the handlers.
+    /// In a forked child, which has no handlers yet.
     pub fn reset(&self) {
         self.handlers.reset();
         self.faults.reset(|slot| self.pages.staging().give(slot));

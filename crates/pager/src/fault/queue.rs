@@ -1,5 +1,5 @@
-//! Faults that were read and are not served yet: one queue for handlers, one for the threads that
-//! read from the swap file; and who serves which.
+//! Faults read and not yet served: a queue for handlers and one for the readers of the swap file.
+//! Also which thread serves a fault.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,11 +9,11 @@ use std::sync::Mutex;
 use super::readahead::Stream;
 use crate::HANDLERS_MAX;
 
-/// Threads that read from the swap file, and so faults that wait for the disk at one time.
+/// Threads that read the swap file: the number of faults that wait for the disk at a time.
 pub const DISK_THREADS: usize = 4;
-/// Faults read and not yet served, at most: each is a thread that waits.
+/// Most faults read and not yet served. For each a thread waits.
 pub(super) const PARKED_MAX: usize = 4096;
-/// Between looks at threads whose faults are parked.
+/// Nanoseconds between two calls for parked faults.
 const LOOK_NS: u64 = 20_000_000;
 
 /// A thread that waits for a page.
@@ -25,20 +25,18 @@ pub(crate) struct Fault {
     pub read_ns: u64,
 }
 
-/// What handlers share.
 pub(crate) struct Faults {
     parked: Mutex<VecDeque<Fault>>,
-    /// Faults that are parked.
     count: AtomicU32,
-    /// When parked faults were looked at last for what they are.
+    /// Time of the last [`Faults::look_at_parked`].
     looked_ns: AtomicU64,
-    /// Faults whose pages are in the swap file.
+    /// Faults on pages in the swap file.
     disk: Mutex<VecDeque<(Fault, Stream)>>,
     disk_count: AtomicU32,
-    /// When each handler began its present fault, 0 when idle. Behind them the control thread's,
-    /// which serves around forks, and those of the threads that read from the swap file.
+    /// When each handler started its present fault, 0 if idle. Then the control thread, which
+    /// serves around forks, and the readers of the swap file.
     busy_since: [AtomicU64; HANDLERS_MAX + 1 + DISK_THREADS],
-    /// The slot in each handler's frame cache while the handler stands still.
+    /// The slot in each handler's frame cache while it stands still.
     cached_slots: [AtomicU32; HANDLERS_MAX + 1 + DISK_THREADS],
 }
 
@@ -56,7 +54,7 @@ impl Faults {
         })
     }
 
-    /// Parks a fault for the next free handler; false when there are too many.
+    /// Parks a fault for the next free handler. Returns false if too many wait.
     pub fn park(&self, fault: Fault) -> bool {
         let mut parked = self.parked.lock().expect("no panic while held");
         let has_room = parked.len() < PARKED_MAX;
@@ -67,7 +65,7 @@ impl Faults {
         has_room
     }
 
-    /// The fault that has been parked longest.
+    /// Takes the oldest parked fault.
     pub fn unpark(&self) -> Option<Fault> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -78,7 +76,7 @@ impl Faults {
         fault
     }
 
-    /// Calls `each` with the faults that are parked, but no more often than every 20 ms.
+    /// Calls `each` with the parked faults, at most every 20 ms.
     pub fn look_at_parked(&self, each: impl FnMut(&Fault)) {
         if !self.has_parked() {
             return;
@@ -90,12 +88,11 @@ impl Faults {
         }
     }
 
-    /// Whether faults are parked.
     pub fn has_parked(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Parks a fault for the readers of the swap file; false when there are too many.
+    /// Parks a fault for the readers of the swap file. Returns false if too many wait.
     pub fn park_for_disk(&self, fault: Fault, stream: Stream) -> bool {
         let mut disk = self.disk.lock().expect("no panic while held");
         let has_room = disk.len() < PARKED_MAX;
@@ -106,7 +103,7 @@ impl Faults {
         has_room
     }
 
-    /// The fault that has waited longest for that.
+    /// Takes the oldest fault parked for the disk.
     pub fn unpark_for_disk(&self) -> Option<(Fault, Stream)> {
         if !self.has_parked_for_disk() {
             return None;
@@ -117,33 +114,31 @@ impl Faults {
         fault
     }
 
-    /// Whether faults wait for it.
     pub fn has_parked_for_disk(&self) -> bool {
         self.disk_count.load(Ordering::Acquire) > 0
     }
 
-    /// Notes since when a thread serves a fault; 0 when it has done so.
+    /// Sets the start of the fault that a thread serves, 0 for none.
     pub fn set_busy(&self, index: usize, since_ns: u64) {
         self.busy_since[index].store(since_ns, Ordering::Release);
     }
 
-    /// Notes the slot in a thread's frame cache while it stands still.
+    /// Sets the slot in a thread's frame cache while it stands still.
     pub fn set_cached(&self, index: usize, slot: Option<u32>) {
         self.cached_slots[index].store(slot.unwrap_or(crate::pages::block::NO_SLOT), Ordering::Relaxed);
     }
 
-    /// Whether any handler serves a fault.
     pub fn any_busy(&self) -> bool {
         self.busy_since.iter().any(|since| since.load(Ordering::Acquire) != 0)
     }
 
-    /// The handler that has served one fault longest, and since when.
+    /// The handler that has served its fault for the longest time, and the start.
     pub fn longest(&self) -> Option<(usize, u64)> {
         let busy = self.busy_since.iter().map(|since| since.load(Ordering::Relaxed)).enumerate();
         busy.filter(|(_, since)| *since != 0).min_by_key(|(_, since)| *since)
     }
 
-    /// In a forked child: gives the slots that the parent's handlers had in their caches to `give`.
+    /// In a forked child: calls `give` with the slots in the parent's frame caches.
     pub fn reset(&self, mut give: impl FnMut(u32)) {
         self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
         while self.unpark().is_some() {}

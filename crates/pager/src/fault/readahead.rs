@@ -1,49 +1,44 @@
 //! Readahead: which faults continue a sequential stream, and how far to look ahead.
 //!
-//! Each thread has a few remembered streams: the page where the last window ended, and the window's
-//! size. A fault that continues one multiplies its window by four, up to the limit; any other fault
-//! starts a new stream with a window of one page, so random access pays for one page only. Entries
-//! are single words, raced upon without harm.
+//! Each thread has a few streams: the page where the last window ended, and the window's size. A
+//! fault that continues a stream multiplies its window by four, up to the limit. Any other fault
+//! starts a stream with a window of one page, so random access pays for one page only. Entries are
+//! single words, so races do no harm.
 //!
-//! Neighbours are sometimes faulted by chance, and then what came ahead is wasted. A window counts
-//! as used when the thread's next fault is behind its end, and as wasted when its stream is
-//! forgotten before; where the kernel shows which pages are used, these decide in both cases. So it
-//! is counted for every size of window how many were used, apart for pages that were out and for
-//! first touches, and a size whose windows are mostly wasted is not used, but for a trial now and
-//! then.
+//! Neighbours sometimes fault by chance, and the pages read ahead are wasted. A window counts as
+//! used if the thread's next fault is behind its end, and as wasted if its stream is replaced
+//! first. If the kernel shows which pages are used, these decide instead. Used windows are counted
+//! for every size, separately for out pages and first touches. A size whose windows are mostly
+//! wasted is not used, except for an occasional trial.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const THREADS: usize = 64;
 const STREAMS: usize = 4;
 const NEXT_BITS: u32 = 56;
-/// Sizes of windows: 1 to 128 pages.
+/// Window sizes: 1 to 128 pages.
 const SIZES: usize = 8;
-/// Outcomes of windows that are remembered: with more, both counts are halved.
+/// Outcomes remembered. Beyond that, both counts are halved.
 const OUTCOMES: u32 = 128;
-/// So many per cent of windows must be continued.
+/// Per cent of windows that must be continued.
 const PAYS_PERCENT: u32 = 55;
-/// Windows of a size that are assumed to have been continued at first.
+/// Windows of a size that initially count as continued.
 const ASSUMED: u32 = 8;
-/// One in so many windows is as long as it would be if nothing was known.
+/// One window in sixteen ignores the outcomes.
 const TRY_EVERY: u32 = 16;
 
-/// What kind of pages a stream runs over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
-    /// Pages that were moved out.
     Out,
-    /// Pages never touched.
     Untouched,
 }
 
-/// Outcomes, of windows of one size for example: ended ones above, continued ones below, 16 bits
-/// each.
+/// Outcomes, for example of windows of one size: ended in the high 16 bits, continued in the low.
 #[derive(Default)]
 pub struct Outcomes(AtomicU32);
 
 impl Outcomes {
-    /// Notes how one ended.
+    /// Records an outcome.
     pub fn note(&self, continued: bool) {
         let word = self.0.load(Ordering::Relaxed);
         let (mut ended, mut kept) = (word >> 16, word & 0xffff);
@@ -57,8 +52,8 @@ impl Outcomes {
         self.0.store(ended << 16 | kept, Ordering::Relaxed);
     }
 
-    /// Whether windows of this size pay. A page that comes in vain costs a fifth of a fault, and
-    /// takes the place of another one that may return.
+    /// Whether windows of this size pay. A wasted page costs a fifth of a fault, and replaces
+    /// another page that may return.
     pub fn pays(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let (ended, kept) = (word >> 16, (word & 0xffff) + ASSUMED);
@@ -66,8 +61,7 @@ impl Outcomes {
     }
 }
 
-/// What is seen of pages that came ahead: of how many it is seen whether they were used, and how
-/// many were.
+/// Pages read ahead: the number whose use is known, and the number used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Uses {
     pub seen: u64,
@@ -75,14 +69,13 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Whether that is enough for the window to count as used. Each page that is not used takes the
-    /// place of one that often returns: two thirds must be.
+    /// Whether the window counts as used: two thirds must be, because each unused page replaces one
+    /// that often returns.
     fn is_enough(self) -> bool {
         self.used * 3 >= self.seen * 2
     }
 }
 
-/// Streams of all threads.
 pub struct Streams {
     entries: [[AtomicU64; STREAMS]; THREADS],
     turn: [AtomicU64; THREADS],
@@ -91,37 +84,34 @@ pub struct Streams {
     tries: AtomicU32,
 }
 
-/// The stream that a fault belongs to.
 #[derive(Debug, Clone, Copy)]
 pub struct Stream {
     row: usize,
     column: usize,
     log: u32,
     over: Over,
-    /// Unused pages of its last window, or of that of a stream that was forgotten for this one,
-    /// without its first.
+    /// Unused pages, except the first, of the stream's last window or of a replaced stream's.
     wasted: u64,
 }
 
 impl Stream {
-    /// Pages to bring in, the faulting one included.
     pub fn window(&self) -> usize {
         1 << self.log
     }
 
-    /// Pages that came ahead in vain, as is known now.
+    /// Pages known to have been read ahead in vain.
     pub fn wasted(&self) -> u64 {
         self.wasted
     }
 }
 
-/// An entry: kind, logarithm of the window, and where it ended. Never zero.
+/// An entry: kind, logarithm of the window, and its end. Never zero.
 fn entry(over: Over, log: u32, next_page: u64) -> u64 {
     let kind = if over == Over::Out { 0 } else { 16 };
     u64::from(log | kind | 32) << NEXT_BITS | next_page & ((1 << NEXT_BITS) - 1)
 }
 
-/// Kind, logarithm and end of an entry that is one.
+/// Kind, logarithm and end of a nonzero entry.
 fn parts(entry: u64) -> Option<(Over, u32, u64)> {
     let head = (entry >> NEXT_BITS) as u32;
     let over = if head & 16 == 0 { Over::Out } else { Over::Untouched };
@@ -129,7 +119,7 @@ fn parts(entry: u64) -> Option<(Over, u32, u64)> {
 }
 
 impl Streams {
-    /// No streams yet; windows grow up to `window_max` pages, a power of two, at most 128.
+    /// Windows grow up to `window_max` pages, a power of two, at most 128.
     pub fn new(window_max: usize) -> Self {
         assert!(window_max.is_power_of_two() && window_max < 1 << SIZES);
         Streams {
@@ -145,8 +135,8 @@ impl Streams {
         &self.outcomes[usize::from(over == Over::Untouched)][log as usize]
     }
 
-    /// The window behind one of size `log` that was used: four times as long, or as long as such
-    /// windows have paid.
+    /// The window after a used one of size `log`: four times as long, or as long as such windows
+    /// have paid.
     fn grown(&self, over: Over, log: u32) -> u32 {
         let most = (log + 2).min(self.window_log_max);
         let pays = |log: &u32| self.outcomes(over, *log).pays();
@@ -157,9 +147,9 @@ impl Streams {
         }
     }
 
-    /// Finds or starts the stream of a fault at `page` by `thread`. `uses` tells of the pages of a
-    /// range, if uses can be seen; it is asked about the last window of the stream, or of one that
-    /// is forgotten for it.
+    /// Finds or starts the stream of a fault at `page` by `thread`. `uses` returns the uses of a
+    /// range of pages, if they are tracked. It is called for the last window of the stream, or of a
+    /// replaced one.
     pub fn find(
         &self,
         thread: u32,
@@ -171,7 +161,7 @@ impl Streams {
         for (column, entry) in self.entries[row].iter().enumerate() {
             let Some(last) = parts(entry.load(Ordering::Relaxed)) else { continue };
             let (_, log, next) = last;
-            // Some of what follows a window may have been in memory.
+            // Some pages behind a window may have been in memory.
             let gap = if log == 0 { 1 } else { 1 << log };
             if page.wrapping_sub(next) < gap {
                 let wasted = self.judge(over, last, true, &uses);
@@ -184,8 +174,8 @@ impl Streams {
         Stream { row, column, log: 0, over, wasted }
     }
 
-    /// Notes among the outcomes of `over` whether a window was used, which its thread has gone on
-    /// behind or not; returns how many pages came ahead in vain.
+    /// Records among the outcomes of `over` whether a window was used. `continued` says whether its
+    /// thread faulted behind it. Returns the number of pages read ahead in vain.
     fn judge(
         &self,
         over: Over,
@@ -211,7 +201,7 @@ impl Streams {
         }
     }
 
-    /// Notes where the window that was brought in ended.
+    /// Records the end of the window that was brought in.
     pub fn ended(&self, stream: Stream, next_page: u64) {
         self.entries[stream.row][stream.column]
             .store(entry(stream.over, stream.log, next_page), Ordering::Relaxed);
@@ -222,12 +212,11 @@ impl Streams {
 mod tests {
     use super::*;
 
-    /// No tracker of accesses.
     fn unseen(_pages: std::ops::Range<u64>) -> Option<Uses> {
         None
     }
 
-    /// The windows of faults at the end of each other's.
+    /// The windows of faults, each at the end of the last window.
     fn run(streams: &Streams, thread: u32, start: u64, faults: usize) -> Vec<usize> {
         let mut page = start;
         (0..faults)
@@ -276,7 +265,7 @@ mod tests {
         let streams = Streams::new(64);
         let mut wasted = 0;
         let mut windows = Vec::new();
-        // Two neighbours are faulted, and nothing behind them.
+        // Two neighbours fault, and nothing behind them.
         for turn in 0..400u64 {
             for page in [turn * 1000, turn * 1000 + 1] {
                 let stream = streams.find(3, page, Over::Out, unseen);
@@ -290,18 +279,18 @@ mod tests {
         assert!(wide * 10 < late.len(), "{wide} of {} windows", late.len());
         assert!(wide > 0, "they are tried now and then");
         assert!(windows[..20].contains(&4) && wasted < 400);
-        // First touches have a record of their own.
+        // First touches are counted separately.
         let first = streams.find(3, 1, Over::Untouched, unseen);
         streams.ended(first, 2);
         assert_eq!(streams.find(3, 2, Over::Untouched, unseen).window(), 4);
-        // And when streams are streams again, windows grow again.
+        // When faults form streams again, windows grow again.
         let later = run(&streams, 9, 1 << 30, 600);
         assert_eq!(later[599], 64, "{later:?}");
     }
 
     #[test]
     fn windows_that_are_continued_and_not_used_are_in_vain() {
-        // A thread that uses each fourth page, and none between.
+        // A thread that uses every fourth page.
         let widest = |uses: Option<Uses>| {
             let streams = Streams::new(64);
             let (mut page, mut wide) = (0, 0);
@@ -321,7 +310,7 @@ mod tests {
 
     #[test]
     fn windows_whose_pages_are_seen_to_be_used_are_not_in_vain() {
-        // Each stream ends behind its second window, of which the test says how much is used.
+        // Each stream ends behind its second window. The test says how much of it is used.
         let play = |used_percent: u64| {
             let streams = Streams::new(64);
             let (mut wide, mut ahead, mut wasted) = (0, 0, 0);

@@ -10,10 +10,9 @@
 //!  count
 //! ```
 //!
-//! The kernel hands out faults before events, and no page moves while an event is unread. So a
-//! handler that needs the event reads on, past any number of faults; these are parked for the next
-//! free handler. A fault that finds no place there is sent back: its thread is woken and runs into
-//! it again.
+//! The kernel returns faults before events, and no page moves while an event is unread. So a
+//! handler that needs an event reads on past any number of faults, which are parked for the next
+//! free handler. If the queue is full, a fault is sent back: its thread is woken and faults again.
 
 use sys::PAGE_SIZE;
 
@@ -26,22 +25,20 @@ use super::queue::{Fault, PARKED_MAX};
 use super::readahead::{Over, Stream, Uses};
 use super::FaultService;
 
-/// Runs of used or unused pages that are told apart in the window of a stream: what lies behind
-/// them counts as unused.
+/// Runs of used or unused pages that are distinguished in a window. Pages behind them count as
+/// unused.
 const READ_AHEAD_RUNS: usize = 16;
-/// Attempts that give up the CPU at once; further ones sleep, the longer the more.
+/// Attempts that only yield the CPU. Later ones sleep, longer each time.
 const QUICK_TRIES: u32 = 3;
-/// The longest of these sleeps.
 const TRY_NS_MAX: u64 = 500_000;
-/// Attempts, some twenty milliseconds' worth, after which it is looked at whether the thread that
-/// waits is what is waited for.
+/// Attempts (some 20 ms) after which to check whether the waiting thread itself blocks the fault.
 const MANY_TRIES: u32 = 64;
 
-/// What one handler thread carries along.
+/// The state of one handler thread.
 pub(crate) struct Handler {
     index: usize,
     pub inbound: Inbound,
-    /// Pages brought in by the last fault, for which room has not been made yet.
+    /// Pages brought in by the last fault, not yet compensated by reclaim.
     owed: usize,
 }
 
@@ -50,19 +47,18 @@ impl Handler {
         Handler { index, inbound: Inbound::new(page), owed: 0 }
     }
 
-    /// Its number among those who serve.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Notes pages that were brought in.
+    /// Records pages that were brought in.
     pub fn owe(&mut self, pages: usize) {
         self.owed = pages;
     }
 }
 
 impl FaultService<'_> {
-    /// Serves faults until the process or the pager ends. `index` numbers the handler; pin its
+    /// Serves faults until the process or the pager ends. `index` is the handler's number. Pin its
     /// thread to one CPU.
     pub(crate) fn handle_faults(&self, index: usize) {
         let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
@@ -74,8 +70,7 @@ impl FaultService<'_> {
         self.pages.add_own_thread();
         self.handlers.join();
         loop {
-            // Not read before the wait says so: of one thread's faults there is never a second one
-            // already.
+            // Do not try to read before waiting: a thread has at most one fault at a time.
             let came = self.faults.has_parked()
                 || self.handlers.wait(&mut record, |ms| match ms {
                     -1 => self.quiesce.while_waiting(|| self.pages.reports().wait(ms)),
@@ -109,17 +104,16 @@ impl FaultService<'_> {
         }
     }
 
-    /// Makes room for what the last fault brought in.
+    /// Makes room for the pages of the last fault.
     pub(crate) fn make_room(&self, handler: &mut Handler) {
         self.reclaimer.direct_reclaim(std::mem::take(&mut handler.owed), &|| self.read_on());
     }
 
-    /// Serves one fault. The caller holds nothing.
+    /// Serves one fault. Hold no lock.
     pub(crate) fn serve(&self, handler: &mut Handler, fault: Fault) {
         self.faults.set_busy(handler.index, fault.read_ns);
-        // Before the program continues, not after: a thread that is awake and waits for this CPU
-        // looks to the kernel like one to be moved to an idle CPU, where its next faults would be
-        // served from afar.
+        // Reclaim before the program continues, not after: the kernel would move a thread that
+        // waits for this CPU to an idle one, where its next faults would be served from afar.
         self.reclaimer.direct_reclaim(handler.owed, &|| self.read_on());
         let page = pages_in(fault.address);
         if self.records {
@@ -131,7 +125,7 @@ impl FaultService<'_> {
             self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
         let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
-            // Another thread's from here on.
+            // Another thread serves the fault from here on.
             self.faults.set_busy(handler.index, 0);
             handler.owed = 0;
             return;
@@ -147,9 +141,8 @@ impl FaultService<'_> {
         handler.owed = done + ahead;
     }
 
-    /// How many pages of a range, given by their numbers, are present, came armed, and were used or
-    /// not; `None` where that cannot be seen. This is a system call: it is made behind windows of
-    /// more than one page, not at each fault.
+    /// The uses of the armed, present pages of a range of page numbers. `None` if uses are not
+    /// tracked. This is a system call, made after windows of more than one page, not at each fault.
     fn uses_of(&self, pages: std::ops::Range<u64>) -> Option<Uses> {
         let tracker = self.pages.tracker();
         if !tracker.sees_uses() {
@@ -160,7 +153,7 @@ impl FaultService<'_> {
         let (count, _) = tracker.look(start, end, &mut runs);
         let mut uses = Uses::default();
         for run in &runs[..count] {
-            // What was there before the window came says nothing of it.
+            // Pages present before the window came do not count.
             let pages = (run.start as usize..run.end as usize).step_by(PAGE_SIZE);
             let came = pages.filter(|at| self.pages.was_armed(*at)).count() as u64;
             uses.seen += came;
@@ -169,7 +162,7 @@ impl FaultService<'_> {
         Some(uses)
     }
 
-    /// Counts a fault that was served.
+    /// Counts a served fault.
     pub(crate) fn count_fault(&self, fault: Fault) -> u64 {
         let ns = sys::now_ns() - fault.read_ns;
         self.accounts.fault(ns);
@@ -178,10 +171,9 @@ impl FaultService<'_> {
         ns
     }
 
-    /// Brings in the page of a fault, and those that the stream's window holds, past all obstacles.
-    /// It ends when the page is in place or its mapping is gone: every event that is in the way is
-    /// read here, and every thread behind one only has to run. `None` when the fault was handed to
-    /// those who read from the swap file.
+    /// Brings in a fault's page and those of the stream's window. It ends when the page is in place
+    /// or its mapping is gone: every event in the way is read here, and every thread behind an
+    /// event only has to run. `None` if the fault was handed to the readers of the swap file.
     pub(crate) fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> Option<usize> {
         let at = page_of(fault.address);
         let mut tries = 0u32;
@@ -211,9 +203,9 @@ impl FaultService<'_> {
         }
     }
 
-    /// Reads messages until there is none or one was an event; faults are parked, or sent back. The
-    /// caller looks for parked faults before it waits for anything else: the handlers may all be
-    /// waiting for messages, and not be woken.
+    /// Reads messages until there is none or one was an event. Faults are parked, or sent back. The
+    /// caller must then serve parked faults before it waits: all handlers may be waiting for
+    /// messages, and are not woken.
     pub(crate) fn read_on(&self) {
         for _ in 0..PARKED_MAX {
             match self.pages.read_message() {
@@ -233,13 +225,13 @@ impl FaultService<'_> {
         }
     }
 
-    /// Has the kernel itself fill what an mremap() is adding to a locked mapping, if that is what a
-    /// thread waits for.
+    /// Lets the kernel fill the pages that an mremap() adds to a locked mapping, if the faulting
+    /// thread waits for that.
     ///
-    /// Linux moves such a mapping, fills what is new of it, and reports the move after that; and
-    /// before the report is read it refuses every fill. Inside of mremap() a thread touches nothing
-    /// else, and begins with the first new page. But a fault that has been parked for a while may
-    /// be over, and its thread in a call that came later.
+    /// Linux moves such a mapping, fills its new pages, and then reports the move. Before the
+    /// report is read it refuses every fill. Within mremap() a thread touches nothing else, and
+    /// starts at the first new page. But a fault parked for a while may be over, and its thread in
+    /// a later call.
     pub(super) fn leave_growth_to_kernel(&self, fault: &Fault) {
         let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
         let at = page_of(fault.address);
@@ -248,13 +240,12 @@ impl FaultService<'_> {
         }
     }
 
-    /// Brings in what is left of a stream's window behind the block of the fault; returns how many
-    /// pages. Only what was stored is worth bringing in early; first touches beyond the block may
-    /// never come.
+    /// Brings in the rest of a stream's window behind the fault's block. Returns the number of
+    /// pages. Only stored pages are read ahead; first touches beyond the block may never come.
     fn fault_in_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.window().saturating_sub(done);
-        // A whole run was brought already, or the window ended with its block.
+        // A whole run was brought in, or the window ended with its block.
         if done > BLOCK_PAGES {
             return 0;
         }
@@ -282,9 +273,9 @@ mod tests {
     use crate::trial::{blocks, pager, read};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
-    /// The story: a thread's page had come in with another one's, its fault was parked still, and
-    /// by then it was in mremap(). As many bytes as that was to add were taken from the pager where
-    /// the fault had been, and what was out there read as zeroes.
+    /// Regression: a parked fault was over, because its page came in with another thread's, and its
+    /// thread was in mremap(). The pager left the number of bytes that the call adds to the kernel
+    /// at the fault's address, and out pages there read as zeroes.
     #[test]
     fn what_is_out_is_not_left_to_the_kernel_for_a_fault_that_is_over() {
         let Some(pager) = pager() else { return };
@@ -297,14 +288,14 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 thread.store(sys::threads::own(), Ordering::Release);
-                // It is a part of a mapping, and has no room to grow where it is.
+                // Part of a mapping, with no room to grow in place.
                 let at = growing as *mut libc::c_void;
                 // SAFETY: this test's mapping.
                 let to = unsafe { libc::mremap(at, BLOCK_BYTES, 2 * BLOCK_BYTES, libc::MREMAP_MAYMOVE) };
                 is_over.store(true, Ordering::Release);
                 assert!(to != libc::MAP_FAILED && to != at);
             });
-            // Its report is not read until this test does.
+            // The report is not read until this test reads it.
             while sys::threads::growth(thread.load(Ordering::Acquire)).is_none() {
                 std::thread::yield_now();
             }

@@ -1,4 +1,5 @@
-//! Serving while all other threads stand still: what waits here, and what a child lacks.
+//! Serving while all other threads stand still: faults of this process, and pages that a child
+//! lacks.
 
 use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{thread, PAGE_SIZE};
@@ -12,16 +13,16 @@ use super::session::ForkSession;
 use super::Forks;
 
 impl Forks<'_> {
-    /// Serves what there is to serve now.
+    /// Serves everything that waits now.
     pub fn attend(&self, session: &mut ForkSession) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
-        // Faults that handlers had read and parked before they stood still: no handler serves them
-        // now, and the forking thread may wait for a lock that such a thread holds.
+        // Faults that handlers parked before they stood still. The forking thread may wait for a
+        // lock that a faulting thread holds.
         while !session.held.is_full() {
             let Some(fault) = self.service.unpark_any() else { break };
             session.held.add(fault);
         }
-        // The gate's guards are not needed for reading: no other thread reads or moves.
+        // Reading needs no lock: no other thread reads or moves.
         while !session.held.is_full() && self.pages.reports().read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fault { address, write, thread, .. } => {
@@ -45,16 +46,15 @@ impl Forks<'_> {
         if session.is_held_up(sys::now_ns()) {
             self.complete_children(session);
             self.apply_stash(session);
-            // Before the next child comes.
             self.serve_held(session);
         }
     }
 
-    /// Applies the events read, unless they are to wait.
+    /// Applies the events read, unless they must wait.
     fn apply_stash(&self, session: &mut ForkSession) {
         while session.children.is_empty() && !session.stash.is_empty() {
-            // Not refused: the kernel has not begun to copy, and what changed mappings did so
-            // before it will.
+            // Not refused: the kernel has not started to copy, so the mapping changes precede the
+            // fork.
             if !self.ask_gate(session) {
                 break;
             }
@@ -64,8 +64,7 @@ impl Forks<'_> {
         }
     }
 
-    /// Gives all children there are copies of all that is out. The one that is still to take over
-    /// is told.
+    /// Copies all out pages into every child. A child that still has to take over is told.
     pub(super) fn complete_children(&self, session: &mut ForkSession) {
         for child in 0..session.children.len() {
             let mut memory = session.memory_of(child);
@@ -79,13 +78,12 @@ impl Forks<'_> {
         session.has_completed = true;
     }
 
-    /// Serves the faults of this process that may be served now.
+    /// Serves the faults of this process that are due.
     fn serve_held(&self, session: &mut ForkSession) {
         for _ in 0..session.held.len() {
             let Some(fault) = session.held.take() else { break };
             let is_due = session.is_due(&fault, sys::now_ns());
-            // Once there is a child, what it misses is served from the state at the time of the
-            // fork.
+            // After a child exists, its missing pages are served from the state at the fork.
             let is_done = session.children.is_empty() && session.stash.is_empty() && is_due && {
                 let at = page_of(fault.address);
                 let brought = self.pages.fault_in(&mut session.handler.inbound, at, fault.write, 1);
@@ -108,15 +106,15 @@ impl Forks<'_> {
         }
     }
 
-    /// Whether the kernel has not begun to copy. If it has, that may have been before the arena was
-    /// in order, which is noted.
+    /// Whether the kernel has not started to copy. If it has, the arena may not have been in order:
+    /// the session is torn.
     fn ask_gate(&self, session: &mut ForkSession) -> bool {
         let is_open = self.gate.is_open();
         session.torn |= !is_open;
         is_open
     }
 
-    /// Copies into a child what it waits for.
+    /// Copies into a child the pages that it waits for.
     fn serve_child(&self, session: &mut ForkSession, number: usize, messages: &mut [Message; MESSAGES_MAX]) {
         let child = session.guard.of_child(session.children[number]);
         while child.reports().read(messages, 1) == 1 {
@@ -127,7 +125,7 @@ impl Forks<'_> {
                     continue;
                 }
                 change => {
-                    // It does not have what the table says it has: it gets copies.
+                    // The child differs from the table, so it gets copies.
                     session.changes.push((number, change));
                     session.torn = true;
                     continue;
@@ -142,7 +140,7 @@ impl Forks<'_> {
                 false => child.zero(at, PAGE_SIZE),
             };
             match progress.stop {
-                // Something of its own is to be read before: it asks again, behind that.
+                // The child has an unread event. It faults again after that.
                 Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
                 _ if is_out => session.torn |= !session.copied.add(at),
                 _ => {}

@@ -1,4 +1,4 @@
-//! The child: it inherits table, staging and pool as copies, and pages itself.
+//! The child: it inherits copies of table, staging and pool, and pages itself.
 
 use sys::maps;
 use sys::memory::USER_END;
@@ -14,7 +14,7 @@ use crate::sync::{Pagemap, Userfaultfd};
 use super::Forks;
 
 impl Forks<'_> {
-    /// The first number behind those of the pager's descriptors, which a child's have, too.
+    /// The number after the pager's highest descriptor. A child uses the same numbers.
     pub fn numbers_end(&self) -> i32 {
         let (pages, files) = (self.pages, self.program.files());
         let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
@@ -26,12 +26,12 @@ impl Forks<'_> {
     }
 
     /// In the child: continues with copies of the parent's table, staging and pool. `main`, `gate`
-    /// and `copied` are from [`Outcome::Inherits`]. Called by the first of the child's pager
-    /// threads, which has a file table of its own, empty but for these and the caller's. The other
-    /// threads are to be started afterwards.
+    /// and `copied` are from [`Outcome::Inherits`]. The first of the child's pager threads calls
+    /// it. That thread has its own file table, with only these descriptors and the caller's. Start
+    /// the other threads afterwards.
     ///
     /// # Errors
-    /// When files cannot be opened. The process must end then: its pages cannot be brought in.
+    /// If files cannot be opened. The process must end then: its pages cannot be brought in.
     pub fn inherit(&self, main: i32, gate: i32, copied: &[u64]) -> Result<(), StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let own_gate = self.gate.descriptor().expect("the parent had one");
@@ -42,7 +42,7 @@ impl Forks<'_> {
             let above = thread::renumber_above(descriptor, end).map_err(system(what))?;
             thread::renumber(above, number).map_err(system(what))
         };
-        // Under the numbers that the parent's had.
+        // Use the parent's numbers.
         keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
         keep(gate, own_gate, "userfaultfd")?;
         let window = self.pages.discard_window();
@@ -58,11 +58,11 @@ impl Forks<'_> {
             let opened = ProcFile::open_own(name).map_err(system(what))?;
             keep(opened.descriptor(), file.descriptor(), what)?;
         }
-        // Staging has been guarded by `main` since the kernel made the child.
+        // `main` has guarded staging since the kernel made the child.
         window.guard().map_err(system("staging"))?;
         self.gate.end(self.pages.reports());
 
-        // The parent's threads are not here, and held nothing but what was in their frame caches.
+        // The parent's threads do not exist here. They held only their frame caches.
         self.reclaimer.reset();
         self.service.reset();
         self.pages.reset_own_threads();
@@ -72,8 +72,7 @@ impl Forks<'_> {
             self.pages.forget_copied(*at as usize);
         }
         let mut registrations = self.program.registrations();
-        // What is out and not mapped here is of no use, and must not be found in a mapping made
-        // there later.
+        // Out pages of unmapped ranges are useless, and a later mapping there must not find them.
         registrations.for_each_gap(&self.program.files().maps, |start, end| self.pages.discard(start, end));
         drop(registrations);
         self.discard_wiped().map_err(system("/proc/self/smaps"))?;
@@ -87,10 +86,9 @@ impl Forks<'_> {
         Ok(())
     }
 
-    /// In the child: forgets what is out of mappings that the kernel wiped (MADV_WIPEONFORK, which
-    /// no event reports). In such a mapping nothing is present. Only if there is a mapping with
-    /// pages out and none present, the kernel is asked for its flags: that takes a look at every
-    /// page.
+    /// In the child: discards out pages of mappings that the kernel wiped (MADV_WIPEONFORK, which
+    /// no event reports). Such a mapping has no present page. Mappings' flags are read only if a
+    /// mapping has out pages and none present, because the kernel then visits every page.
     fn discard_wiped(&self) -> std::io::Result<()> {
         let (mut buffer, mut is_likely) = ([0; 8192], false);
         maps::for_each(&self.program.files().maps, &mut buffer, |mapping| {

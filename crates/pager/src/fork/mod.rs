@@ -1,42 +1,38 @@
-//! fork() with everything left where it is: the child inherits table, staging and pool as copies,
-//! and pages itself.
+//! fork() without bringing anything in: the child inherits copies of table, staging and pool, and
+//! pages itself.
 //!
-//! The arena is ordinary private memory, which fork() copies. A copy of it is of use only if no
-//! thread of the pager changed it while the kernel was copying, and only the kernel knows when that
-//! is: between the fork handlers' last word and the system call, the C library takes its locks,
-//! touches memory that may be out, and waits for threads that wait for faults. So:
+//! The arena is private memory, which fork() copies. The copy is useful only if no thread of the
+//! pager changed the arena meanwhile, and only the kernel knows when that is: between the last fork
+//! handler and the system call, the C library takes its locks, touches memory that may be out, and
+//! waits for threads that wait for faults. So:
 //!
-//! * Workers and handlers stand still from before the call until after it. One thread attends, the
-//!   control thread: it serves what must be served, and leaves the arena in order after each step.
-//! * The userfaultfd reports forks: the kernel gives the child one of its own, with every
-//!   registration, before the child runs. **At no time does the child have an unguarded missing
-//!   page.** What the child touches before it has threads of its own is copied into it by the
-//!   parent, which changes nothing until the child has taken over. The pages copied so are named to
-//!   the child: its table says that they are out.
-//! * The lowest page of the arena is guarded by a userfaultfd of its own, the *gate*, which refuses
-//!   every operation from when fork() has come to that page until the event about it was read.
-//!   After each step the control thread asks it. Not refused: what the step changed was in order
-//!   before the first page of the arena was copied. Refused: the copy may be torn, and the child is
-//!   not to use it. It gets copies of all that is out instead, and starts again.
-//! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of
-//!   others wait a little.
-//! * Once there is a child, no fault is served and no event is applied: what the child misses is
-//!   what was out at the fork. But the child may be another thread's, by a bare system call, and
-//!   the forking thread may need a page before it comes to its own fork, or behind it, from a child
-//!   that has ended. So when that takes too long the children there are get copies of all that is
-//!   out, and the session continues without them.
+//! * Workers and handlers stand still from before the call until after it. The control thread serves
+//!   what must be served, and leaves the arena in order after each step.
+//! * The userfaultfd reports forks: the kernel gives the child its own, with every registration, before
+//!   the child runs. **At no time does the child have an unguarded missing page.** The parent copies
+//!   in the pages that the child touches before it has threads of its own, and changes nothing until
+//!   the child has taken over. The child learns which pages were copied: its table has them out.
+//! * A second userfaultfd, the *gate*, guards the lowest page of the arena. It refuses every operation
+//!   from when fork() reaches that page until its event is read. The control thread asks it after each
+//!   step. Not refused: the step's changes were in order before the arena was copied. Refused: the copy
+//!   may be torn, and the child must not use it. It gets copies of all out pages, and starts again.
+//! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of other
+//!   threads wait a little.
+//! * Once a child exists, no fault is served and no event applied: the child misses what was out at the
+//!   fork. But another thread may have made the child by a bare system call, and the forking thread may
+//!   need a page before its own fork, or after a child that has ended. So after a timeout the children
+//!   get copies of all out pages, and the session continues without them.
 //!
 //! | file | what is there |
 //! |---|---|
 //! | `session` | one fork: the faults that wait, the children, what they lack |
-//! | `attend` | what is served from the first standing thread to the last child |
-//! | `inherit` | the child: other files under the same numbers, threads that are not there |
+//! | `attend` | serving, from the first standing thread to the last child |
+//! | `inherit` | the child: other files under the same numbers, threads that do not exist |
 //!
-//! All of it is methods of [`Forks`], which one thread runs, the control thread.
+//! All of it is methods of [`Forks`], which only the control thread runs.
 //!
-//! The pages of staging are shared after a fork and cannot be moved: they are copied where they are
-//! needed, or written to first. Ranges that the child does not have (MADV_DONTFORK) are forgotten
-//! there.
+//! After a fork the pages of staging are shared and cannot be moved: they are copied where needed,
+//! or written to first. The child forgets ranges that it does not have (MADV_DONTFORK).
 
 mod attend;
 mod inherit;
@@ -58,29 +54,29 @@ use crate::sync::Userfaultfd;
 use session::PATIENCE_NS;
 pub use session::{ForkSession, COPIED_MAX};
 
-/// Descriptors of pagers that can be inherited have lower numbers than this.
+/// A pager can be inherited if all its descriptors are below this number.
 const NUMBERS: i32 = 64;
 
-/// What a fork came to.
+/// The result of a fork.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// The child continues with its copies and these descriptors, which the caller closes. The
-    /// pages are in place there.
+    /// copied pages are in place in the child.
     Inherits {
         /// Guards the child's memory.
         main: i32,
         /// Its gate.
         gate: i32,
-        /// Addresses.
+        /// Addresses of the copied pages.
         copied: &'a [u64],
     },
     /// The child has all its memory and starts again.
     Complete,
-    /// The child cannot go on.
+    /// The child cannot continue.
     Lost,
 }
 
-/// Who attends to forks: the parts of a pager that it uses.
+/// Attends to forks, with the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Forks<'a> {
     lifecycle: Lifecycle<'a>,
@@ -95,7 +91,6 @@ pub(crate) struct Forks<'a> {
 }
 
 impl<'a> Forks<'a> {
-    /// Attends to forks of a pager made of these parts.
     #[allow(clippy::too_many_arguments, reason = "each is a part of a pager")]
     pub fn new(
         lifecycle: Lifecycle<'a>,
@@ -111,14 +106,13 @@ impl<'a> Forks<'a> {
         Forks { lifecycle, service, reclaimer, pages, program, quiesce, gate, accounts, config }
     }
 
-    /// Whether forks can leave everything out at all.
+    /// Whether children can inherit the pager.
     pub fn can_fork(&self) -> bool {
         self.gate.is_there() && self.numbers_end() <= NUMBERS
     }
 
-    /// Has all threads stand still and begins to attend to a fork of thread `forker`; `None` when
-    /// that cannot be watched. Call from a pager thread that is no worker and no handler; end with
-    /// [`Forks::end`].
+    /// Halts all threads and starts to attend to a fork by thread `forker`. `None` if forks cannot
+    /// be watched. Call from the control thread, and end with [`Forks::end`].
     pub fn begin(&self, forker: u32) -> Option<ForkSession> {
         if !self.gate.is_there() {
             return None;
@@ -131,7 +125,7 @@ impl<'a> Forks<'a> {
             return None;
         }
         let mut session = ForkSession::new(*self.pages.guard(), forker, self.lifecycle.own_page());
-        // The order of all events up to here must be known, since the child hears of no other.
+        // The order of all events so far must be known, because the child learns of no others.
         let give_up = session.since_ns + PATIENCE_NS;
         while self.pages.has_pending_events() && sys::now_ns() < give_up {
             self.attend(&mut session);
@@ -142,20 +136,20 @@ impl<'a> Forks<'a> {
         Some(session)
     }
 
-    /// The descriptors to wait for, besides the caller's own; -1 for none.
+    /// The descriptors to wait for, besides the caller's own. -1 for none.
     pub fn descriptors(&self, session: &ForkSession) -> [i32; 3] {
         let main = if !session.held.is_full() { self.pages.reports().descriptor() } else { -1 };
         [main, self.gate.descriptor().unwrap_or(-1), session.children.first().copied().unwrap_or(-1)]
     }
 
-    /// Whether there is something to look after that no descriptor tells: faults that wait for time
-    /// to pass, further children.
+    /// Whether to attend without a descriptor's report: faults wait for time to pass, or there are
+    /// further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
         !session.held.is_empty() || session.children.len() > 1
     }
 
-    /// What becomes of the child, which is ready to take over, or will not be for a while. Serves
-    /// it no more.
+    /// Decides the outcome for the child. `is_ready` says whether it is ready to take over, or will
+    /// not be soon. The child is no longer served.
     pub fn settle<'s>(&self, session: &'s mut ForkSession, is_ready: bool) -> Outcome<'s> {
         if session.children.is_empty() {
             return if session.has_completed { Outcome::Complete } else { Outcome::Lost };
@@ -168,7 +162,7 @@ impl<'a> Forks<'a> {
         Outcome::Complete
     }
 
-    /// All threads continue. What was not handed over is closed.
+    /// Resumes all threads, and closes descriptors that were not handed over.
     pub fn end(&self, mut session: ForkSession) {
         for descriptor in session.children.drain(..).chain(session.gates.drain(..)) {
             Userfaultfd::from_descriptor(descriptor).close();
@@ -181,8 +175,8 @@ impl<'a> Forks<'a> {
         while let Some(fault) = session.held.take() {
             self.service.serve(&mut session.handler, fault);
         }
-        // Those that did not fit in, and those that were read just now on the way to an event: a
-        // handler that waits for messages would not see them.
+        // Faults that did not fit in, or were read on the way to an event. A handler that waits for
+        // messages would not see them.
         while let Some(fault) = self.service.unpark() {
             self.service.serve(&mut session.handler, fault);
         }

@@ -1,8 +1,8 @@
 //! One fork: the faults that wait, the children, and what these lack.
 //!
-//! Invariants: a held fault is served once, or held again. Once there is a child, events of this
-//! process are stashed and none is applied. What cannot be noted (too many pages copied, a mapping
-//! that a child changed) makes the session *torn*: the child gets copies and starts again.
+//! Invariants: a held fault is served once, or held again. Once a child exists, events of this
+//! process are stashed and none is applied. If something cannot be recorded (too many pages copied,
+//! a mapping changed by a child), the session is *torn*: the child gets copies and starts again.
 
 use sys::userfaultfd::Message;
 
@@ -10,16 +10,15 @@ use crate::config::HANDLERS_MAX;
 use crate::fault::{Fault, Handler};
 use crate::pages::{ChildMemory, Guard};
 
-/// How long the faults of threads other than the forking one wait for the fork to begin.
+/// How long faults of threads other than the forking one wait for the fork to begin.
 pub(super) const PATIENCE_NS: u64 = 10_000_000;
-/// How long any fault waits for a child to take over while the forking thread has not come back.
+/// How long any fault waits for a child to take over before the forking thread has returned.
 const HELD_UP_NS: u64 = 20_000_000;
-/// Faults read and not served yet.
 const HELD_MAX: usize = 128;
-/// Pages copied into a child before it takes over, at most; the C library touches a few dozen.
+/// Most pages copied into a child before it takes over. The C library touches a few dozen.
 pub const COPIED_MAX: usize = 400;
 
-/// Faults that were read and are not served yet, in order.
+/// Faults read and not yet served, in order.
 pub(super) struct HeldFaults {
     faults: [Option<Fault>; HELD_MAX],
     first: usize,
@@ -43,14 +42,14 @@ impl HeldFaults {
         self.count == HELD_MAX
     }
 
-    /// Holds a fault, behind all others. There must be a place.
+    /// Holds a fault, behind all others. Requires room.
     pub fn add(&mut self, fault: Fault) {
         assert!(!self.is_full(), "read only while there is a place");
         self.faults[(self.first + self.count) % HELD_MAX] = Some(fault);
         self.count += 1;
     }
 
-    /// Takes the first.
+    /// Takes the first fault.
     pub fn take(&mut self) -> Option<Fault> {
         let fault = self.faults[self.first].take()?;
         self.first = (self.first + 1) % HELD_MAX;
@@ -59,14 +58,14 @@ impl HeldFaults {
     }
 }
 
-/// Pages that were copied into a child before it took over.
+/// Pages copied into a child before it took over.
 pub(super) struct CopiedPages {
     pages: [u64; COPIED_MAX],
     count: usize,
 }
 
 impl CopiedPages {
-    /// Notes a page; false when there are too many.
+    /// Adds a page. Returns false if there are too many.
     pub fn add(&mut self, at: usize) -> bool {
         let Some(entry) = self.pages.get_mut(self.count) else { return false };
         *entry = at as u64;
@@ -74,43 +73,42 @@ impl CopiedPages {
         true
     }
 
-    /// Their addresses.
     pub fn pages(&self) -> &[u64] {
         &self.pages[..self.count]
     }
 }
 
-/// One fork, from the moment when everything stands still.
+/// One fork, from the moment when all threads stand still.
 pub struct ForkSession {
     forker: u32,
     pub(super) since_ns: u64,
-    /// Over this process; children have the like.
+    /// Guards this process. Each child has its own.
     pub(super) guard: Guard,
     pub(super) handler: Handler,
     pub(super) held: HeldFaults,
-    /// Of forks at the same time, all but one of them by bare system calls, and of forks of such
-    /// children.
+    /// Userfaultfds of children. If there are several, all but one come from bare system calls, or
+    /// are children of such children.
     pub(super) children: Vec<i32>,
     pub(super) gates: Vec<i32>,
     pub(super) copied: CopiedPages,
-    /// The child's copy of the arena is of no use.
+    /// The child's copy of the arena is useless.
     pub(super) torn: bool,
-    /// The forking thread has come back from its fork.
+    /// The forking thread has returned from its fork.
     is_back: bool,
-    /// When the first of `children` was there.
+    /// When the first child appeared.
     born_ns: u64,
-    /// Children have got all of their memory, and are looked after no more.
+    /// Some children got all their memory and are no longer served.
     pub(super) has_completed: bool,
-    /// What children changed of their mappings in the session, by number: those of other threads'
-    /// forks run already.
+    /// Mapping changes of children during the session, by child: children of other threads' forks
+    /// already run.
     pub(super) changes: Vec<(usize, Message)>,
-    /// Events of this process that were read since the kernel began to copy, in order: the table
-    /// stays as it was at the fork until the child has what it needs.
+    /// Events of this process since the kernel started to copy, in order. The table stays as it was
+    /// at the fork until the child has what it needs.
     pub(super) stash: Vec<Message>,
 }
 
 impl ForkSession {
-    /// Of a fork by thread `forker` that begins now. `own_page` is a page of the caller's.
+    /// A fork by thread `forker` that starts now. `own_page` is a page of the caller.
     pub(super) fn new(guard: Guard, forker: u32, own_page: usize) -> Self {
         ForkSession {
             forker,
@@ -130,12 +128,12 @@ impl ForkSession {
         }
     }
 
-    /// Notes that the forking thread has come back: it does not wait any more.
+    /// Records that the forking thread has returned and no longer waits.
     pub fn note_back(&mut self) {
         self.is_back = true;
     }
 
-    /// Notes a child of this process, by its descriptor.
+    /// Adds a child of this process, by its userfaultfd.
     pub(super) fn add_child(&mut self, descriptor: i32) {
         if self.children.is_empty() {
             self.born_ns = sys::now_ns();
@@ -143,7 +141,7 @@ impl ForkSession {
         self.children.push(descriptor);
     }
 
-    /// Notes a child of a child, which lacks what that one lacks.
+    /// Adds a child's own child, which lacks the same pages.
     pub(super) fn add_grandchild(&mut self, child: usize, descriptor: i32) {
         let grandchild = self.children.len();
         self.children.push(descriptor);
@@ -162,7 +160,7 @@ impl ForkSession {
         has_waiters && !self.is_back && now_ns > self.born_ns + HELD_UP_NS
     }
 
-    /// The memory of a child as it is by now.
+    /// The present memory of a child.
     pub(super) fn memory_of(&self, child: usize) -> ChildMemory {
         let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
         let mut memory = ChildMemory::new(self.guard.of_child(self.children[child]), changes);
@@ -177,7 +175,7 @@ mod tests {
     use crate::sync::Userfaultfd;
 
     fn session() -> ForkSession {
-        // No descriptor: nothing here asks the kernel.
+        // No descriptor: these tests do not call the kernel.
         ForkSession::new(Guard::new(Userfaultfd::from_descriptor(-1), 0), 7, 0)
     }
 
@@ -191,7 +189,7 @@ mod tests {
         for round in 0..3 {
             (0..HELD_MAX).for_each(|number| held.add(fault(round * 1000 + number, 1)));
             assert!(held.is_full());
-            // One pass holds every fault again, as when none may be served yet.
+            // One pass holds every fault again, as if none may be served yet.
             for _ in 0..held.len() {
                 let fault = held.take().unwrap();
                 held.add(fault);
