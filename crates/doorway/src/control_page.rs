@@ -172,7 +172,7 @@ impl Cleared {
             return;
         }
         let index = match self.noted.fetch_add(1, Ordering::Relaxed) {
-            // musl uses its first thread's word for all threads.
+            // The first thread's word stays: musl uses it for all threads.
             0 => 0,
             later => 1 + (later - 1) % (CLEARED_MAX - 1),
         };

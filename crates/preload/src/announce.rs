@@ -1,9 +1,8 @@
-//! Large new mappings, announced to the control thread by the thread that made them.
+//! Announces large new mappings to the control thread, from the thread that made them.
 //!
 //! A mapping fills unseen until it is registered, at several gigabytes a second with huge pages,
-//! and while every CPU is busy the control thread may not get round to looking for a while. So
-//! while memory is tight the thread that made a large mapping waits until it is registered, or for
-//! [`WAIT_NS`], whichever comes first.
+//! and while every CPU is busy the control thread may not look for a while. So while memory is
+//! tight, the thread that made a large mapping waits until it is registered, at most [`WAIT_NS`].
 
 use core::sync::atomic::{fence, AtomicUsize, Ordering};
 
@@ -17,22 +16,21 @@ use crate::system::{self, now_ns};
 
 /// Mappings from this size on are announced.
 pub const LARGE_BYTES: usize = 512 * 1024;
-/// New mappings from this size on have the control thread look at once: they could fill before its
-/// next look.
+/// New mappings from this size on wake the control thread: they could fill before its next look.
 const BURST_BYTES: usize = 16 << 20;
-/// An answer takes microseconds; a control thread that cannot answer (it stands still for a fork)
-/// is not waited for.
+/// A reply takes microseconds. A control thread that cannot reply (it is halted for a fork) is not
+/// awaited longer than this.
 const WAIT_NS: u64 = 3_000_000;
-/// To let go of a range means to bring everything in.
+/// Releasing a range brings everything in.
 const RELEASE_NS: u64 = 10_000_000_000;
-/// What stands by until then may be wrong.
+/// Longer: a page that refills a frame before the pager knows shows wrong bytes to a reference.
 const REFERENCES_NS: u64 = 1_000_000_000;
-/// Of [`doorway::control_page::ControlPage::references`]: said, and known to the pager, too, where
-/// there is one.
+/// Values of [`doorway::control_page::ControlPage::references`]: references exist, and the pager,
+/// if any, knows.
 const SAID: u32 = 1;
 const KNOWN: u32 = 2;
 
-/// Has `[start, start + len)` registered if memory is tight; `what` is of [`kind`].
+/// Registers `[start, start + len)` if memory is tight; `what` is a value of [`kind`].
 pub fn announce(start: usize, len: usize, what: u32) {
     if len < LARGE_BYTES || control_page::is_agents(start) {
         return;
@@ -49,8 +47,8 @@ pub fn announce(start: usize, len: usize, what: u32) {
     blocked(|| {
         let one = &CONTROL_PAGE.announcement.one;
         if !system::try_lock(one) {
-            // Others wait for the control thread, which finds this range when it looks at all
-            // mappings.
+            // Other threads wait for the control thread, which finds this range when it looks at
+            // all mappings.
             control_page::nudge();
             return;
         }
@@ -59,15 +57,15 @@ pub fn announce(start: usize, len: usize, what: u32) {
     });
 }
 
-/// Has the pager let go of `[start, start + len)`.
+/// Makes the pager release `[start, start + len)`.
 pub fn release(start: usize, len: usize) {
     insist(start, len, kind::RELEASE, RELEASE_NS);
 }
 
-/// Ranges that [`release_around`] has released; more are released again each time.
+/// Ranges that [`release_around`] has released; further ranges are released each time.
 static RELEASED: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 
-/// The same for the mappings of a range that the program may use often: once.
+/// Releases, once, the mappings around a range that the program may use often.
 pub fn release_around(start: usize, len: usize) {
     let is_known = |[from, to]: &[AtomicUsize; 2]| {
         (from.load(Ordering::Relaxed)..to.load(Ordering::Acquire)).contains(&start)
@@ -76,7 +74,7 @@ pub fn release_around(start: usize, len: usize) {
     if len == 0 || RELEASED.iter().any(is_known) {
         return;
     }
-    // The kernel refuses what is not mapped.
+    // The kernel refuses unmapped ranges.
     let Some(range) = mappings::around(start, len) else { return };
     release(range.start, range.len());
     let free = RELEASED.iter().find(|[from, _]| {
@@ -87,19 +85,18 @@ pub fn release_around(start: usize, len: usize) {
     }
 }
 
-/// Notes that others than the program will refer to some of its pages: a frame that such a page
-/// left must not be filled with another one's bytes from now on. What was moved out before has no
-/// such references.
+/// Notes that references to the program's pages will exist outside it: from now on no other page's
+/// bytes may fill a frame that such a page left. Pages moved out earlier have no such references.
 pub fn note_references() {
     if CONTROL_PAGE.references.load(Ordering::Acquire) == KNOWN {
         return;
     }
-    // Of several threads each waits: none is to hand out a reference before.
+    // Every thread waits: none may hand out a reference before the pager knows.
     CONTROL_PAGE.references.fetch_max(SAID, Ordering::SeqCst);
-    // A pager that comes now looks whether it was said.
+    // A pager that starts now reads the flag.
     fence(Ordering::SeqCst);
     insist(0, 0, kind::REFERENCES, REFERENCES_NS);
-    // A child of vfork() has this memory, too, and no agent.
+    // A child of vfork() shares this memory, but has no agent.
     if control_page::is_own_process() {
         CONTROL_PAGE.references.store(KNOWN, Ordering::Release);
     }
@@ -107,7 +104,7 @@ pub fn note_references() {
 
 fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
     let forks = &CONTROL_PAGE.forks;
-    // Everything is in, and stays, and none is there to answer.
+    // Everything is in for good, and no thread serves requests.
     let is_over =
         forks.stopped.load(Ordering::Acquire) != 0 && forks.state.load(Ordering::Acquire) == halt::HALTED;
     if control_page::has_pager() && control_page::is_own_process() && !is_over {
@@ -119,8 +116,8 @@ fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
     }
 }
 
-/// Asks, and waits for the answer. The caller has the lock, and signals are blocked: a handler may
-/// come here, too, or never return.
+/// Sends a request and waits for the reply. The caller holds the lock, and signals are blocked: a
+/// handler could re-enter, or never return.
 fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     let announcement = &CONTROL_PAGE.announcement;
     let number = announcement.ask(start..start + len.next_multiple_of(PAGE_SIZE), what);
@@ -136,7 +133,7 @@ fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     announcement.give_up();
 }
 
-/// In a forked child: threads that were waiting exist in the parent only.
+/// In a forked child: the waiting threads exist only in the parent.
 pub fn forget() {
     CONTROL_PAGE.announcement.give_up();
     CONTROL_PAGE.announcement.one.store(0, Ordering::Release);

@@ -1,8 +1,8 @@
-//! Calls of the program that the pager wants to know of.
+//! The program's calls that the pager must know of.
 //!
-//! Paging does not depend on these: what bypasses them is found by the kernel's events and by
-//! looking at the mappings. They make the pager learn early of large new mappings, and in time of
-//! what would take its footing away.
+//! Paging does not depend on them: kernel events and looks at the mappings find calls that bypass
+//! them. They tell the pager early of large new mappings, and in time of calls that would disable
+//! paging.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ptr::null;
@@ -20,33 +20,29 @@ use crate::{
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
 const MOVE_REQUEST: libc::c_ulong = 0xc028_aa05;
 
-/// A mapping of the kind that is paged.
+/// A mapping of the paged kind.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
-/// What changes nothing about that.
+/// Flags that keep a mapping of that kind.
 const HARMLESS: c_int =
     libc::MAP_NORESERVE | libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_STACK;
 
-/// Whether the caller is a thread of the pager's, which comes this way, too: they live in the
-/// arena.
+/// Whether the caller is a thread of the pager, which also gets here: its stack is in the arena.
 fn is_pagers_thread() -> bool {
     let here = 0u8;
     control_page::is_agents(&raw const here as usize)
 }
 
-/// A system call's answer as the C library gives it.
+/// Converts a system call's result to the C library's, with errno.
 pub fn set_errno(answer: c_long) -> c_long {
     if (-4095..0).contains(&answer) {
-        // SAFETY: the calling thread is the program's, with an errno of its own.
+        // SAFETY: the calling thread is the program's, with its own errno.
         unsafe { *libc::__errno_location() = -answer as i32 };
         return -1;
     }
     answer
 }
 
-/// mmap(2): a large private mapping is registered before it can fill unseen.
-///
-/// # Safety
-/// As mmap(2).
+/// mmap(2): registers a large private mapping before it can fill unseen.
 #[no_mangle]
 pub unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -65,9 +61,6 @@ pub unsafe extern "C" fn mmap(
 }
 
 /// mmap64: the same on 64-bit machines.
-///
-/// # Safety
-/// As mmap(2).
 #[no_mangle]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
@@ -81,10 +74,7 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(address, len, protection, flags, file, offset) }
 }
 
-/// mprotect(2): reserved address space that becomes usable is a new mapping.
-///
-/// # Safety
-/// As mprotect(2).
+/// mprotect(2): reserved address space that becomes accessible is a new mapping.
 #[no_mangle]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
@@ -95,32 +85,27 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
     answer as c_int
 }
 
-/// madvise(2): what is not to be inherited by forked children must not be found in the pager's
-/// copies there.
-///
-/// # Safety
-/// As madvise(2).
+/// madvise(2): forked children must not find non-inherited pages in the pager's copies.
 #[no_mangle]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
     set_errno(unsafe { advise(address as usize, len, advice) }) as c_int
 }
 
-/// # Safety
 /// As madvise(2).
 unsafe fn advise(address: usize, len: usize, advice: c_int) -> c_long {
     const MADV_GUARD_INSTALL: c_int = 102;
     if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_DONTFORK) && !control_page::is_agents(address) {
-        // Before the call: another thread may fork as soon as the kernel has taken the advice.
+        // Before the call: another thread may fork as soon as the advice is in force.
         fork::expect_wiped();
     }
     let call = |advice: c_int| {
-        // SAFETY: the caller's range and advice, or a discard of what the kernel has discarded.
+        // SAFETY: the caller's range and advice, or a repeated discard.
         unsafe { raw_syscall(libc::SYS_madvise, [address, len, advice as usize, 0, 0, 0]) }
     };
     let answer = call(advice);
-    // Guards discard what was there and raise no event; a discard raises one and leaves guards in
-    // place. ENOMEM: everything is guarded but gaps between mappings.
+    // Installing guards discards pages without an event; a discard raises one and keeps the guards.
+    // ENOMEM: all but gaps between mappings is guarded.
     let is_guarded = answer == 0 || answer == -c_long::from(libc::ENOMEM);
     if advice == MADV_GUARD_INSTALL && is_guarded && control_page::has_pager() {
         call(libc::MADV_DONTNEED);
@@ -128,10 +113,7 @@ unsafe fn advise(address: usize, len: usize, advice: c_int) -> c_long {
     answer
 }
 
-/// mremap(2): what paging has cut into several mappings moves as one.
-///
-/// # Safety
-/// As mremap(2).
+/// mremap(2): memory that paging split into several mappings moves as one.
 #[no_mangle]
 pub unsafe extern "C" fn mremap(
     address: *mut c_void,
@@ -149,18 +131,15 @@ pub unsafe extern "C" fn mremap(
     set_errno(unsafe { remap::remap(arguments) }) as *mut c_void
 }
 
-/// ioctl(2): memory of the program's own userfaultfd is let go of. A range has one userfaultfd: the
-/// kernel refuses a second one, and is asked again without the pager's. What is out of a range that
-/// the program moves pages from would be a hole.
-///
-/// # Safety
-/// As ioctl(2).
+/// ioctl(2): releases memory that the program registers with its own userfaultfd. A range has only
+/// one: the kernel refuses the second, so the call is repeated after the release. If the program
+/// moves pages from a range, evicted pages would be holes.
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: usize) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
     let call =
         || unsafe { raw_syscall(libc::SYS_ioctl, [file as usize, request as usize, argument, 0, 0, 0]) };
-    // Where the structures cannot be read the kernel refuses them.
+    // The kernel refuses unreadable structures.
     let range = |start: usize, len: usize| {
         let word = |at: usize| system::read_own(argument.wrapping_add(at));
         Some((word(start)? as usize, word(len)? as usize))
@@ -203,18 +182,15 @@ unsafe fn vmsplice_onward(pipe: c_int, vectors: *const libc::iovec, count: usize
 }
 
 interposed!(
-    /// vmsplice(2): the pipe refers to pages of the program, also after they have been moved away.
+    /// vmsplice(2): the pipe refers to the program's pages even after they have been evicted.
     /// Threads can be cancelled there.
     vmsplice,
     onward_vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint)
         vmsplice_onward(pipe, vectors, count, flags)
 );
 
-/// close_range(2): waits for forks under way, whose connections are descriptors of the process for
-/// a moment.
-///
-/// # Safety
-/// As close_range(2).
+/// close_range(2): waits for running forks, whose connections are briefly descriptors of the
+/// process.
 #[no_mangle]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
@@ -222,16 +198,13 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     set_errno(fork::unless_forking(|| unsafe { raw_syscall(libc::SYS_close_range, arguments) })) as c_int
 }
 
-/// closefrom(3): the same.
-///
-/// # Safety
-/// As closefrom(3).
+/// closefrom(3): as close_range(2).
 #[no_mangle]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);
     // SAFETY: the caller's argument.
     let answer = unsafe { close_range(first as c_uint, c_uint::MAX, 0) };
-    // Before Linux 5.9 there is no such call.
+    // Before Linux 5.9 the call does not exist.
     if answer != 0 {
         for descriptor in (first as usize)..(system::descriptors_max() as usize).min(1 << 20) {
             system::close(descriptor as isize);
@@ -239,11 +212,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     }
 }
 
-/// setsockopt(2): a socket that may send pages without copying them refers to them until they are
-/// sent.
-///
-/// # Safety
-/// As setsockopt(2).
+/// setsockopt(2): a socket with zero-copy sending refers to pages until they are sent.
 #[no_mangle]
 pub unsafe extern "C" fn setsockopt(
     socket: c_int,
@@ -261,10 +230,7 @@ pub unsafe extern "C" fn setsockopt(
     set_errno(answer) as c_int
 }
 
-/// mlockall(2): locked memory is not evicted; everything comes in and paging ends for good.
-///
-/// # Safety
-/// As mlockall(2).
+/// mlockall(2): locked memory is not evicted, so everything comes in and paging ends for good.
 #[no_mangle]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     set_errno(lock_all(flags as usize)) as c_int
@@ -279,12 +245,8 @@ fn lock_all(flags: usize) -> c_long {
     answer
 }
 
-/// prctl(2): a seccomp filter set this way binds the calling thread alone; paging continues, but
-/// children of that thread inherit the filter, so a fork brings everything in and they run
-/// unmanaged.
-///
-/// # Safety
-/// As prctl(2).
+/// prctl(2): a seccomp filter set this way binds only the calling thread, so paging continues. Its
+/// children inherit the filter, so a fork brings everything in and they run unmanaged.
 #[no_mangle]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
@@ -295,13 +257,12 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     answer
 }
 
-/// Whether the kernel takes no filter with these arguments: what libseccomp does to learn which
-/// flags there are.
+/// Whether the kernel refuses a filter with these arguments: libseccomp probes flags in this way.
 fn is_no_filter(program: usize) -> bool {
     /// `BPF_MAXINSNS` of the kernel's bpf_common.h.
     const STEPS_MAX: u64 = 4096;
     let is_missing = |address| system::try_read_own(address) == Err(libc::EFAULT);
-    // struct sock_fprog: the number of steps, in two bytes, and where they are.
+    // struct sock_fprog: the number of steps, in two bytes, and their address.
     let words = [program, program.wrapping_add(size_of::<usize>())].map(system::try_read_own);
     let is_wrong = |count: u64| count & 0xffff == 0 || count & 0xffff > STEPS_MAX;
     words.contains(&Err(libc::EFAULT))
@@ -309,12 +270,9 @@ fn is_no_filter(program: usize) -> bool {
         || words[1].is_ok_and(|steps| is_missing(steps as usize))
 }
 
-/// The body of `syscall`: seccomp(2) has no wrapper of its own and comes this way. A filter for all
-/// threads would bind the pager's too, so everything comes in before. An exec is as good as the C
+/// The body of `syscall`: seccomp(2), which has no wrapper, comes this way. A filter for all
+/// threads would bind the pager's too, so everything comes in before. An exec is treated as the C
 /// library's.
-///
-/// # Safety
-/// As syscall(2).
 unsafe extern "C" fn syscall_of_program(
     number: c_long,
     a: usize,
@@ -381,14 +339,14 @@ unsafe extern "C" fn syscall_of_program(
         }
     };
     if sets_filter && answer >= 0 {
-        // Children of this thread inherit it.
+        // This thread's children inherit the filter.
         fork::expect_filter();
     }
     set_errno(answer)
 }
 
-/// Whether a system call makes a process or thread that returns on a stack of its own, and notes
-/// what there is to note of it if so.
+/// Whether a system call makes a process or thread that returns on its own stack. Notes such a
+/// call's effects.
 extern "C" fn returns_elsewhere(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize) -> bool {
     let arguments = [a, b, c, d, e, 0];
     let Some(flags) = fork::flags_with_stack(number, &arguments) else { return false };
@@ -402,11 +360,8 @@ extern "C" fn failed(answer: c_long) -> c_long {
     set_errno(answer)
 }
 
-/// syscall(2). What clone(2) makes with a stack of its own returns from here by what lies on that
-/// stack, so that no frame of this object may be between: it would be looked for there.
-///
-/// # Safety
-/// As syscall(2).
+/// syscall(2). A child of clone(2) with its own stack returns from here to the address on that
+/// stack, so this object must have no frame in between.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[no_mangle]
@@ -476,11 +431,7 @@ pub unsafe extern "C" fn syscall() {
     )
 }
 
-/// syscall(2): see the other one. Here the caller's address is in a register, which the new thread
-/// has, too.
-///
-/// # Safety
-/// As syscall(2).
+/// syscall(2): as above. Here the caller's address is in a register, which the new thread also has.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[no_mangle]
@@ -534,14 +485,14 @@ pub unsafe extern "C" fn syscall() {
     )
 }
 
-/// The system call itself: this object's own `syscall` must not be called here.
+/// Makes the system call: this object must not call its own `syscall`.
 ///
 /// # Safety
 /// As the system call.
 pub unsafe fn raw_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = arguments;
     let answer: c_long;
-    // SAFETY: the caller vouches for the arguments.
+    // SAFETY: the caller guarantees the arguments.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!(

@@ -1,5 +1,5 @@
-//! A forking thread's end of the connection to its control thread: see `doorway`'s module of this
-//! name.
+//! A forking thread's end of the connection to its control thread: see `doorway`'s module of the
+//! same name.
 
 pub use doorway::channel::{BACK, COMPLETE};
 
@@ -7,11 +7,11 @@ use crate::calls::raw_syscall;
 use crate::system;
 
 fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    // SAFETY: the functions below pass what the calls take.
+    // SAFETY: the functions below pass valid arguments.
     unsafe { raw_syscall(number, arguments) as isize }
 }
 
-/// The two ends of a new connection, without a name.
+/// The two unnamed ends of a new connection.
 pub fn pair() -> Option<[i32; 2]> {
     let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
     let mut ends = [-1; 2];
@@ -19,7 +19,7 @@ pub fn pair() -> Option<[i32; 2]> {
     (call(libc::SYS_socketpair, arguments) == 0).then_some(ends)
 }
 
-/// What the kernel calls an end, in every file table.
+/// The kernel's identifier of an end, the same in every file table.
 pub fn cookie(end: i32) -> u64 {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let [at, len_at] = [(&raw mut cookie).addr(), (&raw mut len).addr()];
@@ -28,27 +28,26 @@ pub fn cookie(end: i32) -> u64 {
     cookie
 }
 
-/// Closes an end.
 pub fn close(connection: i32) {
     system::close(connection as isize);
 }
 
-/// Sends a word. A peer that has ended needs none.
+/// Sends a word. Ignores a peer that has ended.
 pub fn send(connection: i32, word: u64) {
     let bytes = word.to_ne_bytes();
     let flags = libc::MSG_NOSIGNAL as usize;
     call(libc::SYS_sendto, [connection as usize, bytes.as_ptr().addr(), bytes.len(), flags, 0, 0]);
 }
 
-/// Waits for a word; `None` when the other side is gone.
+/// Waits for a word. Returns `None` when the peer has ended.
 pub fn receive(connection: i32) -> Option<u64> {
     let mut bytes = [0; 8];
     loop {
         let arguments = [connection as usize, bytes.as_mut_ptr().addr(), bytes.len(), 0, 0, 0];
         match call(libc::SYS_recvfrom, arguments) as i32 {
             8 => return Some(u64::from_ne_bytes(bytes)),
-            // The other side closed its end before it read everything: said once, before what it
-            // sent itself.
+            // The peer closed its end with unread words. The kernel reports this once, before the
+            // words that the peer sent.
             error if error == -libc::ECONNRESET || error == -libc::EINTR => {}
             _ => return None,
         }

@@ -1,9 +1,9 @@
 //! Words that the kernel clears when a thread ends: their pages stay in memory (see the pager's
 //! `kept`).
 //!
-//! Noted here are those of threads that the C library makes ([`crate::threads`]), which are in the
-//! threads' control blocks, and those that a program names itself, by clone(2) or by the number of
-//! a system call. What a program's own instruction for system calls names is not seen.
+//! This module notes the words of threads that the C library makes ([`crate::threads`]), which lie
+//! in the threads' control blocks, and those that a program passes to clone(2) or to a system call
+//! by number. It does not see a program's own system call instructions.
 
 use core::ffi::{c_int, c_long};
 
@@ -11,21 +11,21 @@ use crate::calls::raw_syscall;
 use crate::control_page::CONTROL_PAGE;
 use crate::system;
 
-/// From the word to the list of robust mutexes, in glibc's control blocks of all architectures
-/// (struct pthread: `tid`, `robust_head`).
+/// Distance from the word to the list of robust mutexes in glibc's control blocks of all
+/// architectures (struct pthread: `tid`, `robust_head`).
 const LIST_BEHIND_BYTES: usize = 16;
 
-/// The calling thread's word; 0 where the kernel does not tell.
+/// The calling thread's word; 0 if the kernel does not report it.
 pub fn of_this_thread() -> usize {
     let mut address = 0usize;
     let arguments = [libc::PR_GET_TID_ADDRESS as usize, (&raw mut address).addr(), 0, 0, 0, 0];
-    // SAFETY: an address is written to the variable.
+    // SAFETY: the kernel writes an address to the variable.
     unsafe { raw_syscall(libc::SYS_prctl, arguments) };
     address
 }
 
-/// Notes the calling thread's word, and its list of robust mutexes, which the C library has next to
-/// it, on the next page sometimes.
+/// Notes the calling thread's word, and its list of robust mutexes, which the C library keeps next
+/// to it, sometimes on the next page.
 pub fn note_this_thread() {
     let word = of_this_thread();
     CONTROL_PAGE.cleared.note(word);
@@ -35,7 +35,7 @@ pub fn note_this_thread() {
     }
 }
 
-/// Notes what a system call, made by its number, names.
+/// Notes the word in a system call made by number.
 pub fn note_call(number: c_long, arguments: &[usize; 6]) {
     let [a, b, _, d, e, _] = *arguments;
     match number {
@@ -51,7 +51,7 @@ pub fn note_call(number: c_long, arguments: &[usize; 6]) {
     }
 }
 
-/// Notes the word that a clone(2) with these flags names, for what shares this memory.
+/// Notes the word in a clone(2) with these flags, if the child shares this memory.
 pub fn note(flags: c_int, word: usize) {
     if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_CHILD_CLEARTID != 0 {
         CONTROL_PAGE.cleared.note(word);

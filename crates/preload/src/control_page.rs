@@ -1,4 +1,4 @@
-//! This object's side of the control_page.
+//! This object's side of the control page.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -7,10 +7,10 @@ use doorway::PAGE_SIZE;
 
 use crate::{sharing, system};
 
-/// What the agent is given the address of.
+/// The agent gets the address of this page.
 pub static CONTROL_PAGE: ControlPage = ControlPage::new();
 
-/// The process that the agent works for.
+/// The agent's process.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// A page that the kernel wipes in forked children.
@@ -19,22 +19,22 @@ struct Page([AtomicU32; PAGE_SIZE / size_of::<u32>()]);
 
 static WIPED: Page = Page([const { AtomicU32::new(0) }; PAGE_SIZE / size_of::<u32>()]);
 
-/// Notes that it works for this process.
+/// Notes that the agent works for this process.
 pub fn note_process() {
     PROCESS.store(system::process_id(), Ordering::Release);
     let is_wiped = system::wipe_in_children((&raw const WIPED).addr(), PAGE_SIZE);
     WIPED.0[0].store(is_wiped.into(), Ordering::Release);
 }
 
-/// Whether this is the process that the agent works for. A child by a bare clone() has a copy of
-/// the memory, or the same, and no agent that replies or lets go of a lock. As a rule no system
-/// call is needed to know: the program may have forbidden itself all.
+/// Whether the agent works for this process. A child of a bare clone() has a copy of the memory, or
+/// shares it, and has no agent that replies or releases locks. Usually makes no system call: the
+/// program may have forbidden itself all.
 pub fn is_own_process() -> bool {
     let is_known = is_set(&WIPED.0[0]) && !sharing::is_possible();
     is_known || PROCESS.load(Ordering::Acquire) == system::process_id()
 }
 
-/// Whether there is a control thread to answer.
+/// Whether a control thread serves requests.
 pub fn is_alive() -> bool {
     CONTROL_PAGE.is_alive.load(Ordering::Acquire) != 0
 }
@@ -70,12 +70,10 @@ pub fn is_tight_with(bytes: usize) -> bool {
     parts[0].is_some() && sum >= CONTROL_PAGE.tight_bytes.load(Ordering::Relaxed)
 }
 
-/// Sets a word that is never reset.
 pub fn set(word: &AtomicU32) {
     word.store(1, Ordering::Release);
 }
 
-/// Whether a word is set.
 pub fn is_set(word: &AtomicU32) -> bool {
     word.load(Ordering::Acquire) != 0
 }

@@ -1,9 +1,9 @@
-//! Calls by which a process gives up rights: see the agent's module of this name.
+//! Calls by which a process gives up rights: see the agent's module of the same name.
 //!
-//! The C library makes the change, for all threads that it knows; the agent's it does not know.
-//! When it is done, and the program cannot have back what the agent has, the caller waits until the
-//! agent has no more than that. Calls that give up nothing for good (another effective user, to and
-//! fro) are compared with what the agent has, and nothing else.
+//! The C library makes the change in all threads that it knows, which excludes the agent's. If the
+//! program cannot regain a right that the agent has, the caller then waits until the agent has
+//! given it up. Calls that give up nothing for good (a temporary effective user) only cost the
+//! comparison.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use crate::control_page::{is_alive, is_own_process, nudge, CONTROL_PAGE};
 use crate::next::Next;
 use crate::system;
 
-/// Who waits looks so often, whether it was woken or not.
+/// A waiting thread looks this often, even if not woken.
 const LOOK_NS: u64 = 1_000_000;
 
 macro_rules! interposed {
@@ -30,9 +30,6 @@ macro_rules! interposed {
             };
 
             #[doc = concat!("`", stringify!($name), "` of unistd.h or sys/capability.h.")]
-            ///
-            /// # Safety
-            /// As the C library's.
             #[no_mangle]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 type Function = unsafe extern "C" fn($($kind),*) -> c_int;
@@ -49,7 +46,7 @@ macro_rules! interposed {
             }
         )*
 
-        /// Looks up what is needed later: that is nothing for signal handlers.
+        /// Looks up functions in advance: signal handlers must not.
         pub fn prepare() {
             for next in [$(&$next),*] {
                 next.find();
@@ -84,8 +81,8 @@ pub fn may_give_up(number: c_long) -> bool {
     )
 }
 
-/// The calling thread's rights may have changed: returns when the agent has no more than the
-/// program can have back.
+/// Returns when the agent has no right that the program cannot regain. Call after the calling
+/// thread's rights may have changed.
 pub fn changed() {
     let credentials = &CONTROL_PAGE.credentials;
     if !is_alive() || !is_own_process() {
@@ -97,7 +94,7 @@ pub fn changed() {
     }
     let number = credentials.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
     nudge();
-    // Paging has ended, and the control thread stands still: it looks at this word.
+    // Paging has ended, and the halted control thread waits on this word.
     system::wake(&CONTROL_PAGE.forks.state);
     while is_alive() {
         let answered = credentials.answered.load(Ordering::Acquire);
@@ -108,14 +105,14 @@ pub fn changed() {
     }
 }
 
-/// The agent's thread stands still for good, for a seccomp filter that may end the process for any
-/// call of it.
+/// Whether the agent's thread is halted for good, for a seccomp filter that may end the process for
+/// any of its calls.
 fn is_quiet() -> bool {
     CONTROL_PAGE.forks.quiet.load(Ordering::Acquire) == QUIET
 }
 
-/// In a signal handler of a thread that forks: the control thread waits for that. It looks by
-/// itself afterwards.
+/// Whether this is a signal handler in a forking thread, for which the control thread waits. It
+/// looks by itself afterwards.
 fn is_forking() -> bool {
     let forks = &CONTROL_PAGE.forks;
     forks.one.load(Ordering::Acquire) != 0 && forks.forker.load(Ordering::Relaxed) == system::thread_id()

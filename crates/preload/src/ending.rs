@@ -1,11 +1,11 @@
-//! The end of the process, as far as others need it.
+//! The end of the process, as far as other processes need it.
 //!
-//! The pager's threads end with the process. The child of a thread that is in fork() cannot do
-//! without them, and a process that shares this one's memory never can. So every way to end in
-//! order comes here first: exit() and the end of main() by this object's destructor, quick_exit()
-//! by a handler that runs after the program's, the others by the C library's functions. (When the
-//! last thread ends by itself, the control thread ends the process, and looks for the same.) What
-//! ends the process past all of these is not waited for: signals and system call instructions.
+//! The pager's threads end with the process. The child of a thread in fork() needs them until it
+//! has taken over, and a process that shares this one's memory needs them for ever. So every
+//! orderly end comes here first: exit() and the end of main() through this object's destructor,
+//! quick_exit() through a handler that runs after the program's, the others through the C library's
+//! functions. (When the last thread ends by itself, the control thread ends the process, and checks
+//! the same.) Ends that bypass these, by signals and system call instructions, do not wait.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -18,20 +18,20 @@ use crate::next::Next;
 use crate::{fork, sharing, system};
 
 static QUICK_EXIT: Next = Next::new(c"quick_exit");
-/// glibc's at_quick_exit(), which is no function that could be looked up; musl's.
+/// glibc's at_quick_exit(), which dlsym cannot find; musl's.
 static AT_QUICK_EXIT_OF: Next = Next::new(c"__cxa_at_quick_exit");
 static AT_QUICK_EXIT: Next = Next::new(c"at_quick_exit");
-/// quick_exit() comes to [`before`] by itself.
+/// Whether quick_exit() calls [`before`] by itself.
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Looks up what is needed at the end. To be called before the program can register handlers: the
-/// last of them runs first.
+/// Looks up functions for the end. Call before the program can register handlers: the last handler
+/// runs first.
 pub fn prepare() {
     type OfObject = unsafe extern "C" fn(extern "C" fn(), *mut c_void) -> c_int;
     type Function = unsafe extern "C" fn(extern "C" fn()) -> c_int;
     QUICK_EXIT.find();
     // SAFETY: the functions' types are the C library's. glibc passes the handler an argument, which
-    // it does not take.
+    // it ignores.
     let answer = unsafe {
         let of_object =
             AT_QUICK_EXIT_OF.function::<OfObject>().map(|register| register(destructor, null_mut()));
@@ -43,7 +43,7 @@ pub fn prepare() {
 /// Waits until the process may end.
 pub fn before() {
     let forks = &CONTROL_PAGE.forks;
-    // A child of vfork() ends this way, too, and has this memory.
+    // A child of vfork(), which shares this memory, ends this way, too.
     if !is_alive() || !is_own_process() {
         return;
     }
@@ -52,7 +52,7 @@ pub fn before() {
         return;
     }
     fork::with_halt(Some(&forks.ending), || {
-        // Otherwise everything is in, and the pager stands still for good.
+        // Otherwise everything is in, and the pager stays halted.
         if forks.ending.load(core::sync::atomic::Ordering::Acquire) != ending::SHARED {
             fork::go_on();
         }
@@ -60,19 +60,13 @@ pub fn before() {
 }
 
 /// _exit(2).
-///
-/// # Safety
-/// As _exit(2).
 #[no_mangle]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     before();
     system::exit_process(status)
 }
 
-/// _Exit(3), which is the same.
-///
-/// # Safety
-/// As _exit(2).
+/// _Exit(3), the same as _exit(2).
 #[no_mangle]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
@@ -81,16 +75,13 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 }
 
 /// quick_exit(3).
-///
-/// # Safety
-/// As quick_exit(3).
 #[no_mangle]
 pub unsafe extern "C" fn quick_exit(status: c_int) -> ! {
     type Function = unsafe extern "C" fn(c_int) -> *mut c_void;
     if !IS_REGISTERED.load(Ordering::Relaxed) {
         before();
     }
-    // SAFETY: the function's type is the C library's, but that it does not return.
+    // SAFETY: the function's type is the C library's, except that it does not return.
     unsafe {
         QUICK_EXIT.function::<Function>().map(|next| next(status));
     }

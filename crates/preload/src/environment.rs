@@ -1,27 +1,27 @@
-//! The environment that a program's children are given: this object's variables come back into it.
+//! The environment of a program's children: restores this object's variables in it.
 //!
 //! A child is managed when the loader finds this object in LD_PRELOAD and this object finds its
 //! supervisor in UZSWAP_SOCKET. `env -i`, a daemon's clean environment or `env={}` would lose both.
 //! So every call of the C library that starts a program comes here first (see `exec`), and the
 //! environment is completed:
 //!
-//! * what began with `UZSWAP_` when this process started is added where its name is missing;
-//! * this object comes before the program's own names in LD_PRELOAD, behind a sanitizer's runtime
+//! * variables with the prefix `UZSWAP_` at this process's start are added if missing;
+//! * this object comes before the program's own entries in LD_PRELOAD, after a sanitizer's runtime
 //!   that the child needs;
 //! * where the child's loader could not open the object (after chroot(), in another mount or
-//!   process namespace, as another user), or a seccomp filter may forbid what it does, it is taken
-//!   out of LD_PRELOAD: the loader would complain on the program's stderr. Such a child runs
-//!   unmanaged, and the supervisor says so.
+//!   process namespace, as another user), or a seccomp filter may forbid its calls, it is removed
+//!   from LD_PRELOAD: the loader would complain on the program's stderr. Such a child runs
+//!   unmanaged, and the supervisor reports it.
 //!
-//! The child sees these variables, as every program under uzswap does, but for an LD_PRELOAD of its
-//! own: there it sees what it was given. An environment with another UZSWAP_SOCKET, even an empty
-//! one, belongs to another run and stays as it is. Nothing is loaded into setuid programs: the
-//! loader ignores names with a slash there.
+//! The child sees these variables, as every program under uzswap does, except that it sees its own
+//! LD_PRELOAD unchanged. An environment with another UZSWAP_SOCKET, even an empty one, belongs to
+//! another run and stays unchanged. Setuid programs load nothing: the loader ignores names with a
+//! slash there.
 //!
-//! After vfork() the memory is the parent's, and so are its locks; threads may have stacks of 16
-//! KiB. So nothing is allocated or locked here, and the new environment is an array of at most
-//! [`ENTRIES_MAX`] entries (see `scratch`). A larger environment stays as it is: its child is
-//! managed only if the variables are in it.
+//! After vfork() the memory and its locks are the parent's, and threads may have stacks of 16 KiB.
+//! So nothing is allocated or locked here, and the new environment is an array of at most
+//! [`ENTRIES_MAX`] entries (see `scratch`). A larger environment stays unchanged: its child is
+//! managed only if it contains the variables.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_long, CStr};
@@ -37,13 +37,13 @@ use crate::{fork, scratch};
 /// Strings, up to a null pointer.
 pub type Strings = *const *const c_char;
 
-/// Most entries of an environment that is completed: 4 KiB.
+/// Most entries of a completed environment: 4 KiB.
 const ENTRIES_MAX: usize = 512;
 /// The longest LD_PRELOAD that is changed.
 const PRELOAD_BYTES_MAX: usize = 1024;
-/// Most variables of this object's own.
+/// Most variables of this object.
 const OWN_MAX: usize = 6;
-/// The longest of them that is kept.
+/// The longest such variable that is kept.
 const VARIABLE_BYTES_MAX: usize = 512;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -57,12 +57,11 @@ extern "C" {
 
 /// The process's own environment.
 pub fn own() -> Strings {
-    // SAFETY: a pointer is read; the program keeps what it points to in order, or its own exec
-    // would fail.
+    // SAFETY: reads a pointer; the program keeps the array valid, or its own exec would fail.
     unsafe { addr_of!(environ).read() }
 }
 
-/// A terminated string in a place of its own.
+/// A terminated string with its own storage.
 #[derive(Clone, Copy)]
 struct Text<const BYTES: usize> {
     bytes: [u8; BYTES],
@@ -72,7 +71,7 @@ struct Text<const BYTES: usize> {
 impl<const BYTES: usize> Text<BYTES> {
     const EMPTY: Self = Text { bytes: [0; BYTES], len: 0 };
 
-    /// The parts, one behind the other; `None` when they do not fit.
+    /// Concatenates the parts. Returns `None` if they do not fit.
     fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let mut text = Self::EMPTY;
         for part in parts {
@@ -89,22 +88,21 @@ impl<const BYTES: usize> Text<BYTES> {
     }
 }
 
-/// What the children need, as it stands in an environment.
+/// The children's variables, as entries of an environment.
 struct Own {
     preload: Text<PRELOAD_BYTES_MAX>,
-    /// The socket's name and the other variables that began with [`PREFIX`].
+    /// The socket's name and the other variables with [`PREFIX`].
     variables: [Text<VARIABLE_BYTES_MAX>; OWN_MAX],
-    /// How many those are.
+    /// Number of variables.
     count: usize,
-    /// The object's device, inode and owner: its path may lead elsewhere later.
+    /// The object's device, inode and owner: its path may lead to another file later.
     file: (u64, u64, u32),
 }
 
-/// Written once, by the constructor.
 struct Once {
     is_set: AtomicBool,
     own: UnsafeCell<Own>,
-    /// The program's own LD_PRELOAD, where it has one: its environment points here.
+    /// The program's own LD_PRELOAD, if any: its environment points here.
     restored: UnsafeCell<Text<PRELOAD_BYTES_MAX>>,
 }
 
@@ -124,15 +122,15 @@ static OWN: Once = Once {
 
 impl Once {
     fn get(&self) -> Option<&Own> {
-        // SAFETY: not written any more.
+        // SAFETY: no longer written.
         self.is_set.load(Ordering::Acquire).then(|| unsafe { &*self.own.get() })
     }
 }
 
-/// Keeps what the environment says at the start, for the children.
+/// Keeps the environment's variables for the children.
 ///
 /// # Safety
-/// To be called by the object's constructor: no other thread changes the environment.
+/// The object's constructor calls this: no other thread changes the environment.
 pub unsafe fn remember() {
     // SAFETY: the structure is plain pointers, filled by dladdr.
     let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
@@ -148,11 +146,11 @@ pub unsafe fn remember() {
     }
     // SAFETY: no thread changes the environment, and its strings are terminated.
     let variables = || unsafe { entries(own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
-    // Without these no child is managed; others may be many.
+    // Without these no child is managed; there may be many others.
     let is_needed = |entry: &&[u8]| entry.starts_with(SOCKET) || entry.starts_with(AGENT);
     let others = variables().filter(|entry| entry.starts_with(PREFIX) && !is_needed(entry));
     let Some(own) = Own::of(path, variables().filter(is_needed).chain(others)) else { return };
-    // SAFETY: the caller's promise: no other thread is here.
+    // SAFETY: the caller's promise: there are no other threads.
     unsafe {
         own.restore_preload(&mut *OWN.restored.get());
         OWN.own.get().write(own);
@@ -160,7 +158,7 @@ pub unsafe fn remember() {
     OWN.is_set.store(true, Ordering::Release);
 }
 
-/// Which file a path leads to, for this process as it is now: device, inode, owner.
+/// The device, inode and owner of a path's file, as this process resolves it now.
 fn identity(path: &CStr) -> Option<(u64, u64, u32)> {
     // SAFETY: all zeroes is a valid structure.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
@@ -176,8 +174,8 @@ fn identity(path: &CStr) -> Option<(u64, u64, u32)> {
 /// # Safety
 /// A terminated string.
 unsafe fn begins(string: *const c_char, start: &[u8]) -> bool {
-    // SAFETY: a string is read up to its end only: `start` has no zero byte, so the comparison
-    // stops there.
+    // SAFETY: reads only up to the string's end: `start` has no zero byte, so the comparison stops
+    // there.
     start.iter().enumerate().all(|(at, byte)| unsafe { *string.add(at) } as u8 == *byte)
 }
 
@@ -209,25 +207,25 @@ fn names_in(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     list.split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty())
 }
 
-/// How an environment is to be changed.
+/// A change of an environment.
 struct Change<'a> {
     own: &'a Own,
     environment: Strings,
-    /// Its entries.
+    /// Number of its entries.
     count: usize,
-    /// Where its LD_PRELOAD is, and the value.
+    /// The index and value of its LD_PRELOAD.
     preload: Option<(usize, &'a [u8])>,
-    /// Whether this object is to be in LD_PRELOAD.
+    /// Whether LD_PRELOAD must contain this object.
     loads: bool,
     /// The sanitizer's runtime that the program needs, which comes before this object.
     runtime: Option<Runtime>,
-    /// Bits of [`Own::variables`] that are to be added.
+    /// Bits of the [`Own::variables`] to add.
     missing: u32,
 }
 
 impl Own {
-    /// For the object at `path`; `None` when it is not there, or its path is too long. The first
-    /// [`OWN_MAX`] variables are kept, of any that fit.
+    /// For the object at `path`. Returns `None` if it does not exist or its path is too long. Keeps
+    /// the first [`OWN_MAX`] variables that fit.
     fn of<'a>(path: &CStr, variables: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let preload = Text::of([PRELOAD, path.to_bytes()])?;
         let mut own = Own { preload, variables: [Text::EMPTY; OWN_MAX], count: 0, file: identity(path)? };
@@ -236,19 +234,17 @@ impl Own {
         Some(own)
     }
 
-    /// This object's file.
     fn path(&self) -> &CStr {
         let bytes = self.preload.as_c_str().to_bytes_with_nul();
         CStr::from_bytes_with_nul(&bytes[PRELOAD.len()..]).expect("the end of a terminated string")
     }
 
-    /// What else the children need.
     fn variables(&self) -> &[Text<VARIABLE_BYTES_MAX>] {
         &self.variables[..self.count]
     }
 
-    /// Shows the program its own LD_PRELOAD, if it has one: some start themselves again until it is
-    /// as they want it.
+    /// Shows the program its own LD_PRELOAD, if any: some programs restart themselves until it has
+    /// the value they want.
     ///
     /// # Safety
     /// As [`remember`].
@@ -260,7 +256,7 @@ impl Own {
                 entries(self::own()).enumerate().filter(|(_, string)| begins(*string, PRELOAD))
             {
                 let names = names_in(&CStr::from_ptr(string).to_bytes()[PRELOAD.len()..]);
-                // The runtime that this program needs stands there because of this object.
+                // This program's runtime is in the list because of this object.
                 let needs = names.clone().any(is_runtime);
                 let runtime = Target::Path(libc::AT_FDCWD, c"/proc/self/exe".as_ptr());
                 let runtime = if needs { runtime.runtime() } else { None };
@@ -283,9 +279,8 @@ impl Own {
         }
     }
 
-    /// Whether the loader can open the object after an exec, as far as can be told. Another user
-    /// may see it until then only: capabilities that were kept over a change of user end with the
-    /// exec.
+    /// Whether the loader can probably open the object after an exec. A user change may hide it
+    /// then: capabilities kept over the change end with the exec.
     fn can_load(&self) -> bool {
         let Some((device, inode, _)) = identity(self.path()) else { return false };
         // SAFETY: takes nothing.
@@ -293,10 +288,10 @@ impl Own {
         (device, inode) == (self.file.0, self.file.1) && (user == 0 || user == self.file.2)
     }
 
-    /// What is to be changed, if anything is.
+    /// The required change, if any.
     ///
     /// # Safety
-    /// As [`entries`]; the environment lives and stays as it is for as long as the answer is used.
+    /// As [`entries`]; the environment stays valid and unchanged while the result is used.
     unsafe fn change(&self, environment: Strings, target: Target) -> Option<Change<'_>> {
         let (mut count, mut preload) = (0, None);
         let mut missing = (1u32 << self.count) - 1;
@@ -304,8 +299,7 @@ impl Own {
         for string in unsafe { entries(environment) } {
             // SAFETY: as above.
             if unsafe { begins(string, PRELOAD) } {
-                // Of several the loader takes the last.
-                // SAFETY: as above.
+                // The loader uses the last of several. SAFETY: as above.
                 preload = Some((count, &unsafe { CStr::from_ptr(string) }.to_bytes()[PRELOAD.len()..]));
             // SAFETY: as above.
             } else if unsafe { begins(string, PREFIX) } {
@@ -321,7 +315,7 @@ impl Own {
         }
         let own = self.path().to_bytes();
         let is_there = preload.is_some_and(|(_, names)| names_in(names).any(|name| name == own));
-        // A filter may end the process for a system call that it does not know.
+        // A filter may end the process for an unexpected system call.
         let loads = !fork::expects_filter() && self.can_load();
         // SAFETY: the caller's target.
         let runtime = if loads { unsafe { target.runtime() } } else { None };
@@ -344,7 +338,7 @@ impl Change<'_> {
             && self.runtime.is_none_or(|runtime| before.any(|name| name == runtime.name()))
     }
 
-    /// LD_PRELOAD as it is to be, as an entry.
+    /// Writes the new LD_PRELOAD, as an entry.
     fn write_preload(&self, text: &mut [u8; PRELOAD_BYTES_MAX]) {
         let mut len = 0;
         let mut push = |bytes: &[u8]| {
@@ -418,11 +412,11 @@ pub unsafe fn completed(
     target: Target,
     mut act: impl FnMut(Strings) -> c_long,
 ) -> c_long {
-    // SAFETY: the caller's environment, which is not changed during the call.
+    // SAFETY: the caller's environment, which does not change during the call.
     let Some(change) = OWN.get().and_then(|own| unsafe { own.change(environment, target) }) else {
         return act(environment);
     };
-    // SAFETY: as above; beside the entries there is room for LD_PRELOAD, the variables and the null
+    // SAFETY: as above; there is room for the entries, LD_PRELOAD, the variables and the null
     // pointer.
     unsafe {
         match change.count + OWN_MAX + 2 {
@@ -433,9 +427,9 @@ pub unsafe fn completed(
     }
 }
 
-/// A shell's command that sets this object's variables for what the shell runs, when the
-/// environment lacks them: the C library starts the shell by itself, past the functions here. To be
-/// freed. Null when the command can stay.
+/// A shell command that sets this object's variables for `command`, if the environment lacks them:
+/// the C library starts the shell without the functions here. The caller frees it. Null if the
+/// command can stay unchanged.
 ///
 /// # Safety
 /// `command` is null or a terminated string.
@@ -449,22 +443,22 @@ pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
     let missing =
         change.own.variables().iter().enumerate().filter(|(index, _)| change.missing & 1 << index != 0);
     let variables = missing.map(|(_, variable)| variable.as_c_str());
-    // A quote would need quoting, and the shell gives up when it is to set what is no name.
+    // A quote would need quoting, and the shell fails when it sets an invalid name.
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'=');
     let can_be_set = |entry: &&CStr| !entry.to_bytes().contains(&b'\'') && name_of(entry).iter().all(is_name);
     let set = || [preload].into_iter().chain(variables.clone()).filter(can_be_set);
     // SAFETY: the caller's string.
     let command = unsafe { CStr::from_ptr(command) }.to_bytes_with_nul();
     let bytes = set().map(|entry| entry.count_bytes() + 3).sum::<usize>() + 16 + command.len();
-    // The C library's heap and not this object's: its locks are free in forked children.
-    // SAFETY: any size will do.
+    // The C library's heap, not this object's: its locks are free in forked children. SAFETY: any
+    // size is valid.
     let text: *mut u8 = unsafe { libc::malloc(bytes) }.cast();
     if text.is_null() {
         return null_mut();
     }
     let mut len = 0;
     let mut push = |bytes: &[u8]| {
-        // SAFETY: what is pushed was counted above.
+        // SAFETY: the pushed bytes were counted above.
         unsafe { text.add(len).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         len += bytes.len();
     };
@@ -485,7 +479,7 @@ mod tests {
     use proptest::prelude::*;
     use std::ffi::CString;
 
-    /// What this process would have kept at its start, were `path` the object.
+    /// The variables that this process would have kept at its start, with the object at `path`.
     fn own_at(path: &CStr, variables: &[String]) -> Option<Own> {
         Own::of(path, variables.iter().map(|entry| entry.as_bytes()))
     }
@@ -494,14 +488,14 @@ mod tests {
         CString::new(std::env::current_exe().unwrap().into_os_string().into_encoded_bytes()).unwrap()
     }
 
-    /// The environment after a change, or nothing when there is none.
+    /// The environment after a change, or `None` without one.
     fn changed(own: &Own, environment: &[CString]) -> Option<Vec<CString>> {
         let target = Target::Path(libc::AT_FDCWD, c"/bin/sh".as_ptr());
         let pointers: Vec<*const c_char> =
             environment.iter().map(|entry| entry.as_ptr()).chain([null()]).collect();
         let mut after = Vec::new();
-        // SAFETY: terminated strings and a null pointer at the end, which live until the end of
-        // this function; fewer than `ENTRIES_MAX` with room for the variables.
+        // SAFETY: terminated strings and a final null pointer, which live until the end of this
+        // function; fewer than `ENTRIES_MAX` including the variables.
         unsafe {
             let change = own.change(pointers.as_ptr(), target)?;
             assert!(change.count + OWN_MAX + 2 <= ENTRIES_MAX);
@@ -539,7 +533,7 @@ mod tests {
             CString::new(path.into_os_string().into_encoded_bytes()).unwrap()
         };
         let variables = ["UZSWAP_SOCKET=here".to_owned()];
-        // The longest that fits alone, and not with others.
+        // The longest value that fits alone, but not with others.
         let longest = PRELOAD_BYTES_MAX - PRELOAD.len() - NAME_BYTES - 2;
         let own = own_at(&object(longest), &variables).expect("it fits");
         assert!(own.can_load());
@@ -562,7 +556,7 @@ mod tests {
             variables.extend(emulates.then(|| "UZSWAP_EMULATE=devices=2".to_owned()));
             let own = own_at(&this_file(), &variables).unwrap();
             let Some(after) = changed(&own, &environment) else { return Ok(()) };
-            // Nothing is lost but the value of LD_PRELOAD, and the rest comes behind.
+            // Only LD_PRELOAD's value changes, and new entries come last.
             let (kept, added) = after.split_at(environment.len());
             for (before, after) in environment.iter().zip(kept) {
                 prop_assert!(before == after || before.to_bytes().starts_with(PRELOAD));

@@ -1,7 +1,7 @@
 //! The C library's functions that start programs, each with the environment completed.
 //!
-//! Paging does not depend on these: a program that bypasses them starts its children as it likes,
-//! and they are managed if they inherit the variables.
+//! Paging does not depend on these: if a program bypasses them, its children are managed if they
+//! inherit the variables.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
@@ -19,7 +19,7 @@ static SPAWNP: Next = Next::new(c"posix_spawnp");
 static SYSTEM: Next = Next::new(c"system");
 static POPEN: Next = Next::new(c"popen");
 
-/// Looks up what may not be looked up after vfork().
+/// Looks up functions in advance: after vfork() this is not possible.
 pub fn prepare() {
     for next in [&EXECVPE, &FEXECVE, &SPAWN, &SPAWNP, &SYSTEM, &POPEN] {
         next.find();
@@ -31,9 +31,6 @@ fn unknown() -> c_int {
 }
 
 /// execve(2).
-///
-/// # Safety
-/// As execve(2).
 #[no_mangle]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's arguments, the environment completed.
@@ -46,10 +43,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, environment:
     set_errno(answer) as c_int
 }
 
-/// What execveat(2) names.
-///
-/// # Safety
-/// As execveat(2).
+/// The target of execveat(2).
 pub unsafe fn of_directory(directory: c_int, path: *const c_char, flags: c_int) -> Target {
     // SAFETY: the kernel reads it, too.
     match flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && unsafe { *path } == 0 {
@@ -59,9 +53,6 @@ pub unsafe fn of_directory(directory: c_int, path: *const c_char, flags: c_int) 
 }
 
 /// execveat(2).
-///
-/// # Safety
-/// As execveat(2).
 #[no_mangle]
 pub unsafe extern "C" fn execveat(
     directory: c_int,
@@ -82,9 +73,6 @@ pub unsafe extern "C" fn execveat(
 }
 
 /// execv(3).
-///
-/// # Safety
-/// As execv(3).
 #[no_mangle]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the caller's arguments and the process's own environment.
@@ -92,9 +80,6 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
 }
 
 /// execvpe(3).
-///
-/// # Safety
-/// As execvpe(3).
 #[no_mangle]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment: Strings) -> c_int {
     type Function = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
@@ -110,9 +95,6 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment
 }
 
 /// execvp(3).
-///
-/// # Safety
-/// As execvp(3).
 #[no_mangle]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the caller's arguments and the process's own environment.
@@ -120,9 +102,6 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
 }
 
 /// fexecve(3).
-///
-/// # Safety
-/// As fexecve(3).
 #[no_mangle]
 pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, environment: Strings) -> c_int {
     type Function = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
@@ -146,15 +125,11 @@ unsafe extern "C" fn execle_listed(path: *const c_char, list: Strings) -> c_int 
     }
 }
 
-/// A function that takes its arguments as a list: they are laid out as an array, the ones in
-/// registers before those on the stack. Functions with variable arguments cannot be written in
-/// Rust.
+/// A function with a list of arguments: lays them out as an array, those in registers before those
+/// on the stack. Rust cannot define variadic functions.
 macro_rules! listed_arguments {
     ($(#[$doc:meta])* $name:ident, $array:path) => {
         $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[no_mangle]
@@ -179,9 +154,6 @@ macro_rules! listed_arguments {
         }
 
         $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[no_mangle]
@@ -227,9 +199,6 @@ type Spawn = unsafe extern "C" fn(
 ) -> c_int;
 
 /// posix_spawn(3).
-///
-/// # Safety
-/// As posix_spawn(3).
 #[no_mangle]
 pub unsafe extern "C" fn posix_spawn(
     pid: *mut libc::pid_t,
@@ -254,9 +223,6 @@ pub unsafe extern "C" fn posix_spawn(
 }
 
 /// posix_spawnp(3).
-///
-/// # Safety
-/// As posix_spawnp(3).
 #[no_mangle]
 pub unsafe extern "C" fn posix_spawnp(
     pid: *mut libc::pid_t,
@@ -280,12 +246,9 @@ pub unsafe extern "C" fn posix_spawnp(
     }
 }
 
-/// system(3). May be cancelled, hence unwound: there is nothing to clean up here, and what unwinds
-/// passes by. Declared as "C-unwind" it would be stopped by what this object has in the place of
-/// the language's own unwinding, which is none.
-///
-/// # Safety
-/// As system(3).
+/// system(3). Can be cancelled, hence unwound: there is nothing to clean up here, and the unwinding
+/// passes through. A "C-unwind" declaration would stop it at this object's replacement of the
+/// language's unwinding, which is none.
 #[no_mangle]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     type Function = unsafe extern "C" fn(*const c_char) -> c_int;
@@ -297,7 +260,8 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     let completed = unsafe { completed_command(command) };
     // SAFETY: a terminated string, or null; freed once.
     unsafe {
-        // Never over where it is cancelled: then it is looked for others at the end in vain.
+        // After a cancellation the count stays up, which costs a futile search for sharers at the
+        // end.
         let answer = while_shared(|| next(if completed.is_null() { command } else { completed }));
         libc::free(completed.cast());
         answer
@@ -305,9 +269,6 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 }
 
 /// popen(3).
-///
-/// # Safety
-/// As popen(3).
 #[no_mangle]
 pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
     type Function = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;

@@ -1,13 +1,13 @@
 //! The program's side of fork(): see the agent's module `fork` for how the two sides meet.
 //!
-//! The handlers are the C library's (pthread_atfork), so every fork that goes through it is
-//! covered: fork(), daemon(), forkpty(). vfork() and posix_spawn() share the parent's memory until
-//! exec and need nothing. A fork by bare system call is noticed by the pager itself, see
-//! `Pages::populate_child`. `__register_atfork` is interposed so that no other library is before
-//! this object, and ours is the last to run before the fork and the first after it.
+//! The handlers are the C library's (pthread_atfork), so they cover every fork through it: fork(),
+//! daemon(), forkpty(). vfork() and posix_spawn() share the parent's memory until exec and need
+//! nothing. The pager itself notices forks by bare system calls, see `Pages::populate_child`.
+//! `__register_atfork` is interposed so that no other library registers before this object, whose
+//! handlers run last before the fork and first after it.
 //!
-//! In the child one thread is made here, with a stack and thread-local storage that the agent left
-//! ready.
+//! In the child, this module makes one thread, with a stack and thread-local storage that the agent
+//! prepared.
 
 use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -20,10 +20,9 @@ use crate::control_page::{
 };
 use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks, threads};
 
-/// A child by a bare clone() forks, which has no agent; its children have none either.
+/// Set while a child of a bare clone(), which has no agent, forks; its children have none either.
 static IS_BARE: AtomicU32 = AtomicU32::new(0);
-/// The forking thread's blocked signals before its fork; of the thread that has
-/// [`doorway::control_page::Forks::one`].
+/// Blocked signals before the fork of the thread that holds [`doorway::control_page::Forks::one`].
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -31,8 +30,7 @@ extern "C" {
     fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
 }
 
-/// While the control thread is asked to halt it is checked so often, whether or not it wakes a
-/// thread.
+/// Interval of checks on a control thread that is asked to halt, even if it wakes no thread.
 const PATIENCE_NS: u64 = 200_000;
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -45,11 +43,8 @@ pub fn install() {
     }
 }
 
-/// What pthread_atfork() of every object calls. Constructors of other libraries run before this
-/// object's; its handlers are to be the first all the same.
-///
-/// # Safety
-/// As the C library's.
+/// pthread_atfork() of every object calls this. Constructors of other libraries run before this
+/// object's; its handlers must be first nevertheless.
 #[no_mangle]
 pub unsafe extern "C" fn __register_atfork(
     prepare: Handler,
@@ -73,8 +68,8 @@ pub unsafe extern "C" fn __register_atfork(
     unsafe { core::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
 }
 
-/// Ends paging in this process: everything is brought in, and its pager stands still from now on.
-/// `why` is of [`end`].
+/// Ends paging in this process: brings everything in, and halts the pager for good. `why` is a
+/// value of [`end`].
 pub fn stop_for_good(why: u32) {
     debug_assert_ne!(why, end::NONE);
     let forks = &CONTROL_PAGE.forks;
@@ -83,7 +78,7 @@ pub fn stop_for_good(why: u32) {
     }
     if forks.stopped.swap(1, Ordering::AcqRel) == 0 {
         CONTROL_PAGE.end.store(why, Ordering::Release);
-        // The state stays: the pager stands still for good. Forks find it stopped.
+        // The state stays: the pager is halted for good. Forks find it stopped.
         with_halt(None, || {});
     }
     if why == end::FILTERED {
@@ -92,12 +87,12 @@ pub fn stop_for_good(why: u32) {
             system::wake(&forks.state);
             system::yield_now();
         }
-        // The control thread says nothing more.
+        // The control thread makes no more reports.
         tasks::wait_for_call(forks.thread.load(Ordering::Acquire));
     }
 }
 
-/// A filter is about to bind the calling thread and its children: what they fork runs unmanaged.
+/// A filter is about to bind the calling thread and its children: its forks run unmanaged.
 pub fn expect_filter() {
     set(&CONTROL_PAGE.forks.filtered);
 }
@@ -107,17 +102,17 @@ pub fn expects_filter() -> bool {
     is_set(&CONTROL_PAGE.forks.filtered)
 }
 
-/// Some memory is not inherited from now on.
+/// Forked children do not inherit some memory from now on.
 pub fn expect_wiped() {
     set(&CONTROL_PAGE.forks.wiped);
 }
 
-/// Has the control thread halt the pager and waits until it has. The caller has the lock.
+/// Asks the control thread to halt the pager, and waits for it. The caller holds the lock.
 fn halt_and_wait() {
     let state = &CONTROL_PAGE.forks.state;
     CONTROL_PAGE.forks.keeps.store(0, Ordering::Release);
     state.store(halt::ASKED, Ordering::Release);
-    // A control thread that stands still for good, for a fork that was under way, waits for this.
+    // A control thread that is halted for good, for a running fork, waits for this.
     system::wake(state);
     while is_alive() {
         nudge();
@@ -131,8 +126,8 @@ fn halt_and_wait() {
     }
 }
 
-/// Asks the control thread to halt, with the word set that says for what, and calls `act` when it
-/// has. It stands still until [`go_on`].
+/// Asks the control thread to halt, with the word set that gives the reason, and calls `act` once
+/// it has. The halt lasts until [`go_on`].
 pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
     let forks = &CONTROL_PAGE.forks;
     signals::blocked(|| {
@@ -147,7 +142,7 @@ pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Lets the control thread work again.
+/// Ends the control thread's halt.
 pub fn go_on() {
     CONTROL_PAGE.forks.state.store(halt::RUNNING, Ordering::Release);
     system::wake(&CONTROL_PAGE.forks.state);
@@ -161,7 +156,8 @@ pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
     }
     with_halt(None, || {
         let answer = act();
-        // Paging that was to end for good waits for this halt, or ended just before it.
+        // A thread that wants to end paging for good waits for this halt, or ended paging just
+        // before.
         if !is_set(stopped) {
             go_on();
         }
@@ -169,9 +165,9 @@ pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Calls what the kernel does for processes of one thread alone, without the agent's; it starts
-/// again afterwards, as in a forked child. `None`, and nothing is called, where the program has
-/// several threads itself or a pager is at work.
+/// Makes a call that the kernel permits only to single-threaded processes, without the agent; the
+/// agent starts again afterwards, as in a forked child. Returns `None`, without the call, if the
+/// program has several threads or a pager.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     let forks = &CONTROL_PAGE.forks;
     // The control thread, and the caller.
@@ -191,7 +187,7 @@ pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
     })
 }
 
-/// What opening a file comes to: a negative error, or something else.
+/// Tries to open a file: a negative error, or another number.
 fn try_open(path: &CStr) -> isize {
     let trial = system::open(path, libc::O_RDONLY);
     if trial >= 0 {
@@ -218,8 +214,8 @@ fn connect() -> i32 {
     if !lends && !system::may_have_userfaultfd() {
         return tell(brings_in::USERFAULTFD);
     }
-    // The agent began with another root directory. What it makes in the child begins with this
-    // thread's, and goes back there.
+    // The agent began with another root directory. Its thread in the child begins with this
+    // thread's, and returns there.
     let opened = try_open(if lends { c"/proc/self/statm" } else { c"/proc/thread-self/pagemap" });
     let is_outside = opened == -(libc::ENOENT as isize);
     if opened < 0 && !(is_outside && system::may_change_root()) {
@@ -232,7 +228,7 @@ fn connect() -> i32 {
     own
 }
 
-/// The control thread has its end of the connection, or does without: the child is not to have it.
+/// The control thread has its end of the connection, or needs none: the child must not have it.
 fn close_other_end() {
     let end = CONTROL_PAGE.forks.other_end.swap(-1, Ordering::AcqRel);
     if end >= 0 {
@@ -248,7 +244,7 @@ unsafe extern "C" fn prepare() {
     }
     // A handler that forks would wait for this thread.
     let before = signals::block();
-    // One at a time from here on.
+    // One fork at a time from here on.
     system::lock(&forks.one);
     SIGNALS.store(before, Ordering::Relaxed);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
@@ -276,11 +272,11 @@ unsafe extern "C" fn parent() {
         channel::close(connection);
     }
     if !is_set(&forks.stopped) || is_set(&forks.keeps) {
-        // A control thread that attends to the child continues by itself.
+        // A control thread that serves the child continues by itself.
         go_on();
     }
-    // However this process ends from here on, the child lives. Signals are still blocked: one that
-    // ends it waits, for two seconds at most (the agent's `BIRTH_NS`).
+    // The child now survives any end of this process. Signals are still blocked: a signal that ends
+    // the process waits, at most two seconds (the agent's `BIRTH_NS`).
     wait_for_children();
     let before = SIGNALS.load(Ordering::Relaxed);
     system::unlock(&forks.one);
@@ -322,10 +318,10 @@ pub fn wait_for_children() {
     }
 }
 
-/// Calls what closes descriptors that it does not know, while no thread forks: the connection to
-/// the control thread would be one of them.
+/// Calls `close`, which may close unknown descriptors, while no thread forks: the connection to the
+/// control thread could be among them.
 pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
-    // A process that shares this one's memory has a file table of its own.
+    // A process that shares this one's memory has its own file table.
     if !is_own_process() {
         return close();
     }
@@ -337,13 +333,13 @@ pub fn unless_forking<T>(close: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Whether a system call made by its number forks, and the pager would not hear of it. What it does
-/// with a stack of its own returns elsewhere, and is left alone.
+/// Whether a system call by number forks unseen by the pager. Calls with their own stack return
+/// elsewhere, and are excluded.
 pub fn is_unreported(number: c_long, arguments: &[usize; 6]) -> bool {
     is_set(&CONTROL_PAGE.forks.unreported) && forks(number, arguments)
 }
 
-/// The flags of a clone(2) by its number, if what it makes has a stack of its own.
+/// The flags of a clone(2) by number, if the child has its own stack.
 pub fn flags_with_stack(number: c_long, arguments: &[usize; 6]) -> Option<u64> {
     let [a, b, ..] = *arguments;
     match number {
@@ -356,8 +352,8 @@ pub fn flags_with_stack(number: c_long, arguments: &[usize; 6]) -> Option<u64> {
     }
 }
 
-/// What is made with a stack of its own never comes back to this object. If it is a forked child
-/// that the pager would not hear of, nothing may be out.
+/// Prepares a clone with its own stack, which never returns to this object. If it is a fork unseen
+/// by the pager, no page may be out.
 pub fn prepare_for_stack_of_its_own(flags: u64) {
     if is_set(&CONTROL_PAGE.forks.unreported) && flags & SHARES_MEMORY == 0 {
         stop_for_good(end::BARE_FORK);
@@ -382,10 +378,10 @@ fn forks(number: c_long, arguments: &[usize; 6]) -> bool {
     }
 }
 
-/// Forks by a system call as the C library's fork() does, as far as paging is concerned.
+/// Forks by a system call with the same preparation as the C library's fork().
 ///
 /// # Safety
-/// As the system call, which must be one that forks without a stack of its own.
+/// As the system call, which must be one that forks without its own stack.
 pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
     // SAFETY: called in the order of pthread_atfork(), by the thread that forks.
     unsafe {
@@ -399,10 +395,10 @@ pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
     }
 }
 
-/// Makes the control thread that the agent left ready. False when there is no more thread.
+/// Makes the control thread that the agent prepared. Returns false if no more threads are possible.
 fn start_spare(argument: usize) -> bool {
     let [stack, pointer] = CONTROL_PAGE.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
-    // SAFETY: the agent's promise: an unused stack, whose lowest word is the argument's.
+    // SAFETY: the agent's promise: an unused stack, whose lowest word is for the argument.
     stack != 0
         && unsafe {
             (stack as *mut usize).write(argument);
@@ -410,11 +406,11 @@ fn start_spare(argument: usize) -> bool {
         }
 }
 
-/// Has a new control thread take over what the parent left, and waits until it has.
+/// Starts a control thread that takes over the parent's pages, and waits until it has.
 fn take_over(connection: i32) {
     let state = &CONTROL_PAGE.forks.state;
     state.store(halt::TAKING, Ordering::Release);
-    // A thread that ended paging in the parent at this moment did not get to do so.
+    // A thread that was about to end paging in the parent did not get to do so.
     CONTROL_PAGE.forks.stopped.store(0, Ordering::Release);
     if start_spare(connection as usize) {
         channel::close(connection);
@@ -423,8 +419,7 @@ fn take_over(connection: i32) {
         }
         return;
     }
-    // Without a thread there can be no pager. Left alone, the parent gives up waiting and sends
-    // everything.
+    // Without a thread there can be no pager. The parent gives up waiting and brings everything in.
     if channel::receive(connection) == Some(channel::COMPLETE) {
         channel::close(connection);
         forget_agent();
@@ -434,15 +429,14 @@ fn take_over(connection: i32) {
     }
 }
 
-/// In a forked child: there is no control thread and no pager any more.
+/// In a forked child: there is no control thread and no pager.
 fn forget_agent() {
     CONTROL_PAGE.is_alive.store(0, Ordering::Release);
     CONTROL_PAGE.has_pager.store(0, Ordering::Release);
 }
 
 fn start_anew() {
-    // The control thread and its kind exist in the parent only. Their tables are dead weight here
-    // and hold no page.
+    // The agent's threads exist only in the parent. Their tables are unused here and hold no page.
     forget_agent();
     let forks = &CONTROL_PAGE.forks;
     forks.state.store(halt::RUNNING, Ordering::Release);

@@ -1,11 +1,12 @@
 //! The shared object that uzswap run injects into a program.
 //!
-//! It brings the agent into the process, and has the calls that meet the pager: fork, exec, and
-//! what would make paging impossible. Its code runs on the program's threads, the agent's on its
-//! own; what they say to each other stands on the `control_page`.
+//! It brings the agent into the process, and interposes the calls that concern the pager: fork,
+//! exec, and those that would make paging impossible. Its code runs on the program's threads, the
+//! agent's on its own; they communicate through the `control_page`. An interposed function has the
+//! safety contract of the C function of its name.
 //!
-//! It loads into programs of any C library: as it is shipped (with `panic=abort`, see the program's
-//! build script) it has no standard library, and needs of the C library what every one has.
+//! It loads into programs of any C library: as shipped (with `panic=abort`, see the program's build
+//! script) it has no standard library, and uses only functions that every C library has.
 
 #![cfg_attr(all(panic = "abort", not(test)), no_std)]
 
@@ -40,15 +41,15 @@ mod target;
 mod tasks;
 mod threads;
 
-/// What is left of a panic without a standard library: none is known.
+/// The panic handler without a standard library; no code is known to panic.
 #[cfg(all(panic = "abort", not(test)))]
 #[panic_handler]
 fn panicked(_info: &core::panic::PanicInfo<'_>) -> ! {
     system::exit_process(128 + libc::SIGABRT)
 }
 
-// Named by the core library's tables for unwinding, which never begins. Hidden, hence for this
-// object alone.
+// The core library's unwinding tables name it, but unwinding never begins. Hidden, so that only
+// this object uses it.
 #[cfg(all(panic = "abort", not(test)))]
 core::arch::global_asm!(
     ".globl rust_eh_personality",

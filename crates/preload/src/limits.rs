@@ -1,6 +1,6 @@
-//! Limits of the program's memory, with room for the agent's: see `doorway::limits`.
+//! Limits of the program's memory, with room for the agent: see `doorway::limits`.
 //!
-//! What another process sets or reads (prlimit(2)), and /proc/PID/limits, is the kernel's limit.
+//! prlimit(2) from another process and /proc/PID/limits use the kernel's limit, room included.
 
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,21 +11,21 @@ use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::{self, CONTROL_PAGE};
 use crate::system;
 
-/// The soft limit and the hard one.
+/// Soft and hard limit.
 type Limit = [u64; 2];
 
 /// The room for the agent's address space.
 static ROOM: AtomicU64 = AtomicU64::new(0);
-/// What the program has set, to the byte: soft and hard, of address space and of data.
+/// The limits that the program set, to the byte: soft and hard, of address space and of data.
 static EXACT: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(limits::NONE) }; 2] }; 2];
 
-/// Finds out what room the agent has. Call before it starts.
+/// Determines the agent's room. Call before it starts.
 pub fn prepare() {
     ROOM.store(limits::room_under(address_limit()), Ordering::Relaxed);
 }
 
-/// Waits until the agent has its address space, where the program could use it up. Call once the
-/// agent has been started.
+/// Waits until the agent has its address space, if the program could use it up. Call once the agent
+/// has been started.
 pub fn await_arena() {
     if address_limit() != limits::NONE {
         await_agent(|| CONTROL_PAGE.arena[1].load(Ordering::Acquire) != 0);
@@ -39,11 +39,11 @@ fn address_limit() -> u64 {
 const AS: c_int = libc::RLIMIT_AS as c_int;
 const DATA: c_int = libc::RLIMIT_DATA as c_int;
 const NOFILE: c_int = libc::RLIMIT_NOFILE as c_int;
-/// How often and how long a limit waits for the agent.
+/// Most waits of a limit for the agent.
 const AGENT_WAITS_MAX: u32 = 2000;
 const AGENT_WAIT_NS: u64 = 500_000;
 
-/// Which of [`EXACT`] a resource has; `None` for those in which the agent has no part.
+/// The index in [`EXACT`] of a resource; `None` for those without a room.
 fn place_of(resource: usize) -> Option<usize> {
     match resource as c_int {
         AS => Some(0),
@@ -52,9 +52,9 @@ fn place_of(resource: usize) -> Option<usize> {
     }
 }
 
-/// prlimit64(2) with what the kernel is to have.
+/// prlimit64(2) with the kernel's limits.
 fn call(process: usize, resource: usize, new: usize, old: usize) -> c_long {
-    // SAFETY: pointers of the program's, null, or to variables of the callers'.
+    // SAFETY: pointers of the program, null, or to variables of the callers.
     unsafe { raw_syscall(libc::SYS_prlimit64, [process, resource, new, old, 0, 0]) }
 }
 
@@ -66,10 +66,7 @@ fn kernels(resource: usize) -> Result<Limit, c_long> {
     }
 }
 
-/// prlimit64(2) as the program means it.
-///
-/// # Safety
-/// As prlimit64(2).
+/// prlimit64(2) with the program's limits.
 pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usize) -> c_long {
     let is_own = process as c_int == 0 || process as c_int == system::process_id();
     if is_own && new != 0 && matches!(resource as c_int, AS | NOFILE) {
@@ -86,7 +83,7 @@ pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usiz
         _ => call(process, resource, new, old),
     };
     if answer == 0 && old != 0 {
-        // SAFETY: the kernel has written it just now.
+        // SAFETY: the kernel has just written it.
         let limit = unsafe { &mut *(old as *mut Limit) };
         for (value, exact) in limit.iter_mut().zip(before) {
             let shown = limits::shown(*value);
@@ -97,8 +94,8 @@ pub unsafe fn prlimit_raw(process: usize, resource: usize, new: usize, old: usiz
     answer
 }
 
-/// Waits until the agent has what a limit would keep it from: its address space; its connection, by
-/// which it says that it gets no more. Not for long: an agent that fails to start gets neither.
+/// Waits until the agent has the resource that a limit would deny: its address space, or its
+/// connection, over which it reports a failure. Briefly: an agent that fails to start gets neither.
 fn await_agent(has_it: impl Fn() -> bool) {
     for _ in 0..AGENT_WAITS_MAX {
         if !control_page::is_alive() || has_it() {
@@ -109,7 +106,7 @@ fn await_agent(has_it: impl Fn() -> bool) {
 }
 
 fn set(resource: usize, place: usize, wanted: Limit, old: usize) -> c_long {
-    // The kernel does not see the difference between limits in one KiB.
+    // The kernel does not distinguish limits within one KiB.
     if wanted[0] > wanted[1] {
         return -c_long::from(libc::EINVAL);
     }
@@ -117,8 +114,7 @@ fn set(resource: usize, place: usize, wanted: Limit, old: usize) -> c_long {
     let given = wanted.map(|limit| limits::with_room(limit, room));
     let mut answer = call(0, resource, (&raw const given).addr(), old);
     if answer == -c_long::from(libc::EPERM) {
-        // A hard limit that stood before there was an agent cannot be raised: the room is taken
-        // from what is left below it.
+        // A hard limit from before the agent cannot be raised: the room comes out of it.
         if let Ok([_, hard]) = kernels(resource) {
             if limits::room_in(hard).is_none() && wanted[1] <= hard {
                 let given = given.map(|limit| limit.min(hard));
@@ -135,9 +131,6 @@ fn set(resource: usize, place: usize, wanted: Limit, old: usize) -> c_long {
 }
 
 /// prlimit(2).
-///
-/// # Safety
-/// As prlimit(2).
 #[no_mangle]
 pub unsafe extern "C" fn prlimit(
     process: libc::pid_t,
@@ -150,9 +143,6 @@ pub unsafe extern "C" fn prlimit(
 }
 
 /// prlimit64: the same on 64-bit machines.
-///
-/// # Safety
-/// As prlimit(2).
 #[no_mangle]
 pub unsafe extern "C" fn prlimit64(
     process: libc::pid_t,
@@ -164,10 +154,7 @@ pub unsafe extern "C" fn prlimit64(
     unsafe { prlimit(process, resource, new, old) }
 }
 
-/// setrlimit(2), by the call that the C library makes.
-///
-/// # Safety
-/// As setrlimit(2).
+/// setrlimit(2), by the C library's system call.
 #[no_mangle]
 pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const libc::rlimit) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
@@ -175,9 +162,6 @@ pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const libc::rlimit) ->
 }
 
 /// setrlimit64: the same on 64-bit machines.
-///
-/// # Safety
-/// As setrlimit(2).
 #[no_mangle]
 pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const libc::rlimit) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
@@ -185,9 +169,6 @@ pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const libc::rlimit) 
 }
 
 /// getrlimit(2), as setrlimit(2).
-///
-/// # Safety
-/// As getrlimit(2).
 #[no_mangle]
 pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut libc::rlimit) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
@@ -195,16 +176,13 @@ pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut libc::rlimit) -> c
 }
 
 /// getrlimit64: the same on 64-bit machines.
-///
-/// # Safety
-/// As getrlimit(2).
 #[no_mangle]
 pub unsafe extern "C" fn getrlimit64(resource: c_int, old: *mut libc::rlimit) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
     unsafe { getrlimit(resource, old) }
 }
 
-/// setrlimit(2) and getrlimit(2) by their numbers.
+/// setrlimit(2) and getrlimit(2) by number.
 ///
 /// # Safety
 /// As the system calls.

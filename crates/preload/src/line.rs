@@ -5,26 +5,26 @@ use core::fmt::{Arguments, Result, Write};
 
 const BYTES: usize = 64;
 
-/// Up to 63 bytes. What is longer is cut off.
+/// Up to 63 bytes; longer text is truncated.
 pub struct Line {
     text: [u8; BYTES],
     len: usize,
 }
 
 impl Line {
-    /// What a format comes to.
+    /// Formats a text.
     pub fn new(what: Arguments<'_>) -> Self {
         let mut line = Line { text: [0; BYTES], len: 0 };
         let _ = line.write_fmt(what);
         line
     }
 
-    /// It.
+    /// The text.
     pub fn bytes(&self) -> &[u8] {
         &self.text[..self.len]
     }
 
-    /// The same, with its end.
+    /// The text with its terminator.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.text).expect("the last byte is zero")
     }

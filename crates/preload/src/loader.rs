@@ -1,5 +1,5 @@
-//! Brings the agent into this process: maps its file, makes the stack that it starts on, and a
-//! thread that starts there.
+//! Brings the agent into this process: maps its file, makes its initial stack, and a thread that
+//! starts there.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -13,15 +13,15 @@ use crate::control_page::CONTROL_PAGE;
 use crate::line::Line;
 use crate::spawn;
 
-/// Bytes of the file that have all its headers.
+/// Bytes of the file that contain all its headers.
 const HEAD_BYTES: usize = 4096;
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-/// Flags of fcntl(2) that matter not.
+/// The file argument of anonymous mappings.
 const NO_FILE: usize = usize::MAX;
 
 fn call(number: libc::c_long, arguments: [usize; 6]) -> Option<usize> {
-    // SAFETY: the callers below make mappings and read into memory of their own.
+    // SAFETY: the callers below make mappings and read into their own memory.
     let answer = unsafe { raw_syscall(number, arguments) };
     usize::try_from(answer).ok()
 }
@@ -34,9 +34,8 @@ fn unmap(at: usize, len: usize) {
     call(libc::SYS_munmap, [at, len, 0, 0, 0, 0]);
 }
 
-/// Starts the agent that is in the file `path`. `object` is where this object lies, `entries` what
-/// of the environment the agent is given. False when that could not be done; the process is as
-/// before then.
+/// Starts the agent in the file `path`. `object` is this object's range, `entries` the agent's
+/// environment. Returns false on failure; the process is then unchanged.
 pub fn start(path: &CStr, socket: &CStr, object: Range<usize>, entries: &[&[u8]]) -> bool {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let Some(file) = call(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0])
@@ -53,7 +52,7 @@ pub fn start(path: &CStr, socket: &CStr, object: Range<usize>, entries: &[&[u8]]
     started
 }
 
-/// Maps the file; its address and what it is.
+/// Maps the file. Returns its address and layout.
 fn map_image(file: usize) -> Option<(usize, Layout)> {
     let mut head = [0u8; HEAD_BYTES];
     let got = call(libc::SYS_pread64, [file, head.as_mut_ptr().addr(), HEAD_BYTES, 0, 0, 0])?;
@@ -98,7 +97,7 @@ fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, e
     let object = Line::new(format_args!("{:x}-{:x}", object.start, object.end));
     let arguments =
         [AGENT_NAME.to_bytes(), socket.to_bytes(), stack.bytes(), control_page.bytes(), object.bytes()];
-    // SAFETY: asks for numbers.
+    // SAFETY: returns numbers.
     let own = |kind| unsafe { libc::getauxval(kind) };
     let random = own(auxiliary::RANDOM) as *const [u8; 16];
     let start = Start {
@@ -109,12 +108,12 @@ fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, e
         headers: base + layout.headers,
         header_count: layout.header_count,
         entry: base + layout.entry,
-        // SAFETY: the kernel gives every program this many.
+        // SAFETY: the kernel gives every program 16 bytes.
         random: unsafe { random.as_ref() }.copied().unwrap_or_default(),
     };
     // SAFETY: the upper end of the stack, mapped above.
     let bytes = unsafe { core::slice::from_raw_parts_mut((top - stack::BYTES) as *mut u8, stack::BYTES) };
-    // SAFETY: the stack is as it should be, and the thread's own.
+    // SAFETY: the stack is complete, and the thread's own.
     let started =
         start.write(top, bytes).is_some_and(|pointer| unsafe { spawn::program(start.entry, pointer) });
     if !started {

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::system;
 
-/// Bytes that are read at a time: a caller may have little stack. All but the path fits.
+/// Bytes read at a time: a caller may have little stack. All fields but the path fit.
 const BUFFER_BYTES: usize = 256;
 
 /// One mapping.
@@ -12,7 +12,7 @@ const BUFFER_BYTES: usize = 256;
 pub struct Mapping {
     /// First byte.
     pub start: usize,
-    /// Behind the last byte.
+    /// One past the last byte.
     pub end: usize,
     /// `rwxp`, as in the file.
     pub rights: [u8; 4],
@@ -40,7 +40,7 @@ fn hexadecimal(digits: &[u8]) -> Option<usize> {
     usize::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Calls `each` for every mapping, in address order; `None` when they cannot be seen.
+/// Calls `each` for every mapping, in address order. Returns `None` if they cannot be read.
 pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
     let file = system::open(c"/proc/thread-self/maps", libc::O_RDONLY);
     if file < 0 {
@@ -60,21 +60,21 @@ pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
     Some(())
 }
 
-/// What was read of the file and not looked at yet.
+/// Text that was read and not parsed yet.
 struct Reader {
     buffer: [u8; BUFFER_BYTES],
     kept: usize,
-    /// The rest of the line is that of a path.
+    /// Set while the rest of the line is a path.
     skips: bool,
 }
 
 impl Reader {
-    /// Where more is read to.
+    /// The free part of the buffer.
     fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[self.kept..]
     }
 
-    /// Reads the lines in the buffer, `got` bytes of which are new.
+    /// Parses the lines in the buffer, `got` bytes of which are new.
     fn take(&mut self, got: usize, each: &mut impl FnMut(Mapping)) {
         let (mut at, end) = (0, self.kept + got);
         while let Some(len) = self.buffer[at..end].iter().position(|byte| *byte == b'\n') {
@@ -94,7 +94,7 @@ impl Reader {
     }
 }
 
-/// Whether `[start, end)` is in one mapping; `None` when that cannot be seen.
+/// Whether `[start, end)` is in one mapping; `None` if unknown.
 pub fn is_one(start: usize, end: usize) -> Option<bool> {
     let file = system::open(c"/proc/thread-self/maps", libc::O_RDONLY);
     if file < 0 {
@@ -112,8 +112,8 @@ pub fn is_one(start: usize, end: usize) -> Option<bool> {
     }
 }
 
-/// `[start, start + len)` with all of the private mappings that it touches. The range alone where
-/// they cannot be seen; `None` if it is not all mapped.
+/// `[start, start + len)` extended to all private mappings that it touches. The range alone if they
+/// cannot be read; `None` if it is not all mapped.
 pub fn around(start: usize, len: usize) -> Option<Range<usize>> {
     let end = start.checked_add(len)?;
     let (mut range, mut at) = (start..end, start);
@@ -140,7 +140,7 @@ struct Query {
     others: [u64; 8],
 }
 
-/// The mapping at an address, by `PROCMAP_QUERY` (Linux 6.11), of the file's process.
+/// The mapping at an address in the file's process, by `PROCMAP_QUERY` (Linux 6.11).
 fn query(file: isize, address: usize) -> Result<Option<(usize, usize)>, isize> {
     const PROCMAP_QUERY: usize = 0xc068_6611;
     const _: () = assert!(size_of::<Query>() == 0x68);
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// However the kernel cuts the file, and however long the paths are.
+    /// For any split of the file, and paths of any length.
     #[test]
     fn lines_come_in_any_parts() {
         let path = "/a path".repeat(300);

@@ -1,12 +1,11 @@
 //! The memory limit that a program reads in its control group.
 //!
-//! Runtimes with collectors (HotSpot, V8, .NET) size their heaps and nurseries by it, and without
-//! one by the machine's memory: a nursery that suits 24 GiB is used from end to end all the time,
-//! and no choice of pages makes room for it in 64 MiB. Under `run` there is such a limit, though no
-//! control group has it. So the process's own group shows one: what UZSWAP_CGROUP_LIMIT says,
-//! unless the group's is lower and the user did not ask for this one (a `!` behind the number).
-//! Only reading those files is met, and only by the C library's functions; nothing else of them
-//! changes.
+//! Runtimes with garbage collectors (HotSpot, V8, .NET) size their heaps and nurseries by it, and
+//! without one by the machine's memory: a nursery that suits 24 GiB is used from end to end all the
+//! time, and no choice of pages makes room for it in 64 MiB. Under `run` there is such a limit,
+//! though no control group has it. So the process's own group shows UZSWAP_CGROUP_LIMIT, unless the
+//! group's limit is lower and the user did not request this one (a `!` after the number). Only
+//! reads of those files are intercepted, and only through the C library's functions.
 
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::ptr::{null, null_mut};
@@ -21,18 +20,18 @@ use crate::line::Line;
 use crate::next::{interposed, Next, Onward};
 use crate::{fork, scratch, system};
 
-/// Where control groups are.
+/// Root of the control groups.
 const ROOT: &[u8] = b"/sys/fs/cgroup/";
 /// The files with a limit, of version 2 and of version 1.
 const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_bytes"];
-/// Where a process's own memory is.
+/// Root of processes' memory files.
 const PROCESSES: &[u8] = b"/proc/";
-/// A path of a control group is at most so long.
+/// The longest path of a control group.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// The limit that is shown, in bytes; 0 for what is there.
+/// The shown limit in bytes; 0 shows the real one.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
-/// The user asked for it: it is shown in the place of a lower one, too.
+/// Whether the user requested it: it then also replaces a lower one.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
 static OPEN: Next = Next::new(c"open");
@@ -42,13 +41,12 @@ static OPENAT64: Next = Next::new(c"openat64");
 static FOPEN: Next = Next::new(c"fopen");
 static FOPEN64: Next = Next::new(c"fopen64");
 
-/// Reads what is to be shown, and looks up what may not be looked up later. To be called by the
-/// object's constructor.
+/// Reads the limit to show, and looks up functions in advance. The object's constructor calls this.
 pub fn prepare() {
     for next in [&OPEN, &OPEN64, &OPENAT, &OPENAT64, &FOPEN, &FOPEN64] {
         next.find();
     }
-    // SAFETY: a terminated name; the environment is not changed by others while constructors run.
+    // SAFETY: a terminated name; no other thread changes the environment while constructors run.
     let text = unsafe { libc::getenv(c"UZSWAP_CGROUP_LIMIT".as_ptr()) };
     if !text.is_null() {
         // SAFETY: getenv returns terminated strings.
@@ -59,19 +57,19 @@ pub fn prepare() {
     }
 }
 
-/// A decimal number and nothing else but a line's end.
+/// A decimal number, followed only by a line's end.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.strip_suffix(b"\n").unwrap_or(text);
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A path's words between slashes.
+/// A path's components.
 fn words(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|word| !word.is_empty())
 }
 
-/// Whether a path is that of a file with the limit of the group that /proc/self/cgroup,
-/// `membership`, names.
+/// Whether a path is a limit file of the group that `membership`, the text of /proc/self/cgroup,
+/// names.
 fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(ROOT) else { return false };
     membership.split(|byte| *byte == b'\n').any(|line| {
@@ -95,23 +93,23 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
     })
 }
 
-/// The path that a program opens, if it is one that is met here; `None` also for what the kernel
-/// cannot read and refuses.
+/// The opened path, if it is intercepted here; `None` also if the kernel cannot read it and fails
+/// the call.
 ///
 /// # Safety
-/// Nothing unmaps the path during the call.
+/// The path stays mapped during the call.
 unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
     let start = path.addr();
     if !is_alive() && SHOWN.load(Ordering::Relaxed) == 0 || (start as isize) < system::NO_ADDRESS_BELOW {
         return None;
     }
-    // The first pages of an address space are not the only ones where nothing is mapped. Under a
-    // filter no call is made that the program might be ended for.
+    // Other pages than the lowest may be unmapped, too. Under a filter, no call is made for which
+    // the program might be ended.
     let can_ask = !fork::expects_filter();
     let byte = |len: usize| {
         let at = start + len;
         let is_new = len == 0 || at.is_multiple_of(PAGE_SIZE);
-        // SAFETY: the kernel has read there just now, or in the same page.
+        // SAFETY: the kernel has just read there, or in the same page.
         (!is_new || !can_ask || system::is_readable(at)).then(|| unsafe { *path.add(len) } as u8)
     };
     let begins = |name: &[u8]| (0..name.len()).all(|at| byte(at) == Some(name[at]));
@@ -119,12 +117,11 @@ unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
         return None;
     }
     let len = (0..PATH_BYTES_MAX).map_while(byte).position(|byte| byte == 0)?;
-    // SAFETY: so many bytes were read, and the last one is zero.
+    // SAFETY: `len + 1` bytes were read, and the last one is zero.
     CStr::from_bytes_with_nul(unsafe { core::slice::from_raw_parts(path.cast(), len + 1) }).ok()
 }
 
-/// A file to be read in the place of `path`, where that shows a limit that is not to be seen: a
-/// descriptor.
+/// A descriptor of a file to read in place of `path`, if that shows a limit to hide.
 fn shown(path: &CStr, flags: c_int) -> Option<isize> {
     let limit = SHOWN.load(Ordering::Relaxed);
     let bytes = path.to_bytes();
@@ -135,7 +132,7 @@ fn shown(path: &CStr, flags: c_int) -> Option<isize> {
     show(path, limit, flags & libc::O_CLOEXEC != 0)
 }
 
-/// The rest of it: seldom.
+/// The rare part of [`shown`].
 #[cold]
 #[inline(never)]
 fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
@@ -156,7 +153,7 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
             let mut text = [0; 32];
             let len = system::read_at(file, &mut text, 0);
             system::close(file);
-            // One without a limit says "max", or a number near 2^63.
+            // A file without a limit contains "max", or a number near 2^63.
             let is_lower = number(&text[..len]).is_some_and(|real| real <= limit);
             if is_lower && !IS_ASKED.load(Ordering::Relaxed) {
                 return None;
@@ -164,12 +161,12 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
         }
     }
     let line = Line::new(format_args!("{limit}\n"));
-    // Where there can be none (a seccomp filter, no descriptor, a limit of the size of files), what
-    // is there is opened, or refused.
+    // If it cannot be made (a seccomp filter, no descriptor, a file size limit), the real file is
+    // opened, or refused.
     Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec)).filter(|file| *file >= 0)
 }
 
-/// Whether there is the directory that a path's last word would be in.
+/// Whether the directory of a path's last component exists.
 fn has_directory(path: &CStr) -> bool {
     let bytes = path.to_bytes();
     let len = bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -180,7 +177,7 @@ fn has_directory(path: &CStr) -> bool {
     })
 }
 
-/// Whether a path is that of this process's memory. Others may open it by other ways, and read
+/// Whether a path is this process's memory. Other processes may open it in other ways, and get read
 /// errors where pages are out.
 fn is_own_memory(path: &[u8], process: i32) -> bool {
     let name = path.strip_prefix(PROCESSES).and_then(|path| path.strip_suffix(b"/mem"));
@@ -196,11 +193,8 @@ fn note_own_memory(path: &CStr) {
     }
 }
 
-/// What open(2) and openat(2) do: the C library's function, since threads can be cancelled there;
-/// the system call where that is not known (yet: an allocator may come here first).
-///
-/// # Safety
-/// As openat(2).
+/// Continues open(2) or openat(2): with the C library's function, since threads can be cancelled
+/// there, or with the system call if that is not known yet (an allocator may come here first).
 unsafe fn open_onward(next: &Next, directory: c_int, path: *const c_char, flags: c_int, mode: u32) -> Onward {
     // SAFETY: the caller's path.
     let met = unsafe { met(path) }.inspect(|path| note_own_memory(path));
@@ -216,10 +210,7 @@ unsafe fn open_onward(next: &Next, directory: c_int, path: *const c_char, flags:
     Onward { function: null(), answer: set_errno(answer) as isize }
 }
 
-/// The same for fopen(3).
-///
-/// # Safety
-/// As fopen(3).
+/// Continues fopen(3).
 unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) -> Onward {
     // SAFETY: the caller's arguments.
     let bytes = if mode.is_null() { b"" } else { unsafe { CStr::from_ptr(mode) }.to_bytes() };
@@ -231,7 +222,7 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
     // SAFETY: the caller's path.
     let met = unsafe { met(path) }.inspect(|path| note_own_memory(path));
     let Some(file) = met.and_then(|path| shown(path, flags)) else {
-        // musl has had no fopen64 since 1.2.4, but for programs that were linked with one.
+        // musl has no fopen64 since 1.2.4, except for programs linked with one.
         let found = [next, &FOPEN].map(Next::find).into_iter().find(|function| !function.is_null());
         if found.is_none() {
             set_errno(-c_long::from(libc::ENOSYS));
@@ -247,7 +238,7 @@ unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) ->
 }
 
 interposed!(
-    /// open(2). A variable argument that was not given is not read.
+    /// open(2). A variable argument that was not passed is not read.
     open,
     onward_open(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN, libc::AT_FDCWD, path, flags, mode)
 );
@@ -257,7 +248,7 @@ interposed!(
     onward_open64(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN64, libc::AT_FDCWD, path, flags, mode)
 );
 interposed!(
-    /// openat(2). As open(2): the paths that matter begin at the root.
+    /// openat(2). As open(2): the relevant paths are absolute.
     openat,
     onward_openat(directory: c_int, path: *const c_char, flags: c_int, mode: u32) open_onward(&OPENAT, directory, path, flags, mode)
 );
@@ -350,7 +341,7 @@ mod tests {
             // SAFETY: no addresses.
             assert_eq!(unsafe { met(number as *const c_char) }, None, "{number:#x}");
         }
-        // SAFETY: terminated strings, and one whose end is in a page that cannot be read.
+        // SAFETY: terminated strings, and one whose end is in an unreadable page.
         unsafe {
             assert_eq!(met(c"/proc/self/mem".as_ptr()), Some(c"/proc/self/mem"));
             assert_eq!((met(c"/proc".as_ptr()), met(c"/sys/fs/cgroup".as_ptr())), (None, None));

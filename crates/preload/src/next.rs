@@ -1,4 +1,4 @@
-//! The C library's own definitions of what this object interposes.
+//! The C library's definitions of interposed functions.
 
 use core::ffi::{c_void, CStr};
 use core::ptr::null_mut;
@@ -11,12 +11,11 @@ pub struct Next {
 }
 
 impl Next {
-    /// Not looked up yet.
     pub const fn new(name: &'static CStr) -> Self {
         Next { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Looks it up, unless that was done; null in a C library that lacks it.
+    /// Looks it up once. Returns null if the C library lacks it.
     pub fn find(&self) -> *mut c_void {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
@@ -32,30 +31,30 @@ impl Next {
         !self.found.load(Ordering::Relaxed).is_null()
     }
 
-    /// The function, `None` in a C library that lacks it.
+    /// The function, or `None` if the C library lacks it.
     ///
     /// # Safety
     /// `F` is the type of a pointer to this function.
     pub unsafe fn function<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let found = self.find();
-        // SAFETY: not null, and of the type that the caller vouches for.
+        // SAFETY: not null, and of the caller's type.
         (!found.is_null()).then(|| unsafe { core::mem::transmute_copy(&found) })
     }
 }
 
-/// How a call continues: with the C library's function, or with an answer.
+/// The continuation of a call: the C library's function, or a result.
 #[repr(C)]
 pub struct Onward {
-    /// The function that the caller's arguments are for; null when there is an answer.
+    /// The function for the caller's arguments; null if there is a result.
     pub function: *const c_void,
-    /// Else.
+    /// The result.
     pub answer: isize,
 }
 
-/// A function of up to four arguments that asks how to continue, and jumps there with the arguments
-/// that it was called with: nothing of it is on the stack when the thread is cancelled in the C
-/// library, which unwinds.
+/// A function of up to four arguments that determines its continuation, and jumps there with its
+/// arguments: it has no frame on the stack when the thread is cancelled in the C library, which
+/// unwinds.
 macro_rules! interposed {
     ($(#[$doc:meta])* $name:ident, $onward:ident($($argument:ident: $kind:ty),*) $body:expr) => {
         unsafe extern "C" fn $onward($($argument: $kind),*) -> $crate::next::Onward {
@@ -64,9 +63,6 @@ macro_rules! interposed {
         }
 
         $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[no_mangle]
@@ -109,9 +105,6 @@ macro_rules! interposed {
         }
 
         $(#[$doc])*
-        ///
-        /// # Safety
-        /// As the C library's.
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[no_mangle]

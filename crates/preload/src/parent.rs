@@ -1,9 +1,9 @@
-//! getppid(2): an orphan's parent is who it would be without uzswap.
+//! getppid(2): an orphan sees the parent that it would have without uzswap.
 //!
-//! Orphans of the tree go to the supervisor, which has to know when the tree ends. A program that
-//! looks whether its parent has ended (it is process 1 then, or not the one that it was) sees the
-//! reaper that the supervisor itself would be handed to. The program that `run` started is a child
-//! of the supervisor's and sees it.
+//! The supervisor adopts the tree's orphans, because it must know when the tree ends. A program
+//! that checks whether its parent has ended (the parent is then process 1, or another than before)
+//! sees the reaper that would adopt the supervisor itself. The program that `run` started is
+//! a child of the supervisor and sees it.
 
 use core::ffi::{c_char, CStr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::calls::raw_syscall;
 use crate::system;
 
-/// What the supervisor says: its number, that of the reaper, its process namespace, and the number
-/// of the program.
+/// The supervisor's values: its number, the reaper's, its process namespace, and the program's
+/// number.
 const VARIABLE: &CStr = c"UZSWAP_PARENT";
 
 static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
@@ -20,9 +20,9 @@ static REAPER: AtomicU32 = AtomicU32::new(0);
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
 
-/// Reads what the supervisor says. To be called by the object's constructor.
+/// Reads the supervisor's values. The object's constructor calls this.
 pub fn prepare() {
-    // SAFETY: a terminated name; the environment is not changed by others while constructors run.
+    // SAFETY: a terminated name; no other thread changes the environment while constructors run.
     let text = unsafe { libc::getenv(VARIABLE.as_ptr()) };
     // SAFETY: null, or a terminated string.
     let Some(words) = (unsafe { words_of(text) }) else { return };
@@ -57,8 +57,7 @@ pub fn shown() -> i32 {
     parent
 }
 
-/// Whether numbers of processes mean here what they mean to the supervisor. Without /proc there is
-/// nothing else to believe.
+/// Whether process numbers here are the supervisor's. Assumed without /proc.
 fn is_namespace() -> bool {
     system::inode(c"/proc/self/ns/pid").is_none_or(|number| number == NAMESPACE.load(Ordering::Relaxed))
 }

@@ -1,17 +1,17 @@
-//! mremap() of memory that the kernel has in several mappings because of paging.
+//! mremap() of memory that paging has split into several mappings.
 //!
-//! A mapping that was made beside a registered one is a mapping of its own until it is registered,
-//! too, and stays one if it was touched before. Without a pager the kernel would have made one of
-//! the two, and mremap() takes the memory of one mapping only: it would answer EFAULT. So it is
-//! done here piece by piece.
+//! A mapping made beside a registered one is separate until it is registered, too, and stays
+//! separate if it was touched before. Without a pager the kernel would have merged the two.
+//! mremap() accepts the memory of one mapping only and would return EFAULT, so this module moves
+//! the pieces one by one.
 //!
-//! Linux 6.17 and later move any mappings to a fixed target, gaps included, but not those with a
-//! userfaultfd. There every such call comes here.
+//! Linux 6.17 and later move several mappings to a fixed target, gaps included, but not those with
+//! a userfaultfd. On such kernels every such call comes here.
 //!
-//! Calls without a fixed target are tried as they are: the kernel refuses them before it changes
-//! anything. Those with one are looked at before. The kernel may have unmapped the target by the
-//! time it refuses, or have moved the first mapping, and what is mapped in such a gap a moment
-//! later is another thread's, which would be moved or replaced in its stead.
+//! Calls without a fixed target are first tried unchanged: the kernel refuses them before it
+//! changes anything. Calls with one are checked first: before it refuses, the kernel may have
+//! unmapped the target or moved the first mapping, and another thread's mapping made in such a gap
+//! would then be moved or replaced.
 
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -21,16 +21,16 @@ use doorway::PAGE_SIZE;
 use crate::calls::raw_syscall;
 use crate::mappings;
 
-/// Most pieces and gaps: for more, the caller gets the kernel's answer.
+/// Most pieces and gaps: beyond these, the caller gets the kernel's result.
 const PIECES_MAX: usize = 64;
 const EFAULT: c_long = -(libc::EFAULT as c_long);
 const ENOMEM: c_long = -(libc::ENOMEM as c_long);
 
-/// The mappings of a range: in few bytes, since a caller may have little stack.
+/// The mappings of a range, in few bytes: a caller may have little stack.
 struct Pieces {
     from: usize,
-    /// Pages from `from` to where each piece, or a gap before one, begins; the last one ends at
-    /// what follows. [`GAP`] marks gaps.
+    /// The start of each piece or gap, in pages from `from`, and the end of the last one. [`GAP`]
+    /// marks gaps.
     bounds: [u32; PIECES_MAX + 1],
     count: usize,
 }
@@ -39,13 +39,13 @@ struct Pieces {
 const GAP: u32 = 1 << 31;
 
 impl Pieces {
-    /// None yet, of what begins at `from`.
+    /// No pieces of a range that begins at `from`.
     fn none(from: usize) -> Self {
         Pieces { from, bounds: [0; PIECES_MAX + 1], count: 0 }
     }
 
-    /// Finds those up to `end`; `None` when there is a gap, or the kernel would not have made one
-    /// mapping of them. With `several`, when nothing is mapped at the start.
+    /// Finds the pieces up to `end`. Returns `None` if there is a gap, or the kernel would not have
+    /// merged them; with `several`, only if nothing is mapped at the start.
     #[inline(never)]
     fn find(&mut self, end: usize, several: bool) -> Option<()> {
         let start = self.from;
@@ -70,8 +70,7 @@ impl Pieces {
         (is_whole && (at >= end || several && self.count > 0)).then_some(())
     }
 
-    /// Notes that what begins where the last one ended ends at `until`; false where there is no
-    /// room.
+    /// Notes that the piece after the last one ends at `until`. Returns false if there is no room.
     fn push(&mut self, until: usize, kind: u32) -> bool {
         let has_room = self.count < PIECES_MAX;
         if has_room {
@@ -96,23 +95,17 @@ fn raw_mremap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) 
 
 /// Whether a range is in several mappings.
 pub fn are_several(from: usize, len: usize) -> bool {
-    // What is longer than any address space is refused by the kernel before it looks.
+    // The kernel refuses longer ranges than the address space before it looks.
     let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| from.checked_add(len));
     len > PAGE_SIZE && end.is_some_and(|end| mappings::is_one(from, end) == Some(false))
 }
 
-/// mremap(2), with its arguments.
-///
-/// # Safety
-/// As mremap(2).
+/// mremap(2).
 pub unsafe fn by_kernel([from, len, new_len, flags, to]: [usize; 5]) -> c_long {
     raw_mremap(from, len, new_len, flags as c_int, to)
 }
 
-/// mremap(2) where the pager may have cut what was one mapping.
-///
-/// # Safety
-/// As mremap(2).
+/// mremap(2) where the pager may have split a mapping.
 pub unsafe fn remap([from, len, new_len, flags, to]: [usize; 5]) -> c_long {
     let flags = flags as c_int;
     let left = left_behind(from, len, new_len, flags, to);
@@ -134,26 +127,26 @@ pub unsafe fn remap([from, len, new_len, flags, to]: [usize; 5]) -> c_long {
     answer
 }
 
-/// What mremap(2) with a fixed target leaves behind and unmaps: it is unmapped once the rest has
-/// moved. Until Linux 6.15 the report of one call for both tells the length that the program gave,
-/// and what was behind the shorter one is taken for moved.
+/// The range that an mremap(2) with a fixed target leaves behind and unmaps, which is unmapped
+/// after the rest has moved. Until Linux 6.15 the report of one call for both has the program's
+/// length, so that the part after the shorter one would count as moved.
 fn left_behind(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> Option<(usize, usize)> {
     let rounded = |len: usize| len.checked_next_multiple_of(PAGE_SIZE);
     let (whole, wanted) = (rounded(len)?, rounded(new_len)?);
     let (end, target_end) = (from.checked_add(whole)?, to.checked_add(wanted)?);
-    // As the kernel looks before it changes anything.
+    // The kernel's checks before it changes anything.
     let is_sound = (from | to).is_multiple_of(PAGE_SIZE) && (target_end <= from || end <= to);
     let is_shorter = flags == libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED && wanted != 0 && wanted < whole;
     (is_shorter && is_sound).then(|| (from + wanted, whole - wanted))
 }
 
-/// mremap(2) of several mappings; `None` for what is the kernel's to refuse, or to do. Nothing has
-/// changed then.
+/// mremap(2) of several mappings. Returns `None`, with nothing changed, for calls that the kernel
+/// must refuse or carry out.
 pub fn piecewise(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) -> Option<c_long> {
     let (len, new_len) = (len.next_multiple_of(PAGE_SIZE), new_len.next_multiple_of(PAGE_SIZE));
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let stays = flags & libc::MREMAP_DONTUNMAP;
-    // As the kernel looks before it begins: the pieces would be looked at one by one.
+    // The kernel's check before it begins: it would check the pieces one by one.
     let overlaps = fixed && from < to.saturating_add(new_len) && to < from + len;
     let is_odd = !(from | if fixed { to } else { 0 }).is_multiple_of(PAGE_SIZE)
         || fixed && flags & libc::MREMAP_MAYMOVE == 0;
@@ -177,7 +170,7 @@ fn move_pieces(
     let Some((last, _)) = pieces.iter().next_back() else { return EFAULT };
     let last_len = from + len - last;
     if new_len > len && to.is_none() {
-        // In place, if there is room behind.
+        // In place, if there is room after it.
         let answer = raw_mremap(last, last_len, last_len + (new_len - len), 0, 0);
         if answer >= 0 {
             return from as c_long;
@@ -192,20 +185,20 @@ fn move_pieces(
     }
     let grown = |end: usize| if end == from + len { new_len - len } else { 0 };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // The last one first: it alone grows, and that may be refused.
+    // The last one first: it alone grows, which may be refused.
     for (start, end) in pieces.iter().rev() {
         let (len, place) = (end - start, target + (start - from));
         let answer = raw_mremap(start, len, len + grown(end), flags | stays, place);
         if answer < 0 {
             for (start, end) in pieces.iter().rev().take_while(|(moved, _)| *moved > start) {
                 let len = end - start;
-                // Another thread may have mapped something there since.
+                // Another thread may have mapped something there.
                 if stays != 0 || map(start, len, libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE) == start {
                     raw_mremap(target + (start - from), len + grown(end), len, flags, start);
                 }
             }
             if to.is_none() {
-                // SAFETY: the place reserved above, of which nothing is used.
+                // SAFETY: the unused range reserved above.
                 unsafe { raw_syscall(libc::SYS_munmap, [target, new_len, 0, 0, 0, 0]) };
             }
             return answer;
@@ -226,14 +219,14 @@ fn moves_several() -> bool {
     ANSWER.load(Ordering::Relaxed) == YES
 }
 
-/// Tries it; `None` without room. Other threads map memory at the same time: so the source stays
-/// mapped, and what a refused call may have left unmapped is not unmapped once more. It may be
-/// theirs. And the pager looks for new mappings: what it registers the kernel would not move, so
-/// this is shared memory, which it leaves alone.
+/// Tries it. Returns `None` without room. Other threads map memory at the same time, so the source
+/// stays mapped, and memory that a refused call may have unmapped is not unmapped again: it may be
+/// another thread's. The memory is shared memory, which the pager does not register: the kernel
+/// would not move registered memory.
 fn try_to_move_several() -> Option<bool> {
     let place = Some(map(0, 4 * PAGE_SIZE, libc::MAP_SHARED)).filter(|place| *place != 0)?;
     let target = place + 2 * PAGE_SIZE;
-    // SAFETY: the mapping made above, of which the second page gets other rights than the first.
+    // SAFETY: the mapping made above; its second page gets different rights.
     unsafe {
         let rights = libc::PROT_READ as usize;
         raw_syscall(libc::SYS_mprotect, [place + PAGE_SIZE, PAGE_SIZE, rights, 0, 0, 0]);
@@ -266,13 +259,13 @@ mod tests {
 
     use super::*;
 
-    /// Tests leave gaps for a while that another one's mapping must not come into.
+    /// Tests leave gaps for a while, in which other tests must not map memory.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Two mappings side by side that the kernel does not merge: one is locked out of huge pages.
+    /// Two adjacent mappings that the kernel does not merge: one excludes huge pages.
     fn two_pieces() -> usize {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -339,7 +332,7 @@ mod tests {
         assert_eq!(numbers(place, 6), [1, 2, 3, 4, 5, 6]);
     }
 
-    /// The story: the first pieces had moved when the last one was refused more memory, and the
+    /// Regression: the first pieces had moved when the last one was refused more memory, and the
     /// program found nothing at the old place.
     #[test]
     fn pieces_stay_where_the_last_one_cannot_grow() {
@@ -364,7 +357,7 @@ mod tests {
         assert!(are_several(at + 4 * PAGE_SIZE, 2 * PAGE_SIZE), "a gap");
     }
 
-    /// A gap where the first mapping was may be another thread's mapping by now.
+    /// A gap in place of the first mapping may now be another thread's mapping.
     #[test]
     fn what_begins_with_a_gap_is_the_kernel_s_to_refuse() {
         let _alone = alone();
@@ -390,10 +383,10 @@ mod tests {
         assert_eq!((numbers(to, 8), numbers(at, 8)), (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![0; 8]));
     }
 
-    /// The story: the gap that the trial's source left became another thread's mapping, whose end
-    /// the trial unmapped. What was mapped there next was found in that thread's memory.
+    /// Regression: the gap that the trial's source left became another thread's mapping, whose end
+    /// the trial unmapped. The next mapping there overlapped that thread's memory.
     #[test]
-    fn trying_what_the_kernel_moves_takes_nobody_else_s_memory() {
+    fn the_trial_leaves_memory_of_other_threads_alone() {
         use std::sync::atomic::AtomicBool;
 
         static IS_OVER: AtomicBool = AtomicBool::new(false);
@@ -402,7 +395,7 @@ mod tests {
         let mine = std::thread::spawn(move || {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             for round in 0.. {
-                // SAFETY: new mappings, looked at only by calls that answer EFAULT, and unmapped
+                // SAFETY: new mappings, accessed only by calls that return EFAULT, and unmapped
                 // here.
                 unsafe {
                     let at = libc::mmap(std::ptr::null_mut(), 3 * PAGE_SIZE, rights, flags, -1, 0);

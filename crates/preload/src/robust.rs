@@ -1,6 +1,6 @@
 //! Robust mutexes, which the kernel marks for a thread that ends. It does so without fault service,
-//! so their pages stay in memory (see the pager's `kept`). Noted here are those that the C library
-//! initialises; the pager finds others when they are held for a while.
+//! so their pages stay in memory (see the pager's `kept`). This module notes those that the C
+//! library initializes; the pager finds others when they are held for a while.
 
 use core::ffi::{c_int, c_void};
 
@@ -17,9 +17,6 @@ static GET_ROBUST: Next = Next::new(c"pthread_mutexattr_getrobust");
 const ROBUST: c_int = 1;
 
 /// pthread_mutex_init(3): a robust mutex stays in memory.
-///
-/// # Safety
-/// As pthread_mutex_init(3).
 #[no_mangle]
 pub unsafe extern "C" fn pthread_mutex_init(mutex: *mut c_void, attributes: *const c_void) -> c_int {
     // SAFETY: the C library's function of this name.
@@ -27,7 +24,7 @@ pub unsafe extern "C" fn pthread_mutex_init(mutex: *mut c_void, attributes: *con
     // SAFETY: the caller's attributes.
     if !attributes.is_null() && unsafe { is_robust(attributes) } {
         // Both ends: the kernel reads the list's entry and writes the word. Before the page is
-        // touched, so that it was no candidate for eviction yet.
+        // touched, so that it was never a candidate for eviction.
         CONTROL_PAGE.robust.note(mutex.addr());
         if is_on_two_pages(mutex.addr()) {
             CONTROL_PAGE.robust.note(mutex.addr() + size_of::<libc::pthread_mutex_t>() - 1);

@@ -1,10 +1,10 @@
-//! LeakSanitizer, which looks through all memory while every thread of the process stands still,
-//! the pager's included.
+//! LeakSanitizer, which reads all memory while every thread of the process is stopped, the pager's
+//! included.
 //!
-//! Its tracer, a process that shares the memory, stops all threads and then reads: a page that is
-//! out would never come. It does so from within dl_iterate_phdr(), which it calls by name in all
-//! its versions. So while a function of a sanitizer's runtime is called from there, everything is
-//! in and nothing is paged. A runtime calls it to list libraries, too, for a report.
+//! Its tracer, a process that shares the memory, stops all threads and then reads: an evicted page
+//! would never arrive. All its versions do this from within dl_iterate_phdr(), which they call by
+//! name. So while a sanitizer runtime's function is called from there, everything is in and nothing
+//! is paged. A runtime also calls it to list libraries for a report.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null;
@@ -18,10 +18,10 @@ type Iterate = unsafe extern "C" fn(Option<Callback>, *mut c_void) -> c_int;
 
 static ITERATE: Next = Next::new(c"dl_iterate_phdr");
 
-/// The object that has a runtime: its first byte, null for none.
+/// First byte of the object that contains a runtime, null for none.
 static RUNTIME: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The object that an address is in: its first byte, null for none.
+/// First byte of the object that contains an address, null for none.
 fn object_of(address: *const c_void) -> *mut c_void {
     // SAFETY: plain pointers, filled by dladdr, which takes any address.
     unsafe {
@@ -31,10 +31,10 @@ fn object_of(address: *const c_void) -> *mut c_void {
     }
 }
 
-/// Looks for a runtime. To be called by the object's constructor.
+/// Looks for a runtime. The object's constructor calls this.
 pub fn prepare() {
     ITERATE.find();
-    // SAFETY: terminated names; asks for numbers.
+    // SAFETY: terminated names; returns numbers.
     let (checks, makes_threads, entry) = unsafe {
         let find = |name: &core::ffi::CStr| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).cast_const();
         (
@@ -45,8 +45,8 @@ pub fn prepare() {
     };
     let runtime = match checks.is_null() {
         false => object_of(checks),
-        // Linked into a program a runtime need not show its own names, but it shows what it
-        // interposes.
+        // A runtime that is linked into a program need not export its own names, but it exports
+        // those that it interposes.
         true if object_of(makes_threads) == object_of(entry) => object_of(entry),
         true => null::<c_void>().cast_mut(),
     };
@@ -54,9 +54,6 @@ pub fn prepare() {
 }
 
 /// dl_iterate_phdr(3).
-///
-/// # Safety
-/// As dl_iterate_phdr(3).
 #[no_mangle]
 pub unsafe extern "C" fn dl_iterate_phdr(callback: Option<Callback>, data: *mut c_void) -> c_int {
     // SAFETY: the C library's function of this name.

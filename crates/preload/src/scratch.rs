@@ -1,9 +1,9 @@
-//! Room for functions that may be called where there is little stack.
+//! Scratch memory for functions that may be called with little stack.
 //!
-//! A signal handler may have an alternate stack that leaves it a kilobyte or two. So what needs
-//! more than the C library's own functions takes a place of this object's memory, which is never
-//! paged. Nothing waits for a place: a handler may have interrupted the thread that has it, and a
-//! forked child may lack that thread. Where none is free, the stack has to do.
+//! A signal handler's alternate stack may leave it a kilobyte or two. So functions that need more
+//! than the C library's own use a place in this object's memory, which is never paged. No call
+//! waits for a place: a handler may have interrupted the thread that has it, and a forked child may
+//! lack that thread. If none is free, the call uses the stack.
 
 use core::cell::UnsafeCell;
 use core::mem::{align_of, size_of, MaybeUninit};
@@ -13,13 +13,13 @@ use crate::control_page;
 
 /// Bytes of a place.
 const BYTES: usize = 5120;
-/// More than calls are expected to be under way at once.
+/// More than the expected number of concurrent calls.
 const PLACES: usize = 4;
 
-/// What has a meaning when all its bytes are zero.
+/// Types for which all-zero bytes are valid.
 ///
 /// # Safety
-/// It has.
+/// They are.
 pub unsafe trait Plain {}
 
 // SAFETY: numbers.
@@ -31,13 +31,13 @@ struct Place {
     is_taken: AtomicBool,
 }
 
-// SAFETY: the bytes are those of the thread that has taken the place.
+// SAFETY: the bytes belong to the thread that has taken the place.
 unsafe impl Sync for Place {}
 
 static ALL: [Place; PLACES] =
     [const { Place { bytes: UnsafeCell::new([0; BYTES]), is_taken: AtomicBool::new(false) } }; PLACES];
 
-/// Gives a place back, also where a thread that is cancelled unwinds.
+/// Returns a place, also when a cancelled thread unwinds.
 struct Taken(&'static Place);
 
 impl Drop for Taken {
@@ -47,8 +47,8 @@ impl Drop for Taken {
 }
 
 fn take() -> Option<Taken> {
-    // A child of vfork() has its parent's memory, and does not return from an exec to give the
-    // place back.
+    // A child of vfork() has its parent's memory, and does not return from an exec to return the
+    // place.
     if !control_page::is_own_process() {
         return None;
     }
@@ -58,13 +58,13 @@ fn take() -> Option<Taken> {
     ALL.iter().find(takes).map(Taken)
 }
 
-/// Calls `act` with room for a `T` that is all zeroes.
+/// Calls `act` with a zeroed `T`.
 pub fn with<T: Plain, R>(act: impl FnOnce(&mut T) -> R) -> R {
     const { assert!(size_of::<T>() <= BYTES && align_of::<T>() <= align_of::<Place>()) };
     let Some(taken) = take() else { return on_stack(act) };
     let room = taken.0.bytes.get().cast::<T>();
-    // SAFETY: the place is this call's until `taken` goes; it is as large and as aligned as is
-    // asserted above, and a `T` may be zeroes.
+    // SAFETY: the place is this call's until `taken` drops; its size and alignment are asserted
+    // above, and a `T` may be zeroes.
     unsafe {
         room.write_bytes(0, 1);
         act(&mut *room)

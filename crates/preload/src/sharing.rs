@@ -1,12 +1,12 @@
-//! Other processes that share this one's memory: children of vfork() that have not executed yet,
-//! and what clone() makes with CLONE_VM and without CLONE_THREAD. They may outlive this process,
-//! whose pager ends with it.
+//! Other processes that share this one's memory: children of vfork() before their exec, and those
+//! of clone() with CLONE_VM and without CLONE_THREAD. They may outlive this process, whose pager
+//! ends with it.
 //!
-//! They are counted here, so that other processes end as quickly as before: a call that returns
-//! when its child shares no more is counted while it is under way, and another child has a word
-//! that the kernel clears (CLONE_CHILD_CLEARTID). Those made by their numbers are only known to be
-//! possible. System call instructions are not seen: the supervisor ends what is left of these
-//! (`program`'s module `orphans`).
+//! This module counts them, so that other processes end as quickly as without it. A call that
+//! returns when its child no longer shares the memory is counted while it runs; any other child has
+//! a word that the kernel clears (CLONE_CHILD_CLEARTID). System calls by number only set a flag.
+//! System call instructions are not seen: the supervisor ends remaining sharers (`program`'s module
+//! `orphans`).
 
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::{cleared, system};
 
 static CLONE: Next = Next::new(c"clone");
 
-/// Looks up what may not be looked up later.
+/// Looks up functions in advance.
 pub fn prepare() {
     CLONE.find();
 }
@@ -30,13 +30,13 @@ pub fn is_possible() -> bool {
     CONTROL_PAGE.sharing.is_shared() != IsShared::No
 }
 
-/// In a forked child: its memory is its own.
+/// In a forked child, which has its own memory.
 pub fn forget() {
     CONTROL_PAGE.sharing.forget();
 }
 
 /// Calls a function that starts a program, as posix_spawn() does: the new process shares this one's
-/// memory until the program is executed.
+/// memory until the exec.
 pub fn while_shared<T>(start: impl FnOnce() -> T) -> T {
     let calls = &CONTROL_PAGE.sharing.calls;
     calls.fetch_add(1, Ordering::AcqRel);
@@ -45,7 +45,7 @@ pub fn while_shared<T>(start: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Notes a system call by its number.
+/// Notes a system call by number.
 pub fn note_call(number: c_long, arguments: &[usize; 6]) {
     let flags = match number {
         #[cfg(target_arch = "x86_64")]
@@ -59,16 +59,13 @@ pub fn note_call(number: c_long, arguments: &[usize; 6]) {
     }
 }
 
-/// Whether what clone(2) makes with these flags is a process that shares memory.
+/// Whether clone(2) with these flags makes a process that shares memory.
 fn shares(flags: u64) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64
 }
 
-/// clone(2), the C library's. Places of arguments that its caller did not pass are readable, and
-/// what they hold is passed on.
-///
-/// # Safety
-/// As the C library's.
+/// clone(2) of the C library. Arguments that the caller did not pass are readable, and are passed
+/// on as they are.
 #[no_mangle]
 pub unsafe extern "C" fn clone(
     function: usize,
@@ -85,7 +82,7 @@ pub unsafe extern "C" fn clone(
         return set_errno(-c_long::from(libc::ENOSYS)) as c_int;
     };
     cleared::note(flags, cleared);
-    // SAFETY: the caller's arguments, but for a word to be cleared where it names none. The child
+    // SAFETY: the caller's arguments, with a word to clear if the caller names none. The child
     // begins on the caller's stack, with the caller's function.
     let call = |flags, cleared| unsafe { next(function, stack, flags, argument, parents, pointer, cleared) };
     if !shares(flags as u64) {
@@ -106,18 +103,16 @@ pub unsafe extern "C" fn clone(
     made
 }
 
-/// Where [`vfork`] finds the number of calls under way.
+/// Offset at which [`vfork`] finds the number of running calls.
 const CALLS: usize = core::mem::offset_of!(ControlPage, sharing) + core::mem::offset_of!(Sharing, calls);
 
 extern "C" fn refused(answer: c_long) -> c_int {
     set_errno(answer) as c_int
 }
 
-/// vfork(2). It returns twice on the same stack, so its return address is in a register between,
-/// as in the C library's. Only the parent's return counts down: the child's memory is the parent's.
-///
-/// # Safety
-/// As vfork(2).
+/// vfork(2). It returns twice on the same stack, so it keeps its return address in a register
+/// meanwhile, as the C library's does. Only the parent's return counts down: the child's memory is
+/// the parent's.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[no_mangle]
@@ -146,10 +141,7 @@ pub unsafe extern "C" fn vfork() -> c_int {
     )
 }
 
-/// vfork(2), as above; the return address is in a register anyway.
-///
-/// # Safety
-/// As vfork(2).
+/// vfork(2), as above; the return address is already in a register.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[no_mangle]
@@ -214,7 +206,7 @@ mod tests {
         assert!(while_shared(is_possible) && !is_possible());
     }
 
-    /// One vfork() ever, and every end of the process looked for sharers.
+    /// Regression: after one vfork() every end of a process looked for sharers.
     #[test]
     fn a_child_counts_for_as_long_as_it_shares_the_memory() {
         extern "C" fn wait_for(word: *mut c_void) -> c_int {
@@ -227,7 +219,7 @@ mod tests {
         }
         let _one = ONE.lock().unwrap();
         forget();
-        // SAFETY: the child ends at once, by a call of its own.
+        // SAFETY: the child ends at once, by its own call.
         let child = unsafe {
             let child = vfork();
             if child == 0 {
@@ -237,7 +229,7 @@ mod tests {
         };
         let await_right = |child| {
             let mut status = -1;
-            // SAFETY: a child of this test's.
+            // SAFETY: a child of this test.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, libc::__WALL) }, child);
             assert_eq!(status, 0);
         };
@@ -254,8 +246,7 @@ mod tests {
         word.store(1, Ordering::Release);
         await_right(child);
         assert!(!is_possible());
-        // Without a stack there is none.
-        // SAFETY: nothing is made.
+        // Without a stack there is no child. SAFETY: makes nothing.
         assert_eq!(unsafe { clone(begin, 0, libc::CLONE_VM | libc::SIGCHLD, 0, 0, 0, 0) }, -1);
         assert!(!is_possible());
     }

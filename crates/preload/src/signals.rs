@@ -1,6 +1,6 @@
-//! Signals are blocked while a thread of the program is inside of this object and must not come
-//! here a second time, or leave by a jump out of a handler. A thread inside does not wait for
-//! anything that a handler would bring about.
+//! Blocks signals while a thread of the program is inside this object and must not re-enter it, or
+//! leave by a jump out of a handler. A thread inside does not wait for anything that a handler
+//! would bring about.
 
 use crate::calls::raw_syscall;
 
@@ -11,12 +11,12 @@ fn change(set: u64) -> u64 {
     let mut before = 0u64;
     let arguments =
         [libc::SIG_SETMASK as usize, (&raw const set).addr(), (&raw mut before).addr(), SET_BYTES, 0, 0];
-    // SAFETY: both sets are as long as said.
+    // SAFETY: both sets have SET_BYTES.
     unsafe { raw_syscall(libc::SYS_rt_sigprocmask, arguments) };
     before
 }
 
-/// Blocks all signals of the calling thread; returns the set that was blocked before.
+/// Blocks all signals of the calling thread. Returns the previously blocked set.
 pub fn block() -> u64 {
     change(!0)
 }

@@ -1,4 +1,4 @@
-//! Calls that programs of one thread make, and that the agent's threads would get in the way of.
+//! Calls that need a single-threaded process, which the agent's threads would prevent.
 
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::sync::atomic::Ordering;
@@ -7,8 +7,8 @@ use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::{is_alive, CONTROL_PAGE};
 use crate::fork;
 
-/// Makes a call, and again without the agent where the kernel refuses it to processes of several
-/// threads.
+/// Makes a call, and repeats it without the agent if the kernel refuses it to multithreaded
+/// processes.
 pub fn unless_alone(call: impl Fn() -> c_long) -> c_long {
     match call() {
         answer if answer == -c_long::from(libc::EINVAL) => fork::alone(&call).unwrap_or(answer),
@@ -16,10 +16,7 @@ pub fn unless_alone(call: impl Fn() -> c_long) -> c_long {
     }
 }
 
-/// unshare(2): a user namespace of one's own is for processes of one thread.
-///
-/// # Safety
-/// As unshare(2).
+/// unshare(2): a new user namespace needs a single thread.
 #[no_mangle]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     // SAFETY: no memory is touched.
@@ -27,22 +24,16 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
         as c_int
 }
 
-/// setns(2): so is another user namespace.
-///
-/// # Safety
-/// As setns(2).
+/// setns(2): as does another user namespace.
 #[no_mangle]
 pub unsafe extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
     let arguments = [file as usize, kind as usize, 0, 0, 0, 0];
-    // SAFETY: no memory is touched.
+    // SAFETY: touches no memory.
     set_errno(unless_alone(|| unsafe { raw_syscall(libc::SYS_setns, arguments) })) as c_int
 }
 
-/// fstatat(2): a program that looks how many threads it has, by the links of /proc/self/task, has
-/// those of its own. (Chromium's zygote ends when it is not alone.)
-///
-/// # Safety
-/// As fstatat(2).
+/// fstatat(2): a program that counts its threads by the links of /proc/self/task sees only its own.
+/// (Chromium's zygote exits if it has several.)
 #[no_mangle]
 pub unsafe extern "C" fn fstatat(
     directory: c_int,
@@ -53,7 +44,7 @@ pub unsafe extern "C" fn fstatat(
     let arguments = [directory as usize, path as usize, to as usize, flags as usize, 0, 0];
     // SAFETY: the caller's arguments.
     let answer = unsafe { raw_syscall(libc::SYS_newfstatat, arguments) };
-    // SAFETY: the kernel has read the path, and filled what it is about.
+    // SAFETY: the kernel has read the path, and filled the structure.
     if answer == 0 && unsafe { is_tasks(path) } {
         let agents = if is_alive() { CONTROL_PAGE.threads.load(Ordering::Acquire).max(1) } else { 0 };
         // SAFETY: as above.
@@ -64,10 +55,7 @@ pub unsafe extern "C" fn fstatat(
     set_errno(answer) as c_int
 }
 
-/// fstatat64(2), which is the same.
-///
-/// # Safety
-/// As fstatat(2).
+/// fstatat64(2), the same as fstatat(2).
 #[no_mangle]
 pub unsafe extern "C" fn fstatat64(
     directory: c_int,
@@ -75,11 +63,11 @@ pub unsafe extern "C" fn fstatat64(
     to: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's arguments; the structures are the same where numbers have 64 bits.
+    // SAFETY: the caller's arguments; the structures are the same on 64-bit machines.
     unsafe { fstatat(directory, path, to, flags) }
 }
 
-/// Whether a path is that of this process's threads.
+/// Whether a path is the directory of this process's threads.
 ///
 /// # Safety
 /// Null or terminated.

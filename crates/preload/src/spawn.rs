@@ -1,21 +1,21 @@
-//! Threads of the agent's, made by a thread of the program: clone(2) by itself, since the C library
+//! Makes threads of the agent from a thread of the program: by clone(2) itself, since the C library
 //! must not know them. They inherit that all signals are blocked.
 
 use crate::signals::blocked;
 
-/// As the agent makes its threads: a file table and a working directory of their own.
+/// The agent's flags for threads: their own file table and working directory.
 const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
 
-/// Makes a thread with a thread pointer of its own whose stack holds, upwards, an argument and a
-/// function. False when there can be no more thread.
+/// Makes a thread with its own thread pointer, whose stack holds, upwards, an argument and a
+/// function. Returns false if no more threads are possible.
 ///
 /// # Safety
-/// Both belong to the thread from now on.
+/// Stack and thread pointer belong to the thread from now on.
 pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
     blocked(|| {
         let answer: isize;
-        // SAFETY: the parent only gets the answer; the child leaves this frame at once and never
-        // returns into it.
+        // SAFETY: the parent only gets the result; the child leaves this frame at once and never
+        // returns to it.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             core::arch::asm!(
@@ -68,14 +68,15 @@ pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
     })
 }
 
-/// Makes a thread that begins at `entry` as a program does. False when there can be no more thread.
+/// Makes a thread that begins at `entry` as a program does. Returns false if no more threads are
+/// possible.
 ///
 /// # Safety
-/// The stack is one that a program starts with, and belongs to the thread from now on.
+/// The stack is a program's initial stack, and belongs to the thread from now on.
 pub unsafe fn program(entry: usize, stack: usize) -> bool {
     blocked(|| {
         let answer: isize;
-        // SAFETY: the parent only gets the answer; the child leaves this frame at once. Its thread
+        // SAFETY: the parent only gets the result; the child leaves this frame at once. Its thread
         // pointer is this thread's until it sets its own, and is not used before.
         #[cfg(target_arch = "x86_64")]
         unsafe {

@@ -1,4 +1,4 @@
-//! What happens when the dynamic loader has mapped this object into a program.
+//! Runs when the dynamic loader has mapped this object into a program.
 
 use core::ffi::{c_char, c_int, CStr};
 use core::ops::Range;
@@ -9,17 +9,17 @@ use crate::{
     sharing, threads,
 };
 
-/// Most variables that the agent is given.
+/// Most variables passed to the agent.
 const VARIABLES_MAX: usize = 8;
 
 extern "C" {
-    /// The first byte of this object and the first behind it, by the linker.
+    /// The first byte of this object, defined by the linker.
     static __ehdr_start: u8;
     static _end: u8;
 }
 
 extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
-    // SAFETY: terminated names; the environment is not changed by others while constructors run.
+    // SAFETY: terminated names; no other thread changes the environment while constructors run.
     let (socket, agent) =
         unsafe { (libc::getenv(c"UZSWAP_SOCKET".as_ptr()), libc::getenv(c"UZSWAP_AGENT".as_ptr())) };
     // Without a supervisor's socket this object does nothing.
@@ -55,7 +55,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     limits::await_arena();
 }
 
-/// Where this object lies.
+/// This object's range.
 fn own_range() -> Range<usize> {
     (&raw const __ehdr_start).addr()..(&raw const _end).addr()
 }

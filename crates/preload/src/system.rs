@@ -1,5 +1,4 @@
-//! System calls, by themselves: no errno is set, and nothing of a C library is needed but what
-//! every one has.
+//! Bare system calls: they set no errno, and need only functions that every C library has.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,15 +6,15 @@ use doorway::rights::Rights;
 
 use crate::calls::raw_syscall;
 
-/// Below this nothing is mapped; `vm.mmap_min_addr` is more as a rule.
+/// No mapping lies below; `vm.mmap_min_addr` is usually higher.
 pub const NO_ADDRESS_BELOW: isize = 4096;
 
 fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    // SAFETY: the functions below pass what the calls take.
+    // SAFETY: the functions below pass valid arguments.
     unsafe { raw_syscall(number, arguments) as isize }
 }
 
-/// Sleeps while `*word == expected`, at most `timeout_ns`. May return early for no reason.
+/// Sleeps while `*word == expected`, at most `timeout_ns`. May return early.
 pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     let time = [timeout_ns / 1_000_000_000, timeout_ns % 1_000_000_000];
     let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
@@ -32,38 +31,34 @@ pub fn wake(word: &AtomicU32) {
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-/// A waiter looks again after so long, come what may.
+/// A waiter looks again after this time in any case.
 const LOOK_NS: u64 = 10_000_000;
 
-/// Takes a lock.
 pub fn lock(word: &AtomicU32) {
     if try_lock(word) {
         return;
     }
-    // Taken as contended: there may be other sleepers, and one wake too many is cheap.
+    // Taken as contended: other threads may sleep, and a surplus wake is cheap.
     while word.swap(CONTENDED, Ordering::Acquire) != FREE {
         wait(word, CONTENDED, LOOK_NS);
     }
 }
 
-/// Takes a lock if it is free.
 pub fn try_lock(word: &AtomicU32) -> bool {
     word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Gives a lock back.
 pub fn unlock(word: &AtomicU32) {
     if word.swap(FREE, Ordering::Release) == CONTENDED {
         wake(word);
     }
 }
 
-/// The calling process.
 pub fn process_id() -> i32 {
     call(libc::SYS_getpid, [0; 6]) as i32
 }
 
-/// Has the kernel wipe private memory in forked children; whether it does.
+/// Makes the kernel wipe private memory in forked children. Returns whether it does.
 pub fn wipe_in_children(address: usize, len: usize) -> bool {
     call(libc::SYS_madvise, [address, len, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) == 0
 }
@@ -75,16 +70,15 @@ pub fn now_ns() -> u64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
-/// The calling thread's kernel id.
 pub fn thread_id() -> u32 {
     call(libc::SYS_gettid, [0; 6]) as u32
 }
 
-/// What the calling thread may do, or have back.
+/// The calling thread's rights.
 pub fn rights() -> Rights {
     /// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
-    // The kernel writes to it where it does not know the version.
+    // The kernel writes to it if it does not know the version.
     let mut header = HEADER;
     let (mut users, mut groups) = ([0u32; 3], [0u32; 3]);
     // Effective, permitted, inheritable: the lower halves, then the upper ones.
@@ -97,24 +91,24 @@ pub fn rights() -> Rights {
     Rights { users, groups, permitted: u64::from(sets[1]) | u64::from(sets[4]) << 32 }
 }
 
-/// Gives up the CPU for a moment.
+/// Yields the CPU.
 pub fn yield_now() {
     call(libc::SYS_sched_yield, [0; 6]);
 }
 
-/// Ends the process, all its threads, without running anything of the program's.
+/// Ends the process with all threads, without running any code of the program.
 pub fn exit_process(status: i32) -> ! {
     loop {
         call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
     }
 }
 
-/// Opens a file for reading, closed on exec; negative when that fails.
+/// Opens a file for reading, closed on exec. Returns a negative error number on failure.
 pub fn open(path: &core::ffi::CStr, flags: i32) -> isize {
     open_from(libc::AT_FDCWD, path, flags)
 }
 
-/// The same, for reading, from a directory on.
+/// Opens a path relative to a directory for reading, closed on exec.
 pub fn open_at(directory: i32, path: &core::ffi::CStr) -> isize {
     open_from(directory, path, libc::O_RDONLY)
 }
@@ -124,25 +118,23 @@ fn open_from(directory: i32, path: &core::ffi::CStr, flags: i32) -> isize {
     call(libc::SYS_openat, [directory as usize, path.as_ptr().addr(), flags, 0, 0, 0])
 }
 
-/// Closes a descriptor.
 pub fn close(descriptor: isize) {
     call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]);
 }
 
-/// ioctl(2) with an argument by address; a negative error number when it fails.
+/// ioctl(2) with an argument by address. Returns a negative error number on failure.
 pub fn ioctl(descriptor: isize, request: usize, argument: usize) -> isize {
     call(libc::SYS_ioctl, [descriptor as usize, request, argument, 0, 0, 0])
 }
 
-/// Reads from an offset; how much was read.
+/// Reads from an offset. Returns the number of bytes read.
 pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
     let arguments = [descriptor as usize, buffer.as_mut_ptr().addr(), buffer.len(), offset as usize, 0, 0];
     usize::try_from(call(libc::SYS_pread64, arguments)).unwrap_or(0)
 }
 
-/// A file in memory with these bytes, to be read from the start; a negative error number when there
-/// can be none. A limit of the size of files holds for it, too: writing past that would raise
-/// SIGXFSZ.
+/// A memory file with these bytes, positioned at its start, or a negative error number. The file
+/// size limit applies: writing past it would raise SIGXFSZ.
 pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> isize {
     if limit_of(libc::RLIMIT_FSIZE as usize) < bytes.len() as u64 {
         return -(libc::EFBIG as isize);
@@ -157,13 +149,13 @@ pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> is
     file
 }
 
-/// Whether a path leads to something that this thread may read.
+/// Whether this thread may read the path.
 pub fn may_read(path: &core::ffi::CStr) -> bool {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr().addr(), libc::R_OK as usize, 0, 0, 0];
     call(libc::SYS_faccessat, arguments) == 0
 }
 
-/// The number of the file that a path leads to, `None` where it leads to none.
+/// The inode of a path, `None` without a file.
 pub fn inode(path: &core::ffi::CStr) -> Option<u64> {
     // SAFETY: all zeroes is a valid structure.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
@@ -171,18 +163,18 @@ pub fn inode(path: &core::ffi::CStr) -> Option<u64> {
     (call(libc::SYS_newfstatat, arguments) == 0).then_some(status.st_ino)
 }
 
-/// Reads entries of an open directory; how many bytes, 0 at the end.
+/// Reads entries of an open directory. Returns the number of bytes, 0 at the end.
 pub fn read_directory(directory: isize, entries: &mut [u8]) -> usize {
     let arguments = [directory as usize, entries.as_mut_ptr().addr(), entries.len(), 0, 0, 0];
     usize::try_from(call(libc::SYS_getdents64, arguments)).unwrap_or(0)
 }
 
-/// The word at an address that the program gave to the kernel; `None` where nothing can be read.
+/// The word at an address that the program passed to the kernel; `None` if unreadable.
 pub fn read_own(address: usize) -> Option<u64> {
     try_read_own(address).ok()
 }
 
-/// The same, or the error's number: EFAULT where nothing is.
+/// As [`read_own`], with the error number: EFAULT if unmapped.
 pub fn try_read_own(address: usize) -> Result<u64, i32> {
     let mut word = 0u64;
     let own = call(libc::SYS_getpid, [0; 6]) as usize;
@@ -195,16 +187,16 @@ pub fn try_read_own(address: usize) -> Result<u64, i32> {
     }
 }
 
-/// Whether the kernel can read a byte at an address of the program's, which is no small number.
+/// Whether the kernel can read a byte at an address of the program that is not a small number.
 pub fn is_readable(address: usize) -> bool {
-    // The set of signals is read before what is to be done with it is refused. A set begins at any
-    // address; one that is aligned is in one page.
+    // The kernel reads the signal set before it refuses the operation. A set may begin at any
+    // address; an aligned one is in one page.
     let arguments = [usize::MAX, address & !7, 0, 8, 0, 0];
     call(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
 }
 
-/// Whether this thread may change its root directory, and open its own files in /proc wherever that
-/// is: it is root's, and CAP_SYS_CHROOT is in force.
+/// Whether this thread may change its root directory and open its own files in /proc under any
+/// root: it is root's, and CAP_SYS_CHROOT is effective.
 pub fn may_change_root() -> bool {
     const SYS_CHROOT: u32 = 18;
     /// _LINUX_CAPABILITY_VERSION_3 of the kernel's capability.h: two words for each of effective,
@@ -217,7 +209,7 @@ pub fn may_change_root() -> bool {
         && sets[0] >> SYS_CHROOT & 1 == 1
 }
 
-/// Whether this thread may have a userfaultfd that moves pages.
+/// Whether this thread may open a userfaultfd that moves pages.
 pub fn may_have_userfaultfd() -> bool {
     /// `UFFDIO_API` and `USERFAULTFD_IOC_NEW` of the kernel's userfaultfd.h.
     const API: usize = 0xc018_aa3f;
@@ -241,7 +233,7 @@ pub fn may_have_userfaultfd() -> bool {
     answer == 0
 }
 
-/// Most descriptors that the calling thread may have.
+/// The calling thread's limit on descriptors.
 pub fn descriptors_max() -> u64 {
     limit_of(libc::RLIMIT_NOFILE as usize)
 }

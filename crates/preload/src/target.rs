@@ -1,5 +1,4 @@
-//! The file that an exec is about to run, as far as it matters here: the sanitizer's runtime that
-//! it needs.
+//! The file that an exec is about to run: finds the sanitizer's runtime that it needs.
 
 use core::ffi::{c_char, c_int, CStr};
 
@@ -7,27 +6,27 @@ use doorway::runtime::{interpreter, Runtime};
 
 use crate::{scratch, system};
 
-/// The longest path that is looked at.
+/// The longest path that is searched.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// What an exec names.
+/// The target of an exec.
 #[derive(Clone, Copy)]
 pub enum Target {
-    /// A path, from a directory's descriptor on.
+    /// A path, relative to a directory's descriptor.
     Path(c_int, *const c_char),
-    /// A name that is looked for along PATH if it has no slash.
+    /// A name, searched along PATH if it has no slash.
     Name(*const c_char),
     /// An open file.
     File(c_int),
-    /// The shell, which needs none.
+    /// The shell, which needs no runtime.
     Shell,
 }
 
 impl Target {
-    /// The runtime that it needs; `None` also for what cannot be read.
+    /// The runtime that it needs; `None` also if it cannot be read.
     ///
     /// # Safety
-    /// Strings are terminated, or can be no addresses.
+    /// Strings are terminated, or invalid addresses.
     pub unsafe fn runtime(self) -> Option<Runtime> {
         let file = match self {
             Target::Shell => return None,
@@ -44,7 +43,7 @@ impl Target {
 }
 
 /// # Safety
-/// Terminated, or what can be no address.
+/// A NUL-terminated string, or an invalid address.
 unsafe fn text<'a>(string: *const c_char) -> Option<&'a CStr> {
     // SAFETY: the caller's promise.
     (string as isize >= system::NO_ADDRESS_BELOW).then(|| unsafe { CStr::from_ptr(string) })
@@ -56,7 +55,7 @@ fn of_file(file: isize) -> Option<Runtime> {
     let mut head = [0; 256];
     let len = read(0, &mut head);
     let Some(name) = interpreter(&head[..len]) else { return Runtime::of(&mut { read }) };
-    // What lies behind the name ends it.
+    // The next byte after the name ends it.
     let start = name.as_ptr() as usize - head.as_ptr() as usize;
     let end = start + name.len();
     *head.get_mut(end)? = 0;
@@ -73,7 +72,7 @@ fn find(name: &CStr) -> isize {
     if name.to_bytes().contains(&b'/') || path.is_null() {
         return system::open(name, libc::O_RDONLY);
     }
-    // SAFETY: getenv gives terminated strings.
+    // SAFETY: getenv returns terminated strings.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     scratch::with(|room: &mut [u8; PATH_BYTES_MAX]| {
         for directory in path.split(|byte| *byte == b':') {
@@ -105,7 +104,7 @@ mod tests {
         assert!(file >= 0);
         system::close(file);
         assert!(find(c"no such program") < 0 && find(c"/no/such/program") < 0);
-        // SAFETY: terminated strings, and what can be no address.
+        // SAFETY: terminated strings, and invalid addresses.
         unsafe {
             assert_eq!(Target::Path(libc::AT_FDCWD, c"/bin/sh".as_ptr()).runtime(), None);
             assert_eq!(Target::Path(libc::AT_FDCWD, core::ptr::null()).runtime(), None);

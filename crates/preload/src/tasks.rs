@@ -1,4 +1,4 @@
-//! The threads of this process, the program's and the agent's, as /proc has them.
+//! The threads of this process, the program's and the agent's, from /proc.
 
 use core::sync::atomic::AtomicU32;
 
@@ -6,10 +6,10 @@ use crate::control_page::is_alive;
 use crate::line::Line;
 use crate::system;
 
-/// How long a thread is given to make a call where /proc does not tell.
+/// The time allowed for a thread to make a call, if /proc does not show it.
 const UNSEEN_NS: u64 = 2_000_000;
 
-/// How many there are; `None` where /proc does not tell.
+/// The number of threads, `None` if /proc does not show it.
 pub fn count() -> Option<u64> {
     let directory = system::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY);
     if directory < 0 {
@@ -36,12 +36,12 @@ pub fn wait_for_end(thread: u32) {
     }
 }
 
-/// Waits until a thread of the agent's, which is about to make a call, is blocked in it; not if the
-/// agent has ended.
+/// Waits until an agent's thread that is about to make a call is blocked in it, or the agent has
+/// ended.
 pub fn wait_for_call(thread: u32) {
     let file = open(thread, "syscall");
     if file < 0 {
-        // Nothing tells. It is a few instructions.
+        // Without /proc: the call is a few instructions away.
         system::wait(&AtomicU32::new(0), 0, UNSEEN_NS);
         return;
     }
@@ -53,15 +53,14 @@ pub fn wait_for_call(thread: u32) {
     system::close(file);
 }
 
-/// Opens a file about a thread of this process; negative when there is none.
+/// Opens a file about a thread of this process. Negative if there is none.
 fn open(thread: u32, file: &str) -> isize {
     system::open(Line::new(format_args!("/proc/self/task/{thread}/{file}")).as_c_str(), libc::O_RDONLY)
 }
 
-/// Calls `each` with the entries of a directory (`struct linux_dirent64` of getdents64(2)) that are
-/// numbers.
+/// Calls `each` with the numeric entries of a directory (`struct linux_dirent64` of getdents64(2)).
 fn for_each_number(mut entries: &[u8], mut each: impl FnMut(u32)) {
-    /// Number and offset, then this length, the type, and the name.
+    /// Offset of the record's length, after number and offset; then come the type and the name.
     const LEN: usize = 16;
     const NAME: usize = 19;
     while entries.len() > NAME {

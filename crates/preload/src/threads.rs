@@ -1,13 +1,13 @@
-//! Threads that the program makes by the C library: the word that the kernel clears when one ends
-//! is noted before the thread does anything.
+//! Threads that the program makes by the C library: notes the word that the kernel clears at a
+//! thread's end before the thread does anything.
 //!
 //! The pager finds that word when it lists the threads, every 20 ms or more ([`crate::cleared`]
-//! says why it must stay in memory). A thread that lived shorter had it moved out in the meantime,
-//! and pthread_join() waited for ever: in 4 of 16 runs with up to 3,200 threads that slept for 3 to
-//! 15 ms on new stacks and ended by exit(2), in less memory than even the pool needed; in 0 of 34
-//! since threads begin here. Only the thread itself can ask the kernel where its word is. It jumps
-//! to the program's function then: pthread_exit() and cancellation unwind the stack, and find no
-//! frame of this object.
+//! says why it must stay in memory). For a thread with a shorter life it was moved out in the
+//! meantime, and pthread_join() waited for ever: in 4 of 16 runs with up to 3,200 threads that
+//! slept for 3 to 15 ms on new stacks and ended by exit(2), in less memory than even the pool
+//! needed; in 0 of 34 since threads begin here. Only the thread itself can ask the kernel for its
+//! word. It then jumps to the program's function: pthread_exit() and cancellation unwind the stack,
+//! and find no frame of this object.
 //!
 //! The C library's own threads do not begin here. They are not joined.
 
@@ -25,28 +25,26 @@ type CreateC11 = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void) -
 static CREATE: Next = Next::new(c"pthread_create");
 static CREATE_C11: Next = Next::new(c"thrd_create");
 
-/// Threads that may be between their creation and their first step.
+/// Most threads between their creation and their first step.
 const PLACES: usize = 64;
-/// How often a place is looked for before a thread is made that does not begin here.
+/// Attempts to find a place before a thread is made that does not begin here.
 const LOOKS_MAX: usize = 100;
 
-/// The place is no thread's.
+/// The place is free.
 const FREE: usize = 0;
 /// The creating thread is done, and the new one has not begun.
 const GIVEN: usize = 1;
 
-/// What a thread is to call. It is the creating thread's, and then the new thread's, which gives it
-/// back.
+/// A thread's function. It belongs to the creating thread, then to the new thread, which frees it.
 struct Place {
-    /// [`FREE`], [`GIVEN`], or the creating thread as the C library names it: a forked child's
-    /// thread has the name of the one that forked.
+    /// [`FREE`], [`GIVEN`], or the creating thread's pthread_self(), which a fork preserves.
     owner: AtomicUsize,
     /// A function and its argument.
     routine: UnsafeCell<(*const c_void, *mut c_void)>,
 }
 
-// SAFETY: `routine` is written by the owner before it makes the thread, and read by that thread
-// before it frees the place.
+// SAFETY: the owner writes `routine` before it makes the thread, which reads it before it frees the
+// place.
 unsafe impl Sync for Place {}
 
 impl Place {
@@ -65,7 +63,7 @@ impl Place {
 
 static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
 
-/// Looks up what threads are made by. To be called by the object's constructor.
+/// Looks up the creating functions. The object's constructor calls this.
 pub fn prepare() {
     for next in [&CREATE, &CREATE_C11] {
         next.find();
@@ -89,8 +87,8 @@ fn take(places: &'static [Place]) -> Option<&'static Place> {
     None
 }
 
-/// In a forked child, which lacks all threads but this one. That may be making a thread, and have
-/// forked in a signal handler.
+/// In a forked child, which has only this thread. It may have forked in a signal handler during a
+/// thread's creation.
 pub fn forget() {
     forget_others(&ALL);
 }
@@ -99,7 +97,7 @@ fn forget_others(places: &[Place]) {
     places.iter().filter(|place| place.owner.load(Ordering::Relaxed) != own()).for_each(Place::free);
 }
 
-/// The new thread's first step. Returns what it is to call.
+/// The new thread's first step. Returns its function.
 unsafe extern "C" fn begin(place: *const c_void) -> Onward {
     // SAFETY: `create` passed it, and no other thread uses it until this one frees it.
     let place = unsafe { &*place.cast::<Place>() };
@@ -149,22 +147,22 @@ unsafe extern "C" fn trampoline() {
     )
 }
 
-/// Makes a thread by `make`, which is given the function and the argument that it begins with, and
-/// returns 0 when there is a thread; else that has not begun and never does.
+/// Makes a thread by `make`, which gets the function and argument that it begins with, and returns
+/// 0 if there is a thread; otherwise the thread never begins.
 fn create(
     places: &'static [Place],
     routine: *const c_void,
     argument: *mut c_void,
     make: impl Fn(*const c_void, *mut c_void) -> c_int,
 ) -> c_int {
-    // A process that shares this one's memory may be ended at any time, with a place taken.
+    // A process that shares this one's memory may end at any time, with a place taken.
     let place = if control_page::is_own_process() { take(places) } else { None };
     let Some(place) = place else { return make(routine, argument) };
-    // SAFETY: this thread's from take() on.
+    // SAFETY: this thread's since take().
     unsafe { *place.routine.get() = (routine, argument) };
     let answer = make(trampoline as *const c_void, (&raw const *place).cast_mut().cast());
     match answer {
-        // Unless the thread has begun, and freed it: it may be another's by now.
+        // Unless the thread has begun and freed it: it may be another's.
         0 => _ = place.change(own(), GIVEN),
         _ => place.free(),
     }
@@ -172,9 +170,6 @@ fn create(
 }
 
 /// pthread_create(3).
-///
-/// # Safety
-/// As pthread_create(3).
 #[no_mangle]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut c_void,
@@ -184,16 +179,14 @@ pub unsafe extern "C" fn pthread_create(
 ) -> c_int {
     // SAFETY: the C library's function of this name.
     let Some(next) = (unsafe { CREATE.function::<Create>() }) else { return libc::ENOSYS };
-    // SAFETY: the caller's arguments; a function of the same type that does as the caller's does.
+    // SAFETY: the caller's arguments; a function of the same type that does the same as the
+    // caller's.
     create(&ALL, routine, argument, |routine, argument| unsafe {
         next(thread, attributes, routine, argument)
     })
 }
 
 /// thrd_create(3), whose functions return numbers: the trampoline returns nothing itself.
-///
-/// # Safety
-/// As thrd_create(3).
 #[no_mangle]
 pub unsafe extern "C" fn thrd_create(
     thread: *mut c_void,
@@ -220,7 +213,7 @@ mod tests {
         (argument.addr() * 2) as *mut c_void
     }
 
-    /// As many as there are places, which no other test uses.
+    /// As many threads as there are places, which no other test uses.
     #[test]
     fn threads_begin_with_their_own_arguments_and_are_noted() {
         static OWN: [Place; PLACES] = [const { Place::new() }; PLACES];
@@ -260,13 +253,13 @@ mod tests {
         }
     }
 
-    /// A signal handler forked in the midst of pthread_create(): the child's next thread was given
+    /// Regression: a signal handler forked during pthread_create(), and the child's next thread got
     /// the place of the one that had not begun.
     #[test]
     fn a_forked_child_keeps_the_place_that_its_thread_uses_and_no_other() {
         static OWN: [Place; 4] = [const { Place::new() }; 4];
         control_page::note_process();
-        // A thread that was not forked, and one of this thread's that had not begun.
+        // A thread that was not forked, and one of this thread that had not begun.
         OWN[0].owner.store(own() + 8, Ordering::Relaxed);
         assert_eq!(create(&OWN, null(), null_mut(), |_, _| 0), 0);
         let owners = || [0, 1, 2, 3].map(|index| OWN[index].owner.load(Ordering::Relaxed));
