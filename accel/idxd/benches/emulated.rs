@@ -1,8 +1,8 @@
 //! Speed and ratio of the emulated device's codec, page by page, beside zlib with the same window.
 //!
 //! `UZSWAP_TEST_PAGES=DIR cargo bench -p uzswap-idxd` reads every `*.pages` file in DIR (raw 4 KiB
-//! pages); without it, pages that the tests generate are used. Ratios are plain bytes over
-//! compressed bytes, all pages together; pages that do not shrink count as they are.
+//! pages); without it, the tests' generated pages are used. Ratios are plain bytes over compressed
+//! bytes, all pages together; incompressible pages count as 4 KiB.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -13,7 +13,7 @@ use common::*;
 
 type Compress = fn(&Device, &[u8], &mut [u8]) -> idxd::Record;
 
-/// Best of a few rounds over all pages, a page.
+/// Best of a few rounds over all pages, per page.
 fn time(pages: usize, mut round: impl FnMut()) -> Duration {
     let mut best = Duration::MAX;
     for _ in 0..20 {
@@ -33,7 +33,7 @@ fn corpora() -> Vec<(String, Vec<[u8; 4096]>)> {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "pages") {
             let bytes = std::fs::read(&path).unwrap();
-            // One page in four is enough, in runs of 16.
+            // Takes one page in four, in runs of 16.
             let pages = bytes
                 .chunks_exact(4096)
                 .enumerate()

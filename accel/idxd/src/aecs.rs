@@ -1,5 +1,5 @@
-//! The analytics engine configuration and state (AECS): what a job reads beside its data, and
-//! writes when it is to be continued.
+//! The analytics engine configuration and state (AECS): a job reads it beside its data, and writes
+//! it when another job continues the work.
 //!
 //! Layouts follow Intel's QPL and the kernel driver. A compress AECS holds the bits that precede
 //! the first token (the Deflate block header) and both code tables; a decompress AECS holds the
@@ -11,7 +11,7 @@ use crate::deflate;
 pub const COMPRESS_SIZE: usize = 1568;
 /// Bytes in a decompress AECS with history.
 pub const DECOMPRESS_SIZE: usize = 5376;
-/// Bytes of a decompress AECS up to its history buffer, enough where no history is needed.
+/// Bytes of a decompress AECS up to its history buffer, enough without history.
 pub const DECOMPRESS_SIZE_BARE: usize = 1248;
 /// Bytes of history: the window, in both directions.
 pub const WINDOW: usize = 4096;
@@ -67,11 +67,11 @@ const _: () = {
 
 impl CompressAecs {
     /// All zero: no header, no codes.
-    // SAFETY: integers alone, of which all bytes may be zero.
+    // SAFETY: integers alone, valid as zero bytes.
     pub const ZERO: Self = unsafe { std::mem::zeroed() };
 
     /// Makes length-limited codes for the counts in `histogram` and writes them, with the header of
-    /// a dynamic block, into this AECS. What the caller of a generation 1 device does between its
+    /// a dynamic block, into this AECS. The caller of a generation 1 device does this between its
     /// two descriptors. The end-of-block symbol is counted here.
     pub fn set_dynamic(&mut self, histogram: &Histogram, is_final: bool) {
         deflate::dynamic::write_aecs(self, histogram, is_final);
@@ -105,7 +105,7 @@ const fn fixed() -> CompressAecs {
     aecs
 }
 
-/// Symbol counts, as a compress job in statistics mode writes them.
+/// Symbol counts, written by a compress job in statistics mode.
 #[derive(Clone)]
 #[repr(C, align(32))]
 pub struct Histogram {
@@ -127,11 +127,11 @@ const _: () = {
 
 impl Histogram {
     /// No symbol counted.
-    // SAFETY: integers alone, of which all bytes may be zero.
+    // SAFETY: integers alone, valid as zero bytes.
     pub const ZERO: Self = unsafe { std::mem::zeroed() };
 }
 
-/// Where a decompression stands: [`DecompressAecs::state`].
+/// The state of a decompression: [`DecompressAecs::state`].
 pub mod decoder_state {
     /// Next is a token of a block that is not the last.
     pub const TOKEN: u16 = 0;
@@ -147,10 +147,11 @@ pub mod decoder_state {
     pub const ENDED: u16 = 8;
 }
 
-/// State of a decompression that is to be continued.
+/// State of a decompression that another job continues.
 ///
 /// The code tables inside (`tables`, and the packed fields before) belong to the device: software
-/// only hands back what the device wrote. A fresh stream starts from [`DecompressAecs::start`].
+/// only hands back the bytes that the device wrote. A fresh stream starts from
+/// [`DecompressAecs::start`].
 #[derive(Clone)]
 #[repr(C, align(32))]
 pub struct DecompressAecs {
@@ -227,9 +228,9 @@ const _: () = {
 };
 
 impl DecompressAecs {
-    /// A stream of which nothing was read.
+    /// The state before the first byte of a stream.
     pub const fn start() -> Self {
-        // SAFETY: integers alone, of which all bytes may be zero.
+        // SAFETY: integers alone, valid as zero bytes.
         DecompressAecs { state: decoder_state::HEADER, ..unsafe { std::mem::zeroed() } }
     }
 }
@@ -238,7 +239,7 @@ impl DecompressAecs {
 mod tests {
     use super::*;
 
-    /// The entries that the kernel driver's fixed table starts its ranges with.
+    /// The first entries of the ranges in the kernel driver's fixed table.
     #[test]
     fn fixed_codes_are_the_published_ones() {
         assert_eq!(FIXED.literals[0], 0x40030);

@@ -1,4 +1,4 @@
-//! What is assumed about real devices without a source that proves it, in one place.
+//! Assumptions about real devices that no source proves, in one place.
 //!
 //! The architecture specification was not available; everything here is reasoned from software that
 //! drives the hardware. The emulated device reads these constants, so that a correction is one
@@ -8,22 +8,21 @@ use crate::descriptor::flags;
 use crate::{ErrorCode, Status};
 
 /// A dynamic header whose first distance length is "repeat the previous" fails (error 4), although
-/// RFC 1951 lets runs cross from literal to distance lengths. The error's name is all there is to
-/// go by.
+/// RFC 1951 lets runs cross from literal to distance lengths. Only the error's name suggests this.
 pub const FIRST_DISTANCE_MAY_NOT_REPEAT: bool = true;
 
-/// Codes that are not complete are accepted, and fail only where a code that no symbol has is met:
-/// there are errors for over-subscribed codes but none for incomplete ones.
+/// Incomplete codes are accepted, and fail only where an unassigned code occurs: error codes exist
+/// for over-subscribed codes, none for incomplete ones.
 pub const INCOMPLETE_CODES_ARE_ACCEPTED: bool = true;
 
-/// A fixed block's literal symbols 286 and 287: they stand for no length, so "bad match length (0
-/// or above 258)".
+/// A fixed block's literal symbols 286 and 287 stand for no length, so "bad match length (0 or
+/// above 258)".
 pub const MEANINGLESS_LENGTH: ErrorCode = ErrorCode::BAD_MATCH_LENGTH;
 
 /// A fixed block's distance symbols 30 and 31, by the same reasoning.
 pub const MEANINGLESS_DISTANCE: ErrorCode = ErrorCode::BAD_DISTANCE;
 
-/// The input ends inside a dynamic block's header and nothing keeps it for a later job.
+/// The input ends inside a dynamic block's header and no AECS keeps it for a later job.
 pub const TRUNCATED_HEADER: ErrorCode = ErrorCode::HEADER_TOO_BIG;
 
 /// Operation flags that no-op and drain accept.
@@ -33,9 +32,9 @@ pub const FLAGS_OF_EVERY_OPERATION: u32 = flags::COMPLETION_VALID
     | flags::COMPLETION_STEERING_TAG
     | flags::TRAFFIC_CLASS_COMPLETION;
 
-/// Operation flags that compress and decompress accept beside those. Fence is for batches, which
-/// these devices do not have; check-result is DSA's; readback needs a capability that the emulated
-/// device does not claim.
+/// Further operation flags that compress and decompress accept. Fence is for batches, which these
+/// devices lack; check-result is DSA's; readback needs a capability that the emulated device does
+/// not claim.
 pub const FLAGS_OF_CODECS: u32 = flags::BLOCK_ON_FAULT
     | flags::CACHE_CONTROL
     | flags::TRAFFIC_CLASS_1
@@ -49,7 +48,7 @@ pub const FLAGS_OF_CODECS: u32 = flags::BLOCK_ON_FAULT
     | flags::CRC_RFC3720
     | flags::AECS_TOGGLE;
 
-/// Compress with neither an AECS to read codes from, nor header generation, nor statistics mode.
+/// Compress without an AECS to read codes from, header generation or statistics mode.
 pub const COMPRESS_WITHOUT_CODES: Status = Status::INVALID_FLAGS;
 
 /// An AECS that is too short for its purpose. (Error code 24 exists too, but belongs to filters.)
@@ -64,7 +63,7 @@ pub const ONE_PASS_TOO_LONG: Status = Status::INVALID_SIZE;
 /// Most input that one-pass header generation takes.
 pub const ONE_PASS_INPUT_MAX: u32 = 4096;
 
-/// Decompress with its enable flag clear: other operations use that, plain decompression does not.
+/// Decompress with its enable flag clear, which only other operations use.
 pub const DECOMPRESS_NOT_ENABLED: Status = Status::INVALID_CODEC_FLAGS;
 
 /// Source and destination of compress and decompress must not overlap at all.
@@ -77,29 +76,27 @@ pub const OUTPUT_SIZE_AFTER_COMPRESS_OVERFLOW: u32 = 0;
 /// nothing: QPL passes a dummy of one byte.
 pub const OUTPUT_SIZE_WHEN_SUPPRESSED: u32 = 0;
 
-/// Address zero in a field that is used: faults, and the operating system has no page for it.
+/// Address zero in a field that is used: a fault for which the operating system has no page.
 pub const NULL_ADDRESS: Status = Status::PAGE_FAULT_INVALID;
 
-/// A completion record whose address is not aligned, or absent although one is asked for, cannot be
-/// written: the device latches a software error instead, which
+/// A completion record cannot be written if its address is misaligned, or missing although
+/// requested: the device latches a software error instead, which
 /// [`crate::Status::COMPLETION_MISALIGNED`] names.
 pub const BAD_COMPLETION_ADDRESS_IS_A_SOFTWARE_ERROR: bool = true;
 
 /// A descriptor posted to a dedicated queue that is full is lost, and a software error is latched.
 pub const OVERFULL_QUEUE_LOSES_DESCRIPTORS: bool = true;
 
-/// An entry of a queue is free again when an engine takes the descriptor, not when the job
-/// completes.
+/// An engine that takes a descriptor frees its queue entry; the job's completion does not matter.
 pub const ENTRY_IS_FREED_AT_DISPATCH: bool = true;
 
-/// A queue that is disabled takes nothing more and finishes what it has.
+/// A disabled queue takes nothing more and finishes its descriptors.
 pub const DISABLE_DRAINS: bool = true;
 
-/// The block-on-fault flag on a queue that does not allow it has no effect, as opposed to being
-/// refused.
+/// The block-on-fault flag is ignored, not refused, on a queue that does not allow it.
 pub const BLOCK_ON_FAULT_IS_IGNORED_WHERE_NOT_ALLOWED: bool = true;
 
-/// How long the operating system takes to answer a page request: 1 to 10 us for most, 9 us on
+/// How long the operating system takes to serve a page request: 1 to 10 us for most, 9 us on
 /// average, measured by others during migrations of virtual machines.
 pub const PAGE_REQUEST_NS: u64 = 9_000;
 
@@ -111,9 +108,9 @@ pub const MAX_TRANSFER_OF_QUEUE: u32 = 2 << 20;
 /// Groups of an IAA device: the figure of a published DSA listing.
 pub const MAX_GROUPS: u32 = 4;
 
-/// How the emulated device packs code tables into a decompress AECS: the code lengths of the
-/// current block, four bits each, literals first. Real devices keep packed tables in the same
-/// fields; software passes either back untouched.
+/// The emulated device packs code tables into a decompress AECS as the code lengths of the current
+/// block, four bits each, literals first. Real devices keep packed tables in the same fields;
+/// software passes either back untouched.
 pub const AECS_TABLES_ARE_OPAQUE: bool = true;
 
 /// The XOR checksum pairs a job's bytes from the job's own start, also when it continues from an

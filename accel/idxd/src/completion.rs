@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
-/// Names the codes of a byte, each with its meaning in words, which documents it as well.
+/// Names the codes of a byte; each meaning in words is also its documentation.
 macro_rules! codes {
     ($type:ident, $unknown:literal: $($(#[$more:meta])* $name:ident = $value:literal, $words:literal;)+) => {
         impl $type {
@@ -34,11 +34,12 @@ pub const STATUS_MASK: u8 = 0x3f;
 codes! { Status, "unknown status":
     IN_PROGRESS = 0x00, "in progress";
     SUCCESS = 0x01, "success";
-    /// Page fault, not blocked on. Nothing of the job counts; touch the address and submit again.
+    /// Page fault, not blocked on. The job's output does not count; touch the address and submit
+    /// again.
     PAGE_FAULT = 0x03, "page fault";
     PAGE_FAULT_INVALID = 0x04, "page fault answered as invalid";
     ANALYTICS_ERROR = 0x0a, "codec error";
-    /// More output than room, of the recoverable kind (decompress).
+    /// Output overflow of the recoverable kind (decompress).
     OUTPUT_OVERFLOW = 0x0b, "output does not fit";
     UNSUPPORTED_OPCODE = 0x10, "operation not supported";
     INVALID_FLAGS = 0x11, "invalid operation flags";
@@ -82,7 +83,7 @@ impl Status {
         matches!(self.code(), Self::PAGE_FAULT | Self::PAGE_FAULT_INVALID)
     }
 
-    /// Whether the device is at fault rather than the job: reason to try another device.
+    /// Whether the device failed rather than the job: a reason to try another device.
     pub fn is_hardware_error(self) -> bool {
         matches!(
             self.code(),
@@ -131,7 +132,7 @@ codes! { ErrorCode, "unknown error":
     INVALID_AECS = 22, "invalid AECS";
     SOURCE_TOO_SMALL = 23, "source 1 too small";
     SOURCE_2_TOO_SMALL = 24, "source 2 too small";
-    /// More output than room, of the kind that cannot be continued: compress.
+    /// Output overflow of the kind that cannot be continued (compress).
     OUTPUT_OVERFLOW = 25, "compressed data does not fit";
     MINI_BLOCK_DISTANCE = 26, "match distance crosses a mini-block";
     MINI_BLOCK_LENGTH = 27, "match length crosses a mini-block";
@@ -152,12 +153,12 @@ impl ErrorCode {
     }
 }
 
-/// What a finished record says.
+/// The content of a finished record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// How the job ended. Compare [`Status::code`] unless the write bit matters.
     pub status: Status,
-    /// Why, with [`Status::ANALYTICS_ERROR`].
+    /// The codec's error, with [`Status::ANALYTICS_ERROR`].
     pub error: ErrorCode,
     /// Details of a fault, as QPL names them; zero from most devices.
     pub fault_info: u8,
@@ -178,7 +179,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A record with this status and nothing else.
+    /// A record with this status and zeroes.
     pub const fn of(status: Status) -> Self {
         Record {
             status,
@@ -199,7 +200,7 @@ impl Record {
         self.status.code() == Status::SUCCESS
     }
 
-    /// The outcome in words, with the error code's when there is one.
+    /// The outcome in words, with the error code's if present.
     pub fn meaning(&self) -> &'static str {
         match self.status.code() {
             Status::ANALYTICS_ERROR => self.error.meaning(),
@@ -262,25 +263,24 @@ impl Default for Completion {
 impl Completion {
     /// A record in progress.
     pub const fn new() -> Self {
-        // SAFETY: atomic integers alone, of which all bytes may be zero.
+        // SAFETY: atomic integers alone, valid as zero bytes.
         unsafe { std::mem::zeroed() }
     }
 
-    /// Makes the record ready for a submission: in progress, and without an error from the last
-    /// job.
+    /// Resets the record for a submission: in progress, no error.
     #[inline]
     pub fn reset(&self) {
         self.error.store(0, Ordering::Relaxed);
         self.status.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the device has answered.
+    /// Whether the device has written the record.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.status.load(Ordering::Acquire) != 0
     }
 
-    /// What the device answered, or `None` while the job is in progress.
+    /// The finished record, or `None` while the job is in progress.
     #[inline]
     pub fn poll(&self) -> Option<Record> {
         let status = Status(self.status.load(Ordering::Acquire));

@@ -1,4 +1,4 @@
-//! Credits: what keeps a dedicated queue from being over-full.
+//! Credits, which keep a dedicated queue from overrunning.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ pub struct Counted<P> {
 }
 
 impl<P: Portal> Counted<P> {
-    /// Counts for a queue of `entries`, or of a shared queue the share that may be filled.
+    /// Counts for a queue of `entries`, or for a share of a shared queue.
     pub fn new(portal: P, entries: u32) -> Self {
         assert!(entries > 0, "a queue has entries");
         Counted { portal, entries, free: AtomicU32::new(entries) }
@@ -31,12 +31,12 @@ impl<P: Portal> Counted<P> {
         self.entries - self.free.load(Ordering::Acquire)
     }
 
-    /// Most of them.
+    /// The limit of descriptors under way.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// What is counted for.
+    /// The inner portal.
     pub fn inner(&self) -> &P {
         &self.portal
     }
@@ -44,8 +44,8 @@ impl<P: Portal> Counted<P> {
 
 impl<P: Portal> Portal for Counted<P> {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
-        // Compared before it is taken: a credit taken for a moment and given back would look like
-        // one too many under way to other threads.
+        // Compared before it is taken: a credit taken briefly and given back would look like one
+        // too many under way to other threads.
         let taken = self.free.fetch_update(Ordering::Acquire, Ordering::Relaxed, |free| free.checked_sub(1));
         if taken.is_err() {
             return Submission::Full;
@@ -77,7 +77,7 @@ mod tests {
     use crate::emulated::{Machine, QueueId};
     use crate::Completion;
 
-    /// Threads that submit no-ops as fast as they can never fill a queue beyond its entries.
+    /// Threads that submit no-ops at full speed never fill a queue beyond its entries.
     #[test]
     fn a_dedicated_queue_is_never_over_full() {
         let machine = Machine::new(&"queues=8,threads,engines=1".parse().unwrap()).unwrap();
@@ -92,7 +92,7 @@ mod tests {
                         let mut sent = Vec::new();
                         for record in &records {
                             record.reset();
-                            // SAFETY: a no-op has no buffers; its record is waited for below.
+                            // SAFETY: a no-op has no buffers; the loop below waits for its record.
                             match unsafe { counted.submit(&Descriptor::noop(record)) } {
                                 Submission::Accepted => sent.push(record),
                                 Submission::Full => drop(refused.fetch_add(1, Ordering::Relaxed)),

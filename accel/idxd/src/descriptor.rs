@@ -14,7 +14,7 @@
 
 use crate::{aecs, Completion};
 
-/// What a descriptor asks for: the codes that [`Descriptor`] builds.
+/// The operation of a descriptor: the codes that [`Descriptor`] builds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opcode(pub u8);
 
@@ -62,13 +62,13 @@ pub mod flags {
     pub const DESTINATION_READBACK: u32 = 1 << 14;
     /// Steering tag select of the destination.
     pub const DESTINATION_STEERING_TAG: u32 = 1 << 15;
-    /// The field that says how source 2 is read.
+    /// The field for reading source 2.
     pub const READ_SOURCE_2_MASK: u32 = 3 << 16;
     /// Source 2 is an AECS.
     pub const READ_AECS: u32 = 1 << 16;
     /// Source 2 is the second input of a filter.
     pub const READ_FILTER_INPUT: u32 = 2 << 16;
-    /// The field that says when the AECS is written back.
+    /// The field for writing the AECS back.
     pub const WRITE_SOURCE_2_MASK: u32 = 3 << 18;
     /// Writes the AECS whenever the job completes.
     pub const WRITE_AECS: u32 = 1 << 18;
@@ -89,7 +89,7 @@ pub mod compress_flags {
     pub const STATISTICS: u16 = 1 << 0;
     /// Emits the last, partly filled byte.
     pub const FLUSH_OUTPUT: u16 = 1 << 1;
-    /// The field that says what follows the last token.
+    /// The field for the end after the last token.
     pub const END_MASK: u16 = 3 << 2;
     /// Appends the end-of-block symbol.
     pub const END_EOB: u16 = 1 << 2;
@@ -105,7 +105,7 @@ pub mod compress_flags {
     pub const MINI_BLOCK_MASK: u16 = 7 << 6;
     /// Loads a dictionary (generation 2).
     pub const LOAD_DICTIONARY_MASK: u16 = 3 << 10;
-    /// The field that asks for header generation (generation 2).
+    /// The field for header generation (generation 2).
     pub const HEADER_MASK: u16 = 7 << 12;
     /// One pass for the caller, two inside: the device makes tables and header itself; the block is
     /// not the last.
@@ -118,7 +118,7 @@ pub mod compress_flags {
     pub const HEADER_TWO_PASS: u16 = 6 << 12;
     /// First of two passes: tables, and a header of the last block.
     pub const HEADER_TWO_PASS_FINAL: u16 = 7 << 12;
-    /// Bits that no source gives a meaning.
+    /// Bits without a known meaning.
     pub const RESERVED: u16 = 1 << 9 | 1 << 15;
 
     /// "Compression 2 flags", the dword at offset 56: writes the Huffman tables into the AECS that
@@ -128,9 +128,9 @@ pub mod compress_flags {
 
 /// Decompression flags: the u16 at offset 38 when the opcode is decompress.
 ///
-/// The kernel's header has [`STOP_ON_EOB`](decompress_flags::STOP_ON_EOB) and
-/// [`CHECK_EOB`](decompress_flags::CHECK_EOB) the other way round; both drivers set the two
-/// together. Here they are named as in QPL, which uses them one by one.
+/// The kernel's header swaps [`STOP_ON_EOB`](decompress_flags::STOP_ON_EOB) and
+/// [`CHECK_EOB`](decompress_flags::CHECK_EOB); both drivers set the two together. Here they are
+/// named as in QPL, which uses them one by one.
 pub mod decompress_flags {
     /// Decompresses; clear, the input passes unchanged.
     pub const ENABLE: u16 = 1 << 0;
@@ -152,7 +152,7 @@ pub mod decompress_flags {
     pub const MINI_BLOCK_MASK: u16 = 7 << 10;
     /// Bits to ignore at the end of the input, bit 3 (generation 2).
     pub const IGNORE_END_BITS_HIGH: u16 = 1 << 14;
-    /// Bits that no source gives a meaning.
+    /// Bits without a known meaning.
     pub const RESERVED: u16 = 1 << 13 | 1 << 15;
 }
 
@@ -205,7 +205,7 @@ const _: () = {
     assert!(offset_of!(Descriptor, elements) == 60);
 };
 
-/// Flags that every built job carries: a completion record is wanted in any case.
+/// Flags of every built job, which always wants a completion record.
 const ANSWERED: u32 = flags::COMPLETION_VALID | flags::REQUEST_COMPLETION;
 
 impl Descriptor {
@@ -228,12 +228,12 @@ impl Descriptor {
         }
     }
 
-    /// Does nothing but complete: probes whether a queue works.
+    /// Only completes: probes whether a queue works.
     pub fn noop(completion: *const Completion) -> Self {
         Self::new(Opcode::NOOP, ANSWERED, completion)
     }
 
-    /// Completes after everything submitted to the same queue before.
+    /// Completes after all earlier submissions to the same queue.
     pub fn drain(completion: *const Completion) -> Self {
         Self::new(Opcode::DRAIN, ANSWERED, completion)
     }
@@ -297,8 +297,8 @@ impl Descriptor {
     }
 
     /// First of two descriptors on generation 2, for inputs over one page: makes tables and header
-    /// into the second of two adjacent AECS images. The second is [`Descriptor::compress_fixed`]
-    /// with that second image.
+    /// into the second of two adjacent AECS images, which the second descriptor,
+    /// [`Descriptor::compress_fixed`], uses.
     pub fn compress_two_pass_header(
         completion: *const Completion,
         source: (*const u8, u32),
@@ -355,7 +355,7 @@ impl Descriptor {
         self
     }
 
-    /// What is asked for.
+    /// The operation.
     pub fn opcode(&self) -> Opcode {
         Opcode((self.control >> 24) as u8)
     }
@@ -367,7 +367,7 @@ impl Descriptor {
 
     /// The 64 bytes as they cross the portal.
     pub fn to_bytes(&self) -> [u8; 64] {
-        // SAFETY: 64 plain bytes without padding, as the offsets asserted above show.
+        // SAFETY: 64 plain bytes without padding, as asserted above.
         unsafe { std::mem::transmute(*self) }
     }
 }

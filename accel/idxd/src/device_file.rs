@@ -1,4 +1,4 @@
-//! The file under `/dev/iax` through which programs open a queue, and who may.
+//! The file under `/dev/iax` that opens a queue, and its permissions.
 
 use std::ffi::CString;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 /// A queue's device file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its owner.
     pub uid: u32,
@@ -18,10 +18,10 @@ pub struct DeviceFile {
     pub gid: u32,
     /// Its permission bits.
     pub mode: u32,
-    /// Whether it is a character device, as it should be.
+    /// Whether it is a character device, as expected.
     pub is_device: bool,
-    /// Tells the file from one of the same name made later, as when a queue was disabled and
-    /// enabled: the kernel makes a new file then. Inode and time of birth.
+    /// Inode and birth time: distinguishes the file from a later one of the same name, which the
+    /// kernel makes when a queue is disabled and enabled.
     pub identity: u64,
     /// Whether this process may open it for reading and writing.
     pub may_open: bool,
@@ -53,7 +53,7 @@ impl DeviceFile {
         })
     }
 
-    /// The identities of all files of queues below `dev`, in one figure. Cheap: no file is opened.
+    /// The identities of all queue files below `dev`, combined. Cheap: no file is opened.
     pub fn all_identities(dev: &Path) -> u64 {
         let directory = dev.join("iax");
         let mut names = sys::directory::names(&directory).unwrap_or_default();
@@ -76,7 +76,7 @@ fn mix(word: u64) -> u64 {
 }
 
 fn identity(metadata: &fs::Metadata) -> u64 {
-    // Not the time of change, which moves with the file's rights.
+    // Not the time of change, which moves with the file's permissions.
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     mix(metadata.ino() ^ mix(born.map_or(0, |born| born.as_nanos() as u64)))
 }
@@ -99,7 +99,7 @@ mod tests {
         assert!(plain.path.ends_with("iax/wq1.0") && plain.may_open && !plain.is_device);
         assert_eq!((plain.mode, plain.permissions().as_str()), (0o660, "rw-rw----"));
         assert!(found("wq1.1").unwrap().path.ends_with("iax/wq1.1-uzswap"));
-        // A file in its place is another one.
+        // A file in its place has another identity.
         let before = DeviceFile::all_identities(&dev);
         assert_eq!(DeviceFile::all_identities(&dev), before);
         fs::write(dev.join("new"), "").unwrap();

@@ -2,12 +2,12 @@
 //!
 //! - [`Descriptor`] and [`Completion`] are the 64 bytes each way; [`aecs`] is the state a job may
 //!   read and write.
-//! - [`Portal`] is a queue's door, the same for real and emulated devices.
-//! - [`deflate`] is the codec inside the emulated device, also used for the code tables that
-//!   generation 1 wants from its caller.
-//! - [`Waiter`] waits for completion records as the processor can.
+//! - [`Portal`] submits to a queue, of a real or an emulated device.
+//! - [`deflate`] is the emulated device's codec; it also makes the code tables that generation 1
+//!   requires of its caller.
+//! - [`Waiter`] waits for completion records with the processor's instructions.
 //! - [`sysfs`] finds and configures devices, [`real`] opens their queues.
-//! - [`assumptions`] names everything that is believed but not proven about real devices.
+//! - [`assumptions`] names the unproven assumptions about real devices.
 
 pub mod aecs;
 pub mod assumptions;

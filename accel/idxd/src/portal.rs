@@ -1,36 +1,36 @@
-//! Where descriptors are handed over: the one thing that real and emulated queues have in common.
+//! Submission of descriptors, common to real and emulated queues.
 
 use crate::Descriptor;
 
-/// What became of a descriptor that was handed to a portal.
+/// The outcome of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Submission {
     /// The queue has it; its completion record will be written. To a dedicated queue descriptors
-    /// are *posted*: the device does not answer, and this only says that they were sent.
+    /// are *posted*: the device gives no reply, and this only says that they were sent.
     Accepted,
     /// A shared queue did not take it. Nothing happened; try again, but not for ever.
     Retry,
-    /// No credit: as many descriptors are under way as the queue has entries. Answered by the
+    /// No credit: as many descriptors are under way as the queue has entries. Returned by the
     /// wrapper that counts credits for a dedicated queue (and by the `write` path of one); never by
     /// the device itself.
     Full,
-    /// The portal can no longer be used: the queue was disabled, the file is not this process's.
+    /// The portal is dead: the queue was disabled, or another process opened the file.
     Gone,
 }
 
-/// A work queue's door.
+/// The way into a work queue.
 ///
 /// Semantics, for both kinds of queue and both kinds of device
-/// - *Dedicated*: [`Portal::submit`] is posted and never refuses. The queue's owner counts what is
-///   under way and never exceeds the queue's size; a descriptor over that is lost (see
+/// - *Dedicated*: [`Portal::submit`] is posted and never refuses. The queue's owner counts
+///   descriptors under way and never exceeds the queue's size; a descriptor over that is lost (see
 ///   [`crate::assumptions`]).
 /// - *Shared*: [`Portal::submit`] returns [`Submission::Retry`] when the queue is full or past its
 ///   threshold.
 /// - After [`Submission::Accepted`] the record may be written at any time, also before `submit`
 ///   returns. A record may also never be written: the submitter needs a deadline.
 pub trait Portal: Send + Sync {
-    /// Hands over the 64 bytes of `descriptor`, after all earlier writes of this thread.
+    /// Submits the 64 bytes of `descriptor`, after all earlier writes of this thread.
     ///
     /// # Safety
     /// Every buffer the descriptor names (source, destination, AECS) and its completion record must
@@ -39,23 +39,23 @@ pub trait Portal: Send + Sync {
     /// that time.
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission;
 
-    /// Ends the device's access to memory through this portal: when it returns, no descriptor that
-    /// was accepted before will read or write anything, its completion record included, and
-    /// [`Portal::submit`] returns [`Submission::Gone`] from now on. For jobs whose records do not
-    /// come: their buffers are the caller's again.
+    /// Ends the device's access to memory through this portal: once it returns, no earlier accepted
+    /// descriptor reads or writes anything, its completion record included, and [`Portal::submit`]
+    /// returns [`Submission::Gone`]. For jobs whose records do not come: their buffers are the
+    /// caller's again.
     ///
     /// Other threads may submit during this call; their descriptors are done, discarded or refused,
-    /// and they may revoke once more, which waits for theirs. May take long: closing a real queue's
-    /// file waits for the device.
+    /// and a further revoke waits for theirs. May take long: closing a real queue's file waits for
+    /// the device.
     fn revoke(&self);
 
-    /// Called by those who poll for a completion that is not there yet. Real devices need nothing;
-    /// an emulated device without threads works here.
+    /// Called while polling for a completion. Real devices need nothing; an emulated device without
+    /// threads works here.
     fn progress(&self) {}
 
-    /// Whether the way to the device is still there, as far as can be told without using it: false
-    /// once the device was removed or the portal unmapped. Asked once a request, before anything is
-    /// submitted.
+    /// Whether the device can still be reached, as far as can be told without using it: false once
+    /// the device was removed or the portal unmapped. Checked once a request, before the first
+    /// submission.
     fn is_there(&self) -> bool {
         true
     }

@@ -1,25 +1,25 @@
-//! Waiting for a completion record without burning a core, where the processor knows how.
+//! Waiting for a completion record without burning a core, with instructions of the processor.
 
 use crate::Completion;
 
-/// Longest single wait in cycles of the time-stamp counter: about 10 us. The caller looks at its
+/// Longest single wait in cycles of the time-stamp counter: about 10 us. The caller checks its
 /// deadline in between.
 #[cfg(target_arch = "x86_64")]
 const CYCLES: u32 = 25_000;
 
-/// How this processor waits for a store to a line of memory.
+/// The processor's way to wait for a store to a line of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiter {
     /// UMONITOR and UMWAIT (Intel since Tremont and Alder Lake; every processor with IAA has them).
     Umwait,
     /// MONITORX and MWAITX (AMD since Excavator).
     Mwaitx,
-    /// A few PAUSE instructions, or what the architecture has in their place.
+    /// A few PAUSE instructions, or the architecture's equivalent.
     Pause,
 }
 
 impl Waiter {
-    /// The best that this processor has.
+    /// The processor's best way.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
@@ -37,10 +37,9 @@ impl Waiter {
         Self::Pause
     }
 
-    /// Waits until something is written to `completion`, or a few microseconds, whichever is first.
-    /// May return early for no reason.
+    /// Waits for a write to `completion`, or a few microseconds. May return early for no reason.
     pub fn wait(self, completion: &Completion) {
-        // Only x86-64 has something that watches memory.
+        // Only x86-64 can watch memory.
         #[cfg(not(target_arch = "x86_64"))]
         let _ = completion;
         match self {
@@ -63,7 +62,7 @@ fn umwait(completion: &Completion) {
     // exists.
     unsafe {
         std::arch::asm!("umonitor {}", in(reg) completion.status_address(), options(nostack, preserves_flags));
-        // Written after this look: the monitor sees it.
+        // A later write is seen by the monitor.
         if !completion.is_done() {
             let until = std::arch::x86_64::_rdtsc() + u64::from(CYCLES);
             // Control 1: the lighter state, C0.1.
@@ -80,7 +79,7 @@ fn umwait(completion: &Completion) {
 
 #[cfg(target_arch = "x86_64")]
 fn mwaitx(completion: &Completion) {
-    // SAFETY: as in `umwait`. RBX, which the compiler keeps for itself, is put back.
+    // SAFETY: as in `umwait`. RBX, which the compiler reserves, is restored.
     unsafe {
         std::arch::asm!(
             "monitorx",

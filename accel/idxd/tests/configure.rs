@@ -1,5 +1,4 @@
-//! Configuring devices: what is written, and that a failure at any write leaves everything as it
-//! was.
+//! Configuring devices: the writes, and that a failure at any write restores everything.
 
 use idxd::sysfs::{
     apply, choose, discover, plan, ApplyError, Choice, Configuration, Device, Driver, Effect, Layout,
@@ -41,8 +40,7 @@ fn configure(model: &Model, layout: &Layout, driver: &Driver) -> Result<usize, A
     Ok(writes)
 }
 
-/// Devices without what a queue that is not used may keep of an earlier use: nothing of it has an
-/// effect.
+/// Devices without the ineffective settings that unused queues keep from an earlier use.
 fn devices(model: &Model) -> Vec<Device> {
     let mut devices = discover(model).devices;
     for queue in devices.iter_mut().flat_map(|device| &mut device.queues) {
@@ -87,7 +85,6 @@ fn the_setup_script_of_the_kernel_series() {
         ("crypto", "iaa_crypto", State::Enabled)
     );
     assert_eq!(model.read("bus/dsa/drivers/crypto/sync_mode").unwrap(), "sync");
-    // The others were left alone.
     assert_eq!(found.device("iax1").unwrap().queues[0].kind, QueueType::User);
     assert_eq!(found.program_queues().count(), 6);
 }
@@ -103,8 +100,7 @@ fn engines_and_queues_that_are_not_used_are_detached() {
     assert!(device.queues[1..].iter().all(|queue| queue.size == 0 && queue.kind == QueueType::None));
 }
 
-/// A device that is disabled but has left-overs of an earlier configuration, whose entries would
-/// not suffice.
+/// A disabled device has left-overs of an earlier configuration, whose entries would not suffice.
 #[test]
 fn left_overs_are_given_up_first() {
     let model = Model::unconfigured(&"devices=1".parse().unwrap());
@@ -120,7 +116,7 @@ fn left_overs_are_given_up_first() {
     assert_eq!(device.queues[1].state, State::Enabled);
 }
 
-/// Doing it twice changes nothing, and the second time works as well.
+/// A second configuration changes nothing, and works as well.
 #[test]
 fn it_can_be_repeated() {
     let model = Model::unconfigured(&"devices=2,generation=2".parse().unwrap());
@@ -130,7 +126,7 @@ fn it_can_be_repeated() {
     assert_eq!(once, model.image());
 }
 
-/// What is printed by a dry run is what is done, and nothing else.
+/// A dry run prints exactly the writes that are done.
 #[test]
 fn the_plan_is_what_is_done() {
     let model = Model::new(&"devices=2,mode=shared".parse().unwrap());
@@ -197,7 +193,7 @@ fn a_failure_at_any_write_is_undone() {
                     settings,
                     "{name} {index}"
                 );
-                // And from there it works.
+                // A later attempt works.
                 if index % 7 == 0 {
                     configure(&model, &layout, &driver).unwrap();
                 }
@@ -206,8 +202,8 @@ fn a_failure_at_any_write_is_undone() {
     }
 }
 
-/// A device that was not chosen is disabled with its queues, before the driver's attributes are
-/// set, which the kernel refuses while any queue is bound; and comes back when a later write fails.
+/// An unchosen device is disabled with its queues before the driver's attributes are set, which the
+/// kernel refuses while any queue is bound; a later failure enables it again.
 #[test]
 fn devices_that_are_not_chosen_are_disabled_and_brought_back() {
     let start = || {
@@ -240,7 +236,7 @@ fn devices_that_are_not_chosen_are_disabled_and_brought_back() {
     }
 }
 
-/// Defaults are those of the series; attributes are set by the names that the driver has.
+/// Defaults are those of the series; attributes are set by the driver's names.
 #[test]
 fn the_drivers_defaults_and_its_older_names() {
     let model = Model::new(&"devices=1".parse().unwrap());
@@ -276,7 +272,7 @@ fn the_drivers_defaults_and_its_older_names() {
     assert_eq!(of(&[("wheels", "4")])[0], "wheels=4");
 }
 
-/// A failure that stays: the message says what could not be put back.
+/// An undo fails as well: the message lists the settings that stay changed.
 #[test]
 fn what_cannot_be_undone_is_said() {
     let model = Model::new(&"devices=1,queues=2,mode=shared".parse().unwrap());
@@ -348,7 +344,7 @@ fn impossible_layouts_are_refused_before_anything_is_written() {
     assert!(kernel_layout().on(&alone).is_ok());
 }
 
-/// Kernels before 6.7 have no driver_name, and others lack more: none of those is written.
+/// Kernels before 6.7 lack driver_name, and others lack more: missing attributes are not written.
 #[test]
 fn attributes_that_a_kernel_lacks_are_not_written() {
     let model = Model::unconfigured(&"devices=1".parse().unwrap());
@@ -361,7 +357,7 @@ fn attributes_that_a_kernel_lacks_are_not_written() {
     assert_eq!(discover(&model).program_queues().count(), 2);
 }
 
-/// The rules of the model itself: what the kernel refuses, it refuses.
+/// The model refuses the writes that the kernel refuses.
 #[test]
 fn the_model_has_the_kernels_rules() {
     let model = Model::new(&"devices=1,queues=2".parse().unwrap());
@@ -418,8 +414,8 @@ mod walks {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// One configuration after the other on the same devices, some of which fail somewhere:
-        /// those change nothing, the others leave exactly what was asked for.
+        /// Successive configurations on the same devices, some of which fail somewhere: those
+        /// change nothing, the others leave exactly the requested state.
         #[test]
         fn from_anything_to_anything(
             steps in prop::collection::vec((any_layout(), any::<Option<prop::sample::Index>>(), any::<bool>()), 1..8),
@@ -430,7 +426,7 @@ mod walks {
                 let choice = if all { Choice::All } else { Choice::Named(vec!["iax1".to_owned()]) };
                 let chosen = choose(&found.devices, &choice).unwrap();
                 let Ok(wanted) = chosen.iter().map(|device| layout.on(device)).collect::<Result<Vec<_>, _>>() else {
-                    // Thresholds above the size: refused before anything is written.
+                    // Thresholds above the size: refused before any write.
                     continue;
                 };
                 let count = plan(&chosen, &wanted, &Driver::default()).len();

@@ -16,7 +16,7 @@ fn machine(spec: &str) -> Machine {
     Machine::new(&spec.parse::<EmulateSpec>().unwrap()).unwrap()
 }
 
-/// Jobs with buffers of their own, each at an address that stays.
+/// Jobs with buffers of their own, each at a fixed address.
 struct Jobs {
     completions: Vec<Completion>,
     sources: Vec<[u8; 4096]>,
@@ -165,7 +165,7 @@ fn a_halted_device_loses_everything_until_it_is_reset() {
     }
 }
 
-/// Engines side by side: in emulated time, jobs over engines times the page time.
+/// Engines in parallel: in emulated time, jobs over engines times the page time.
 #[test]
 fn timed_engines_work_side_by_side() {
     for (engines, polls) in [(1, 16 * 10), (4, 4 * 10), (8, 2 * 10)] {
@@ -183,7 +183,7 @@ fn timed_engines_work_side_by_side() {
         }
         assert_eq!(taken, polls, "{engines} engines");
     }
-    // The latency comes on top, once, since jobs overlap in it.
+    // The latency is added once, since jobs overlap in it.
     let machine = machine("run=inline,clock=steps,work=timed:1000,engines=1,latency_ns=700");
     let portal = machine.open(FIRST).unwrap();
     let mut jobs = Jobs::new(4);
@@ -217,7 +217,7 @@ fn a_drain_completes_after_what_was_submitted_before() {
     panic!("not drained");
 }
 
-/// One schedule of faults: what each job met, in order.
+/// One schedule of faults: each job's fault, in order.
 fn schedule(seed: u64) -> Vec<(Submission, Option<Record>)> {
     let faults = "lost:0.05/page:0.05/hardware:0.05/disable:0.01/retry:0.02/slow:0.05/halt:0.005";
     let machine =
@@ -259,7 +259,7 @@ fn schedule(seed: u64) -> Vec<(Submission, Option<Record>)> {
 fn faults_follow_the_seed() {
     let first = schedule(7);
     let normal = |met: &[(Submission, Option<Record>)]| {
-        // Addresses differ from run to run; everything else must not.
+        // Only addresses differ from run to run.
         met.iter()
             .map(|(submission, record)| {
                 (*submission, record.map(|record| Record { fault_address: 0, ..record }))
@@ -305,10 +305,10 @@ fn page_faults_name_an_address_of_the_job_or_block_where_allowed() {
         }
     }
     assert!(reads > 10 && writes > 20 && tables > 10, "{reads} {writes} {tables}");
-    // A job that reads no AECS has no page of one to miss.
+    // A job without an AECS cannot miss a page of one.
     let inflate = Descriptor::decompress(ptr::null(), source(&data), destination(&mut out));
     assert!((0..100).all(|_| device.run(inflate).fault_address != 0));
-    // The queue does not allow to block, so the flag changes nothing.
+    // The queue does not allow blocking, so the flag changes nothing.
     assert!(device.run(job.blocking_on_fault()).status.is_page_fault());
 
     let blocking = Device::new("faults=page:1,block_on_fault=1,clock=steps,run=poll");
@@ -341,7 +341,6 @@ fn engines_that_are_threads_do_everything_once() {
     (0..400).for_each(|at| jobs.check(at));
     let completed: u64 = machine.queues().map(|id| machine.statistics(id).completed).sum();
     assert_eq!(completed, 401);
-    // Ends all threads.
     drop(machine);
 }
 

@@ -16,7 +16,6 @@ impl Directory {
         Directory(path)
     }
 
-    /// The model's attributes as files.
     fn of(name: &str, model: &Model) -> Self {
         let directory = Self::new(name);
         for (path, value) in model.files() {
@@ -93,7 +92,7 @@ fn a_machine_with_other_devices_only() {
     assert_eq!(found.dsa_devices, ["dsa0"]);
 }
 
-/// Numbers are not names: iax3 comes before iax11, and wq1.0 is none of iax11's.
+/// Numbers, not names: iax3 precedes iax11, and iax11 does not own wq1.0.
 #[test]
 fn numbers_are_shared_with_other_devices() {
     let directory = Directory::of("numbers", &model("devices=2"));
@@ -179,7 +178,7 @@ fn broken_attributes_are_reported_and_the_rest_is_read() {
     assert_eq!(problems.len(), 6, "{problems:?}");
 }
 
-/// Bytes that are no text, an attribute that is a directory, an empty one.
+/// Bytes that are not text, an attribute that is a directory, an empty one.
 #[test]
 fn rubbish_is_no_panic() {
     let directory = Directory::of("rubbish", &model("devices=1"));
@@ -214,7 +213,7 @@ mod any_text {
 
     use super::*;
 
-    /// Attributes of which some say anything.
+    /// Attributes, some with arbitrary content.
     struct Odd {
         files: BTreeMap<String, String>,
         link: Option<String>,

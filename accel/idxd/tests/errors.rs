@@ -1,4 +1,4 @@
-//! Every status and error code that can arise, from its own cause.
+//! Every possible status and error code, each from its own cause.
 
 mod common;
 
@@ -57,13 +57,13 @@ fn error_of(stream: &[u8]) -> ErrorCode {
 
 #[test]
 fn damaged_headers() {
-    // Codes of one bit: 0 for length 0 (or what is named first), 1 for the second.
+    // Codes of one bit: 0 for length 0 (or the first named), 1 for the second.
     let padding = |bits: Bits| bits.put(0, 16).put(0, 16).0;
     assert_eq!(error_of(&Bits::default().put(1, 1).put(3, 2).put(0, 13).0), ErrorCode::BAD_BLOCK_TYPE);
     assert_eq!(error_of(&[0x01, 5, 0, 5, 0]), ErrorCode::STORED_LENGTH_MISMATCH);
     assert_eq!(error_of(&padding(Bits::default().dynamic(287, 1, &[]))), ErrorCode::TOO_MANY_LITERAL_CODES);
     assert_eq!(error_of(&padding(Bits::default().dynamic(286, 31, &[]))), ErrorCode::TOO_MANY_DISTANCE_CODES);
-    // Only symbol 1 has a code, 0; a 1 bit is nothing.
+    // Only symbol 1 has a code, 0; a 1 bit is unassigned.
     assert_eq!(
         error_of(&padding(Bits::default().dynamic(257, 1, &[(1, 1)]).put(1, 1))),
         ErrorCode::BAD_CODE_LENGTH_CODE
@@ -114,7 +114,7 @@ fn damaged_headers() {
         bits = bits.code(2, 2);
     }
     assert_eq!(error_of(&padding(bits)), ErrorCode::DISTANCES_OVERSUBSCRIBED);
-    // One literal code of two bits, 255, and one of one bit, 256; a 11 is nothing. No distances
+    // One literal code of two bits, 255, and one of one bit, 256; a 11 is unassigned. No distances
     // either.
     let lengths = [(1, 2), (2, 2), (0, 2), (18, 2)];
     let bits = Bits::default().dynamic(257, 1, &lengths).code(3, 2).put(127, 7).code(3, 2).put(106, 7);
@@ -285,7 +285,7 @@ fn refusals() {
         assert_eq!(status(bare), Status::INVALID_FLAGS);
         assert_eq!(status(statistics), Status::SUCCESS);
 
-        // What the generations differ in.
+        // The generations differ here.
         let by_generation = |first, second| if generation == 1 { first } else { second };
         assert_eq!(status(one_pass), by_generation(Status::INVALID_CODEC_FLAGS, Status::SUCCESS));
         assert_eq!(status(two_pass), by_generation(Status::INVALID_CODEC_FLAGS, Status::SUCCESS));
@@ -320,7 +320,7 @@ fn a_record_that_cannot_be_written_becomes_a_software_error() {
     assert_eq!(device.machine.statistics(QueueId { device: 0, queue: 0 }).completed, 2);
 }
 
-/// A stream cut and resumed at every kind of place gives what one job gives.
+/// A stream cut and resumed at every kind of place gives the same result as one job.
 #[test]
 fn decompression_goes_on_where_it_stopped() {
     let device = Device::new("generation=2");
@@ -365,7 +365,7 @@ fn decompression_goes_on_where_it_stopped() {
     }
 }
 
-/// Compressed data continued from one job to the next by the bits that do not fill a byte.
+/// A job continues compressed data from the previous job's partial byte.
 #[test]
 fn compression_goes_on_in_the_middle_of_a_byte() {
     let device = Device::new("");

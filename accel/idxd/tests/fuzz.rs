@@ -8,8 +8,8 @@ mod common;
 use common::*;
 use idxd::{ErrorCode, Status};
 
-/// zlib refuses code sets that are not complete and blocks without an end-of-block code; devices
-/// have no error code for either and fail only where a missing code is met.
+/// zlib refuses incomplete code sets and blocks without an end-of-block code; devices have no error
+/// code for either and fail only at a missing code.
 fn only_stricter(message: &str) -> bool {
     matches!(
         message,
@@ -104,7 +104,6 @@ fn crc32(data: &[u8]) -> u32 {
     unsafe { libz_sys::crc32(0, data.as_ptr(), data.len() as u32) as u32 }
 }
 
-/// Whether zlib's words and the device's code name the same cause.
 fn cause(message: &str, error: ErrorCode) -> bool {
     match message {
         "invalid block type" => error == ErrorCode::BAD_BLOCK_TYPE,

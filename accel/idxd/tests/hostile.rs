@@ -1,8 +1,8 @@
 //! Descriptors with any fields over any state and any data: the device writes a record, reads and
-//! writes only what the descriptor names, and works on.
+//! writes only the named memory, and keeps working.
 //!
-//! All buffers end where their mapping does, so that an access behind them is a fault; what is
-//! before them is checked. `IDXD_FUZZ_ROUNDS` sets the number of descriptors (default 30,000, a few
+//! All buffers end where their mapping does, so that an access behind them is a fault; bytes before
+//! them are checked. `IDXD_FUZZ_ROUNDS` sets the number of descriptors (default 30,000, a few
 //! seconds).
 
 mod common;
@@ -37,7 +37,7 @@ impl Guarded {
         unsafe { std::slice::from_raw_parts(self.0, ROOM) }
     }
 
-    /// Puts `bytes` at the end, where they begin, and the mark before them.
+    /// Puts `bytes` at the end, and the mark before them. Returns the start of the bytes.
     fn put(&mut self, bytes: &[u8]) -> *mut u8 {
         // SAFETY: as above; no job is under way.
         let all = unsafe { std::slice::from_raw_parts_mut(self.0, ROOM) };
@@ -62,7 +62,7 @@ fn bytes_of(aecs: &CompressAecs) -> Vec<u8> {
 
 fn damage(bytes: &mut Vec<u8>, random: &mut Random, within: usize) {
     for _ in 0..random.below(4) {
-        // Half of the damage goes where the fields are.
+        // Half of the damage hits the fields.
         let range = if random.below(2) == 0 { within } else { bytes.len() };
         let at = random.below(range.min(bytes.len()).max(1));
         if let Some(byte) = bytes.get_mut(at) {
@@ -74,7 +74,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random, within: usize) {
     }
 }
 
-/// Some of the bits, or now and then any.
+/// Some of the allowed bits, sometimes any.
 fn bits(random: &mut Random, allowed: u32) -> u32 {
     match random.below(20) {
         0 => random.next() as u32,
@@ -171,7 +171,6 @@ fn any_descriptor_is_answered_within_its_buffers() {
             job.destination_size = room as u32;
         }
         let uses_state = job.flags() & (flags::READ_AECS | flags::WRITE_SOURCE_2_MASK) != 0;
-        // Two images: one to read, one to write.
         let mut images = Vec::new();
         if uses_state || random.below(40) == 0 {
             let states = if is_compress { &compress_states } else { &decompress_states };

@@ -1,4 +1,4 @@
-//! What devices compress, others inflate; what others compress, devices inflate.
+//! Devices inflate others' streams, and others inflate devices' streams.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn check_stream(stream: &[u8], data: &[u8]) {
 
 type Compress = fn(&Device, &[u8], &mut [u8]) -> idxd::Record;
 
-/// Every mode, by the generation that has it.
+/// Every mode, by generation.
 const MODES: [(&str, u32, Compress); 5] = [
     ("fixed", 1, Device::compress_fixed),
     ("fixed", 2, Device::compress_fixed),
@@ -173,7 +173,7 @@ fn ratios_are_within_a_tenth_of_zlibs() {
         for page in pages() {
             let mut out = vec![0; 8192];
             let record = compress(&device, &page, &mut out);
-            // Pages that do not shrink count as they are.
+            // Incompressible pages count as 4 KiB.
             own += (record.output_size as usize).min(4096);
             zlibs += zlib_deflate(&page, 6, strategy, 8).len().min(4096);
         }

@@ -1,6 +1,5 @@
-//! Reading bits: from what an AECS kept, then from the input.
+//! Reading bits: first those kept in an AECS, then the input.
 
-/// Words in an AECS's input accumulator.
 pub(crate) const KEPT_WORDS: usize = 32;
 
 /// A position in the input. Copying it saves the position.
@@ -11,14 +10,14 @@ pub(crate) struct Bits<'a> {
     at: usize,
     /// Bits of the last byte of `input` that do not count.
     ignored: u32,
-    /// Bits loaded and not yet used, the next one lowest. Above `count` they are zero.
+    /// Loaded and unused bits, the next one lowest. Zero above `count`.
     window: u64,
     count: u32,
     kept: Option<&'a Kept>,
     kept_at: usize,
 }
 
-/// Input that came before: words, each with a number of valid bits.
+/// Earlier input: words, each with a number of valid bits.
 #[derive(Clone)]
 pub(crate) struct Kept {
     pub words: [u64; KEPT_WORDS],
@@ -26,7 +25,6 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Nothing.
     pub const EMPTY: Self = Kept { words: [0; KEPT_WORDS], valid: [0; KEPT_WORDS] };
 }
 
@@ -42,14 +40,14 @@ impl<'a> Bits<'a> {
         Bits { input, at: 0, ignored: ignored % 8, window: 0, count: 0, kept, kept_at: 0 }
     }
 
-    /// Loads as much as there is, up to at least 48 bits.
+    /// Loads all available bits, up to at least 48.
     #[inline(always)]
     pub fn refill(&mut self) {
         if self.count >= 48 {
             return;
         }
         if let (None, Some(next)) = (self.kept, self.input.get(self.at..self.at + 8)) {
-            // Not the last byte, of which some bits may not count.
+            // Not the last byte: some of its bits may not count.
             if self.at + 8 < self.input.len() {
                 let next = u64::from_le_bytes(next.try_into().expect("eight bytes"));
                 let whole = (63 - self.count) / 8;
@@ -62,7 +60,7 @@ impl<'a> Bits<'a> {
         self.refill_slowly();
     }
 
-    /// The same from what was kept and near the end of the input.
+    /// [`Bits::refill`] from the kept words and near the end of the input.
     #[cold]
     fn refill_slowly(&mut self) {
         while let Some(kept) = self.kept {
@@ -104,13 +102,11 @@ impl<'a> Bits<'a> {
         self.window
     }
 
-    /// Number of bits loaded.
     #[inline(always)]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Drops `count` loaded bits.
     #[inline(always)]
     pub fn consume(&mut self, count: u32) {
         debug_assert!(count <= self.count);
@@ -131,15 +127,15 @@ impl<'a> Bits<'a> {
         Ok(value)
     }
 
-    /// Drops bits up to the next byte border. Input ends at one and what was kept ended at one, so
-    /// borders follow from what is left.
+    /// Drops bits up to the next byte border. Input and kept bits both end at one, so borders
+    /// follow from the number of bits left.
     pub fn align(&mut self) {
         let rest = (self.left() + if self.input.is_empty() { 0 } else { self.ignored as usize }) % 8;
         self.refill();
         self.consume((rest as u32).min(self.count));
     }
 
-    /// Copies whole bytes; the position is at a byte border. Returns how many there were.
+    /// Copies whole bytes from a byte border. Returns their number.
     pub fn copy(&mut self, out: &mut [u8]) -> usize {
         let mut copied = 0;
         while copied < out.len() {
@@ -152,8 +148,8 @@ impl<'a> Bits<'a> {
                 return copied;
             }
             if self.count == 0 && self.kept.is_none() {
-                // Nothing loaded: the rest goes in one piece. The last byte may be cut and is left
-                // to the loop.
+                // Nothing is loaded: the rest is one piece. The last byte may be cut and is left to
+                // the loop.
                 let whole =
                     self.input.len() - self.at - usize::from(self.ignored != 0 && self.at < self.input.len());
                 let piece = whole.min(out.len() - copied);
@@ -165,8 +161,8 @@ impl<'a> Bits<'a> {
         copied
     }
 
-    /// Gives back the whole bytes that were loaded and not used. Returns the bytes of input that
-    /// were used at least in part, and the bits before the next of them that were not.
+    /// Gives back whole loaded, unused bytes. Returns the number of input bytes used at least in
+    /// part, and the bits before the first unused one.
     pub fn give_back(&self) -> (usize, usize) {
         let back = self.at.min((self.count / 8) as usize);
         let kept_left =

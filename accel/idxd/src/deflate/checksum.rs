@@ -1,5 +1,4 @@
-//! The checksums a device takes over plain data: CRC-32 as gzip has it, CRC-32C, and an XOR of
-//! 16-bit words.
+//! A device's checksums over plain data: gzip's CRC-32, CRC-32C, and an XOR of 16-bit words.
 
 /// CRC-32 of gzip, continued from `crc` (0 to begin).
 pub fn crc32(crc: u32, data: &[u8]) -> u32 {

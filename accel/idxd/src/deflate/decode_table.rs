@@ -1,36 +1,29 @@
-//! Codes as the decoder wants them: a table for short codes, canonical counting for long ones.
+//! Codes for the decoder: a table for short codes, canonical counting for long ones.
 
 use super::bits::{Bits, Exhausted};
 use super::dynamic::CODE_BITS_MAX;
 
-/// What a code stands for, and how many bits to drop: 3:0 code length, 7:4 extra bits, 11:8 one of
-/// the kinds below, 31:16 value. Zero: no code of the table's bits begins so.
+/// The meaning of a code and its bits to drop: 3:0 code length, 7:4 extra bits, 11:8 one of the
+/// kinds below, 31:16 value. Zero: no code of the table's bits has this prefix.
 pub(crate) type Entry = u32;
 
-/// The value is a byte.
 pub(crate) const LITERAL: Entry = 1 << 8;
 /// The value is the first length or distance of the symbol's range.
 pub(crate) const BASE: Entry = 1 << 9;
-/// End of block.
 pub(crate) const END: Entry = 1 << 10;
 /// A symbol that Deflate gives a code but no meaning.
 pub(crate) const MEANINGLESS: Entry = 1 << 11;
 
-/// Why lengths make no table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Malformed {
-    /// More codes than there is room for.
     Oversubscribed,
-    /// No code at all.
     Empty,
 }
 
-/// Why no symbol was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoSymbol {
     /// The input ended inside the code.
     Exhausted,
-    /// No symbol has this code.
     Unassigned,
 }
 
@@ -77,8 +70,7 @@ impl<const BITS: u32, const SIZE: usize> DecodeTable<BITS, SIZE> {
             first_index[length + 1] = first_index[length] + self.of_length[length];
             next_code[length + 1] = (next_code[length] + u32::from(self.of_length[length])) << 1;
         }
-        // Prefixes of long codes, and what an incomplete code leaves open, must not keep an older
-        // table's entries.
+        // Prefixes of long codes and unassigned codes must not keep an older table's entries.
         self.direct.fill(0);
         for (symbol, &length) in lengths.iter().enumerate() {
             if length == 0 {
@@ -101,14 +93,13 @@ impl<const BITS: u32, const SIZE: usize> DecodeTable<BITS, SIZE> {
         Ok(())
     }
 
-    /// The entry of the code that `window` begins with, if the direct table has it.
+    /// The entry of the first code in `window`, if the direct table has it.
     #[inline(always)]
     pub fn direct(&self, window: u64) -> Entry {
         self.direct[(window as usize) & (SIZE - 1)]
     }
 
-    /// The entry of a code that the direct table does not have, bit by bit. `count` bits of
-    /// `window` are valid.
+    /// The entry of a code beyond the direct table, bit by bit. `count` bits of `window` are valid.
     #[cold]
     #[inline(never)]
     pub fn counted(&self, window: u64, count: u32) -> Result<Entry, NoSymbol> {
@@ -129,7 +120,6 @@ impl<const BITS: u32, const SIZE: usize> DecodeTable<BITS, SIZE> {
         Err(NoSymbol::Unassigned)
     }
 
-    /// Reads one code and drops its bits.
     pub fn read(&self, bits: &mut Bits<'_>) -> Result<Entry, NoSymbol> {
         bits.refill();
         let mut entry = self.direct(bits.window());

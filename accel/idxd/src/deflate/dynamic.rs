@@ -8,12 +8,10 @@ use crate::aecs::{code_entry, CompressAecs, Histogram, DISTANCES, LITERALS};
 
 /// Longest literal/length and distance code.
 pub const CODE_BITS_MAX: usize = 15;
-/// Longest header that is written: 316 lengths of at most 5 bits on average (the best code is never
-/// worse than one of equal lengths), 57 bits of code-length codes and 17 bits before.
+/// Longest header written: 316 lengths of at most 5 bits on average (the best code is never worse
+/// than one of equal lengths), 57 bits of code-length codes and 17 bits before.
 pub const HEADER_BITS_MAX: u32 = 316 * 5 + 57 + 17;
-/// Longest code-length code.
 const CODE_LENGTH_BITS_MAX: usize = 7;
-/// Code-length symbols.
 const CODE_LENGTHS: usize = 19;
 /// The order in which the lengths of their codes are sent (RFC 1951, section 3.2.7).
 pub(crate) const CODE_LENGTH_ORDER: [u8; CODE_LENGTHS] =
@@ -21,15 +19,15 @@ pub(crate) const CODE_LENGTH_ORDER: [u8; CODE_LENGTHS] =
 /// The end-of-block symbol.
 pub const EOB: usize = 256;
 
-/// Length-limited code lengths for `counts`; zero for symbols that do not occur. The code is
-/// complete: when fewer than two symbols occur, others get a code of one bit as well.
+/// Length-limited code lengths for `counts`; zero for absent symbols. The code is complete: with
+/// fewer than two symbols, others get a code of one bit as well.
 ///
 /// # Panics
-/// When there are more than 288 counts, or fewer than two.
+/// If there are more than 288 counts, or fewer than two.
 pub fn code_lengths(counts: &[u32], limit: usize, lengths: &mut [u8]) {
     assert!((2..=288).contains(&counts.len()) && lengths.len() == counts.len() && limit <= CODE_BITS_MAX);
     lengths.fill(0);
-    // Count above symbol: sorting orders by count, and by symbol where counts are equal.
+    // Count above symbol: sorts by count, then by symbol.
     let mut sorted = [0u64; 288];
     let mut used = 0;
     for (symbol, &count) in counts.iter().enumerate() {
@@ -52,7 +50,7 @@ pub fn code_lengths(counts: &[u32], limit: usize, lengths: &mut [u8]) {
     }
     depths(&mut weights[..used]);
 
-    // How many codes of each length, the lengths cut at the limit.
+    // Codes per length, the lengths cut at the limit.
     let mut of_length = [0u32; CODE_BITS_MAX + 1];
     for &depth in &weights[..used] {
         of_length[(depth as usize).min(limit)] += 1;
@@ -73,7 +71,7 @@ pub fn code_lengths(counts: &[u32], limit: usize, lengths: &mut [u8]) {
 fn depths(weights: &mut [u64]) {
     let n = weights.len();
     debug_assert!(n >= 2);
-    // Combine: inner nodes' weights replace leaves already consumed, then become parent indices.
+    // Combine: inner nodes' weights replace consumed leaves, then become parent indices.
     weights[0] += weights[1];
     let (mut root, mut leaf) = (0, 2);
     for next in 1..n - 1 {
@@ -167,8 +165,8 @@ impl Runs {
         counts[symbol as usize] += 1;
     }
 
-    /// Appends `lengths` on its own: no run begins in one table and ends in the other, and the
-    /// first is never a repetition, which devices refuse (error code 4).
+    /// Appends `lengths` on its own: no run crosses tables, and the first length is never a
+    /// repetition, which devices refuse (error code 4).
     fn append(&mut self, lengths: &[u8], counts: &mut [u32; CODE_LENGTHS]) {
         for group in lengths.chunk_by(|a, b| a == b) {
             let (value, mut left) = (group[0], group.len());
@@ -198,8 +196,7 @@ impl Runs {
     }
 }
 
-/// Writes codes for `histogram` into `aecs`, and the header of a dynamic block behind the bits that
-/// are there.
+/// Writes codes for `histogram` into `aecs`, and the header of a dynamic block after its bits.
 pub(crate) fn write_aecs(aecs: &mut CompressAecs, histogram: &Histogram, is_final: bool) {
     let mut literals = [0u8; LITERALS];
     let mut distances = [0u8; DISTANCES];
@@ -306,7 +303,7 @@ mod tests {
             let mut weights: Vec<u64> = counts.iter().filter(|&&count| count > 0).map(|&c| c.into()).collect();
             weights.sort_unstable();
             if weights.len() >= 2 {
-                // A tree may be deeper than 15 in spite of the small counts: then codes cannot be
+                // The tree may be deeper than 15 in spite of the small counts: then codes cannot be
                 // the best.
                 depths(&mut weights);
             }

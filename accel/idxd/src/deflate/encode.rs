@@ -1,10 +1,10 @@
-//! From matches to bits: code tables ready for use, and the writer.
+//! From matches to bits: prepared code tables, and the writer.
 
 use super::matcher::Sink;
 use super::symbols::{distance_slot, LENGTH_BASE, LENGTH_EXTRA, LENGTH_SLOT, MATCH_MAX, MATCH_MIN};
 use crate::aecs::{CompressAecs, Histogram, DISTANCES, FIXED};
 
-/// Bits of a code, ready to be sent (first bit lowest), and their number from bit 24 up. Zero: no
+/// Bits of a code, ready to send (first bit lowest), and their number from bit 24 up. Zero: no
 /// code.
 type Code = u32;
 
@@ -17,8 +17,7 @@ const fn ready(entry: u32) -> Code {
     (code.reverse_bits() >> (16 - length)) as u32 | length << 24
 }
 
-/// Codes by what they stand for: literals, whole match lengths with their extra bits, distance
-/// symbols.
+/// Codes by meaning: literals, whole match lengths with their extra bits, distance symbols.
 pub(crate) struct Tables {
     literals: [Code; 256],
     lengths: [Code; MATCH_MAX + 1],
@@ -26,7 +25,6 @@ pub(crate) struct Tables {
     eob: Code,
 }
 
-/// Those of fixed mode.
 pub(crate) static FIXED_TABLES: Tables = Tables::of(&FIXED);
 
 impl Tables {
@@ -39,7 +37,6 @@ impl Tables {
         tables
     }
 
-    /// Takes the codes of `aecs`.
     pub const fn load(&mut self, aecs: &CompressAecs) {
         let mut at = 0;
         while at < 256 {
@@ -72,7 +69,7 @@ pub(crate) fn is_fixed(aecs: &CompressAecs) -> bool {
     aecs.literals == FIXED.literals && aecs.distances == FIXED.distances
 }
 
-/// Writes bits, least significant first, into a buffer with an end.
+/// Writes bits, least significant first, into a buffer of fixed size.
 pub(crate) struct BitWriter<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -156,7 +153,7 @@ impl<'a> BitWriter<'a> {
         self.put(0xffff_0000, 32);
     }
 
-    /// Stores the last, partly filled byte. Returns the bits that count in it, 0 for all eight.
+    /// Stores the last, partly filled byte. Returns its valid bits, 0 for all eight.
     pub fn finish(&mut self) -> u32 {
         let bits = self.count;
         if bits != 0 {
@@ -165,14 +162,13 @@ impl<'a> BitWriter<'a> {
         bits
     }
 
-    /// [`BitWriter::finish`] that returns how many bits there are in all.
+    /// [`BitWriter::finish`] that returns the total number of bits.
     pub fn finish_at(&mut self) -> u32 {
         let bits = self.at as u32 * 8 + self.count;
         self.finish();
         bits
     }
 
-    /// Bytes stored.
     pub fn len(&self) -> usize {
         self.at
     }
@@ -182,13 +178,12 @@ impl<'a> BitWriter<'a> {
         (self.window as u8, self.count)
     }
 
-    /// Whether something did not fit.
+    /// Whether the buffer was too short.
     pub fn has_overflowed(&self) -> bool {
         self.overflow
     }
 }
 
-/// Writes tokens with one set of codes.
 pub(crate) struct Encoder<'w, 'a> {
     pub writer: &'w mut BitWriter<'a>,
     pub tables: &'w Tables,
@@ -203,7 +198,6 @@ impl Encoder<'_, '_> {
         self.writer.add_code(code);
     }
 
-    /// Writes the end-of-block symbol.
     pub fn end_of_block(&mut self) {
         self.code(self.tables.eob);
         self.writer.flush();
@@ -238,7 +232,6 @@ impl Sink for Encoder<'_, '_> {
     }
 }
 
-/// Counts symbols.
 pub(crate) struct Counter<'a>(pub &'a mut Histogram);
 
 impl Sink for Counter<'_> {
@@ -279,7 +272,7 @@ mod tests {
         writer.put_bits_of(&[0xff], 3);
         writer.put(0b10, 2);
         writer.put(0x1ff, 9);
-        // Code 110 goes out as 1, 1, 0.
+        // Code 110 is sent as 1, 1, 0.
         writer.put_code(0b110 | 3 << 15);
         assert_eq!(writer.finish_at(), 17);
         assert_eq!(bytes[..4], [0b1111_0111, 0b1111_1111, 0b0000_0000, 0]);

@@ -1,6 +1,6 @@
-//! Inflating, with a device's own limits and error codes, able to stop and go on.
+//! Inflating with a device's own limits and error codes, resumable.
 //!
-//! No library does: none tells a device's 36 errors apart, bounds distances within its output
+//! No library serves: none tells a device's 36 errors apart, bounds distances within its output
 //! buffer, stops before a token that does not fit, or hands out the codes that an AECS keeps.
 
 use super::bits::{Bits, Exhausted};
@@ -32,7 +32,6 @@ fn distance_entry(symbol: usize) -> u32 {
     }
 }
 
-/// Both codes of a block.
 struct Tables {
     literals: LiteralTable,
     distances: DistanceTable,
@@ -44,21 +43,19 @@ impl Tables {
     }
 }
 
-/// Where output goes: a buffer, behind which `history` can be thought.
+/// An output buffer, with `history` logically before it.
 pub(crate) struct Output<'a> {
     pub buffer: &'a mut [u8],
-    /// Bytes written so far.
     pub len: usize,
-    /// What came before the buffer.
+    /// The output before the buffer.
     pub history: &'a [u8],
     /// Longest distance: [`crate::aecs::WINDOW`] for a device.
     pub window: usize,
 }
 
-/// Why inflating stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// At the end-of-block symbol that was asked for, or that ends the stream.
+    /// At the requested end-of-block symbol, or at the stream's end.
     End,
     /// The input ended. `in_header`: inside a dynamic block's header.
     Input { in_header: bool },
@@ -71,26 +68,24 @@ pub(crate) enum Stop {
 /// Which end-of-block symbol to stop at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopAt {
-    /// Any block's.
     AnyBlock,
-    /// The final block's.
     FinalBlock,
 }
 
-/// What the next bit of input is.
+/// The kind of the next input bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// A block header's first. `after_block` when a block has ended before.
+    /// A block header's first bit. `after_block` if a block has ended before.
     Header { after_block: bool },
-    /// A token's first.
+    /// A token's first bit.
     Tokens { is_final: bool, is_fixed: bool },
-    /// A stored block's next byte's, of `left`.
+    /// A bit of a stored block's next byte, of `left`.
     Stored { is_final: bool, left: u16 },
-    /// None: the final block has ended.
+    /// The final block has ended.
     Ended,
 }
 
-/// Code lengths of the current dynamic block, kept for those who save the state.
+/// Code lengths of the current dynamic block, kept to save the state.
 #[derive(Clone)]
 pub(crate) struct Lengths {
     pub literals: [u8; LITERALS],
@@ -134,7 +129,6 @@ impl Inflater {
         }
     }
 
-    /// Begins a stream.
     pub fn reset(&mut self) {
         self.state = State::Header { after_block: false };
     }
@@ -165,7 +159,7 @@ impl Inflater {
         Ok(())
     }
 
-    /// Inflates until something stops it.
+    /// Inflates until a [`Stop`].
     pub fn run(&mut self, bits: &mut Bits<'_>, output: &mut Output<'_>, stop_at: Option<StopAt>) -> Stop {
         loop {
             let block_ended = match self.state {
@@ -252,7 +246,7 @@ impl Inflater {
             order[usize::from(symbol)] = bits.take(3)? as u8;
         }
         match self.code_lengths.build(&order, |symbol| (symbol as u32) << 16 | LITERAL) {
-            // Without any code, the first one that is read is not assigned.
+            // Without any code, the first one read is unassigned.
             Ok(()) | Err(Malformed::Empty) => {}
             Err(Malformed::Oversubscribed) => return Err(Fail::Code(ErrorCode::CODE_LENGTHS_OVERSUBSCRIBED)),
         }
@@ -323,7 +317,6 @@ fn tokens(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Stop
     }
 }
 
-/// One token.
 #[inline(always)]
 fn token(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Result<Option<Stop>, Fail> {
     let entry = tables.literals.read(bits).map_err(|no| no_symbol(no, ErrorCode::BAD_LITERAL_CODE))?;

@@ -1,52 +1,50 @@
-//! Finding matches within the 4 KiB window: chains of three-byte hashes, and a look one byte ahead
-//! before a match is taken, as zlib does it.
+//! Finding matches within the 4 KiB window: chains of three-byte hashes, and as in zlib a look one
+//! byte ahead before a match is taken.
 //!
 //! A search is a function of the input and the effort alone, so that a job that only counts symbols
 //! and the job that later writes them find the same matches. No library hands out its matches or
-//! writes them with given codes; zlib's Z_FIXED strategy ends its blocks every 32 Ki symbols, and
-//! devices are asked for one.
+//! writes them with given codes; zlib's Z_FIXED strategy ends its blocks every 32 Ki symbols, while
+//! devices must write a single one.
 
 use super::symbols::{MATCH_MAX, MATCH_MIN};
 use crate::aecs::WINDOW;
 
 const HASH_BITS: u32 = 12;
-/// From this length on the search for something better at the next byte is cut to a quarter.
+/// From this length on the search at the next byte is cut to a quarter.
 const GOOD_LENGTH: usize = 8;
 
-/// How much a search tries.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
-    /// Candidates tried at a position.
     tries: usize,
-    /// From this length on nothing better is looked for at the next byte.
+    /// From this length on the next byte is not searched.
     lazy: usize,
-    /// A match that long is taken without looking further.
+    /// A match of this length is taken at once.
     nice: usize,
-    /// Passes over data that does not match, and over most of what a match covers.
+    /// Skips over data that does not match, and over most bytes inside a match.
     hurries: bool,
 }
 
 impl Effort {
-    /// For fixed codes, where a page has to take about as long as on a device.
+    /// For fixed codes, where a page must take about as long as on a device.
     pub const QUICK: Self = Effort { tries: 4, lazy: MATCH_MIN, nice: 16, hurries: true };
     /// For codes made for the data.
     pub const THOROUGH: Self = Effort { tries: 32, lazy: 16, nice: 128, hurries: false };
 }
 
-/// Takes what a search finds, in order.
+/// Receives the result of a search, in order.
 pub(crate) trait Sink {
-    /// Bytes that no match covers: `data[from..to]`. The rest of `data` may be read as well.
+    /// Bytes outside matches: `data[from..to]`. The rest of `data` may be read as well.
     fn literals(&mut self, data: &[u8], from: usize, to: usize);
     /// A match of `length` bytes that begins `distance` bytes back.
     fn copy(&mut self, length: usize, distance: usize);
-    /// Whether nothing further is wanted.
+    /// Whether the search may stop.
     fn is_full(&self) -> bool {
         false
     }
 }
 
 /// The search tables, allocated once and never cleared: entries are positions plus `base`, which
-/// grows by each job's length, so that what earlier jobs left is older than any position of the
+/// grows by each job's length, so that entries of earlier jobs are older than any position of the
 /// current one.
 pub(crate) struct Matcher {
     heads: Box<[u32; 1 << HASH_BITS]>,
@@ -61,8 +59,7 @@ fn hash3(data: &[u8], at: usize) -> usize {
     ((word << 8).wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
 }
 
-/// Bytes that `data` has in common at `a` and `b`, `a < b`, at most `max`, which does not reach
-/// past the end.
+/// Length of the common bytes at `a` and `b`, `a < b`, at most `max`, which stays within the data.
 #[inline(always)]
 fn common(data: &[u8], a: usize, b: usize, max: usize) -> usize {
     let (first, second) = (&data[a..a + max], &data[b..b + max]);
@@ -83,7 +80,6 @@ impl Matcher {
         Matcher { heads: Box::new([0; 1 << HASH_BITS]), chains: Box::new([0; WINDOW]), base: 1 }
     }
 
-    /// Claims `len` positions and returns the first.
     fn claim(&mut self, len: usize) -> u32 {
         assert!(len <= 1 << 31, "longer than any device takes");
         if self.base > u32::MAX - len as u32 {
@@ -95,11 +91,11 @@ impl Matcher {
         base
     }
 
-    /// Hands what covers `data` to `sink`.
+    /// Hands literals and matches that cover `data` to `sink`.
     pub fn search<S: Sink>(&mut self, data: &[u8], effort: Effort, sink: &mut S) {
         let base = self.claim(data.len());
         let n = data.len();
-        // Up to here four bytes can be loaded; the last few bytes are found only as part of a
+        // Four bytes can be loaded up to here; the last few bytes are found only as part of a
         // longer match.
         let limit = n.saturating_sub(3);
         let mut literals_from = 0;
@@ -141,7 +137,7 @@ impl Matcher {
             }
         }
         if length >= MATCH_MIN {
-            // One byte before `at`: nothing was passed over behind it.
+            // One byte before `at`: no byte in between was skipped.
             sink.literals(data, literals_from, at - 1);
             sink.copy(length, distance);
             literals_from = at - 1 + length;
@@ -160,7 +156,7 @@ impl Matcher {
         before
     }
 
-    /// The longest match at `at` that is longer than `least`, or nothing.
+    /// The longest match at `at` above `least`, if any.
     fn longest(
         &self,
         data: &[u8],
@@ -175,7 +171,7 @@ impl Matcher {
         let mut last_distance = 0;
         for _ in 0..effort.tries {
             let distance = here.wrapping_sub(candidate) as usize;
-            // A chain leads backwards; where it does not, its links have been overwritten.
+            // A chain leads backwards; elsewhere its links have been overwritten.
             if distance > at.min(WINDOW) || distance <= last_distance || best >= max {
                 break;
             }
@@ -206,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// Replays what a search found.
+    /// Replays a search.
     #[derive(Default)]
     struct Replay(Vec<u8>);
 
@@ -241,7 +237,7 @@ mod tests {
             data.truncate(data.len().saturating_sub(cut));
             let mut matcher = Matcher::new();
             replay(&data, &mut matcher);
-            // Again with what the first left in the tables.
+            // Again with the first search's entries in the tables.
             replay(&data[data.len() / 3..], &mut matcher);
         }
 
@@ -251,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Longer than the window, than what 16 bits can tell apart, and across a segment's border.
+    /// Longer than the window, beyond 16-bit positions, and across a segment's border.
     #[test]
     fn long_inputs() {
         let mut matcher = Matcher::new();

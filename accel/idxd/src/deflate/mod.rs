@@ -1,7 +1,7 @@
-//! Deflate (RFC 1951) with a 4 KiB window, as the emulated device does it.
+//! Deflate (RFC 1951) with a 4 KiB window, as in the emulated device.
 //!
-//! Nothing here allocates after construction, panics on input or uses thread-local storage: the
-//! emulated device also runs inside programs that are being paged.
+//! This module neither allocates after construction nor panics on input nor uses thread-local
+//! storage: the emulated device also runs inside programs that are being paged.
 
 pub(crate) mod bits;
 pub mod checksum;

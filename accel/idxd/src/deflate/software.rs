@@ -7,12 +7,11 @@ use crate::emulated::codec::Codec;
 use crate::emulated::validate::Rules;
 use crate::{assumptions, Descriptor, Record};
 
-/// What Deflate allows at most.
+/// Deflate's largest window.
 const WINDOW_MAX: usize = 32 * 1024;
 
-/// Compresses as a device does and inflates more than a device does: streams with any window. For
-/// drivers, when a device cannot or will not. About 250 KiB; allocated by [`Software::new`] and
-/// never after.
+/// Compresses as a device does and inflates more: streams with any window. For drivers, when a
+/// device cannot or will not. About 250 KiB, all allocated by [`Software::new`].
 pub struct Software {
     codec: Codec,
     histogram: Box<Histogram>,
@@ -25,15 +24,15 @@ impl Default for Software {
     }
 }
 
-/// Most bytes of a transfer; what is longer is cut, and then damaged or too long.
+/// Most bytes of a transfer; longer input is cut, and then damaged or too long.
 const TRANSFER_MAX: usize = assumptions::MAX_TRANSFER_OF_QUEUE as usize;
 
-/// A device that takes everything.
+/// The rules of an unlimited device.
 const RULES: Rules =
     Rules { generation: 2, max_transfer: assumptions::MAX_TRANSFER_OF_QUEUE, window: WINDOW_MAX };
 
 impl Software {
-    /// Allocates all that is ever needed.
+    /// Allocates all memory.
     pub fn new() -> Self {
         Software {
             codec: Codec::new(),
@@ -43,13 +42,13 @@ impl Software {
     }
 
     fn run(&mut self, job: &Descriptor) -> Record {
-        // SAFETY: the callers below take slices for all buffers and hold them until the job is
-        // done, which it is when this returns.
+        // SAFETY: the callers below take slices for all buffers and hold them until this returns,
+        // when the job is done.
         unsafe { self.codec.execute(job, RULES) }
     }
 
-    /// Compresses into one block with fixed codes, or with codes of its own. Returns the bytes
-    /// written, or `None` when `out` is too short. At most 2 MiB at a time.
+    /// Compresses into one block with fixed or dynamic codes. Returns the bytes written, or `None`
+    /// if `out` is too short. At most 2 MiB at a time.
     pub fn compress(&mut self, data: &[u8], out: &mut [u8], is_dynamic: bool) -> Option<usize> {
         let source = (data.as_ptr(), u32::try_from(data.len()).ok()?);
         let destination = (out.as_mut_ptr(), u32::try_from(out.len()).unwrap_or(u32::MAX));
@@ -71,8 +70,8 @@ impl Software {
         record.is_success().then_some(record.output_size as usize)
     }
 
-    /// Inflates one whole stream, of any number of blocks and any window. Returns the record a
-    /// device would, had it a window of 32 KiB.
+    /// Inflates one whole stream, of any number of blocks and any window. Returns the record of a
+    /// device with a window of 32 KiB.
     pub fn inflate(&mut self, data: &[u8], out: &mut [u8]) -> Record {
         let source = (data.as_ptr(), data.len().min(TRANSFER_MAX) as u32);
         let destination = (out.as_mut_ptr(), out.len().min(TRANSFER_MAX) as u32);

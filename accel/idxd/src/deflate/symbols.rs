@@ -1,9 +1,6 @@
-//! The symbols of Deflate: which code stands for which match length and distance (RFC 1951, section
-//! 3.2.5).
+//! The symbols of Deflate for match lengths and distances (RFC 1951, section 3.2.5).
 
-/// Shortest match.
 pub(crate) const MATCH_MIN: usize = 3;
-/// Longest match.
 pub(crate) const MATCH_MAX: usize = 258;
 
 /// First length of each length symbol, from 257 on.
@@ -45,7 +42,7 @@ const fn length_slots() -> [u8; MATCH_MAX + 1] {
 #[inline(always)]
 pub(crate) fn distance_slot(distance: usize) -> (usize, u32) {
     let n = (distance - 1) as u32;
-    // Up to 3 a symbol each; from there two symbols for each power of two.
+    // Up to 3 one symbol each, then two symbols for each power of two.
     let log = 31 - (n | 2).leading_zeros();
     let extra = log - 1;
     let slot = if n < 2 { n } else { 2 * log + (n >> extra & 1) };

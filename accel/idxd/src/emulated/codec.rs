@@ -1,4 +1,4 @@
-//! What an engine does: one job, start to end.
+//! An engine's work: one job, start to end.
 
 use super::validate::{has_valid_codes, header, validate, Rules};
 use crate::aecs::{self, decoder_state, CompressAecs, DecompressAecs, Histogram, WINDOW};
@@ -11,8 +11,7 @@ use crate::{
     assumptions, compress_flags, decompress_flags, flags, Descriptor, ErrorCode, Opcode, Record, Status,
 };
 
-/// Output of a decompression that writes none: big enough that sliding its window forward costs
-/// little.
+/// Scratch bytes of a decompression without output: large, so that sliding its window costs little.
 const SCRATCH: usize = 64 * 1024;
 
 /// An engine's working memory. Allocated once; jobs allocate nothing.
@@ -23,15 +22,14 @@ pub(crate) struct Codec {
     inflater: Inflater,
     compress_aecs: Box<CompressAecs>,
     decompress_aecs: Box<DecompressAecs>,
-    /// What the job got from its AECS.
+    /// Kept input from the job's AECS.
     kept_before: Box<Kept>,
-    /// What it leaves there.
+    /// Kept input for the AECS that the job writes.
     kept: Box<Kept>,
     history: Box<[u8; WINDOW]>,
     scratch: Box<[u8]>,
 }
 
-/// The checksums of a job.
 #[derive(Clone, Copy)]
 struct Sums {
     crc: u32,
@@ -62,7 +60,7 @@ fn failed(error: ErrorCode) -> Record {
     Record { error, ..Record::of(Status::ANALYTICS_ERROR) }
 }
 
-/// The AECS image a job reads, and the one it writes.
+/// The AECS image that a job reads, and the one it writes.
 fn images(job: &Descriptor) -> (u64, u64) {
     let (first, second) = (job.source_2, job.source_2 + u64::from(job.source_2_size));
     if job.flags() & flags::AECS_TOGGLE == 0 {
@@ -88,7 +86,7 @@ impl Codec {
         }
     }
 
-    /// Does what `job` says and returns its completion record.
+    /// Executes `job` and returns its completion record.
     ///
     /// # Safety
     /// As for [`crate::Portal::submit`]: the job's buffers are valid for the accesses its fields
@@ -109,14 +107,14 @@ impl Codec {
     /// # Safety
     /// As for [`Codec::execute`]; the job is valid.
     unsafe fn compress(&mut self, job: &Descriptor) -> Record {
-        // SAFETY: the source is readable for its size and not written during the job, by the
-        // submitter's promise.
+        // SAFETY: the submitter promises that the source is readable for its size and unchanged
+        // during the job.
         let data = unsafe { std::slice::from_raw_parts(job.source as *const u8, job.source_size as usize) };
         let (read, write) = images(job);
         let writes = job.flags() & flags::WRITE_AECS != 0;
         if job.flags() & flags::READ_AECS != 0 {
-            // SAFETY: an aligned AECS of at least its size is readable there, by the submitter's
-            // promise and the checks of `validate`.
+            // SAFETY: the submitter promises, and `validate` checks, a readable, aligned AECS of
+            // its size.
             (*self.compress_aecs).clone_from(unsafe { &*(read as *const CompressAecs) });
         } else {
             *self.compress_aecs = CompressAecs::ZERO;
@@ -158,11 +156,11 @@ impl Codec {
         if writes {
             self.compress_aecs.crc = record.crc;
             self.compress_aecs.xor = u32::from(record.xor);
-            // Without tables only what precedes them is written.
+            // Without tables only the bytes before them are written.
             let len = if with_tables { aecs::COMPRESS_SIZE } else { 288 };
             let from: *const CompressAecs = &*self.compress_aecs;
-            // SAFETY: source 2 is two images of at least an AECS each when it is written, by the
-            // submitter's promise and the checks of `validate`; the copy's source is our own.
+            // SAFETY: a written source 2 is two images of at least an AECS each, by the submitter's
+            // promise and the checks of `validate`; the copy's source is our own.
             unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), write as *mut u8, len) };
         }
         record
@@ -182,7 +180,7 @@ impl Codec {
         }
     }
 
-    /// Makes tables, and the header unless none is wanted, from the counts.
+    /// Makes tables, and the requested header, from the counts.
     fn make_tables(&mut self, header: u16) -> Result<(), ErrorCode> {
         if header == compress_flags::HEADER_TWO_PASS_BARE {
             let (mut literals, mut distances) = ([0; aecs::LITERALS], [0; aecs::DISTANCES]);
@@ -198,7 +196,7 @@ impl Codec {
         Ok(())
     }
 
-    /// Writes compressed data. Returns its size, and the bits that count in its last byte.
+    /// Writes compressed data. Returns its size, and the valid bits of its last byte.
     fn deflate(&mut self, job: &Descriptor, data: &[u8], out: &mut [u8]) -> Result<(u32, u8), ErrorCode> {
         let header = header(job);
         if header != 0 {
@@ -251,8 +249,8 @@ impl Codec {
     /// # Safety
     /// As for [`Codec::execute`]; the job is valid.
     unsafe fn decompress(&mut self, job: &Descriptor, window: usize) -> Record {
-        // SAFETY: the source is readable for its size and not written during the job, by the
-        // submitter's promise.
+        // SAFETY: the submitter promises that the source is readable for its size and unchanged
+        // during the job.
         let data = unsafe { std::slice::from_raw_parts(job.source as *const u8, job.source_size as usize) };
         let (read, write) = images(job);
         let given = job.codec_flags;
@@ -263,8 +261,8 @@ impl Codec {
         if reads {
             *self.decompress_aecs = DecompressAecs::start();
             let to: *mut DecompressAecs = &mut *self.decompress_aecs;
-            // SAFETY: `aecs_size` bytes are readable there, by the submitter's promise, and fit
-            // into ours; any bytes make a DecompressAecs.
+            // SAFETY: the submitter promises `aecs_size` readable bytes, and they fit into ours;
+            // any bytes make a DecompressAecs.
             unsafe { std::ptr::copy_nonoverlapping(read as *const u8, to.cast::<u8>(), aecs_size) };
             match self.load_aecs(aecs_size) {
                 Ok(len) => history = len,
@@ -351,8 +349,7 @@ impl Codec {
                 rest = 0;
             }
             bits.keep(kept, rest);
-            // SAFETY: the destination of a decompression, or our scratch, holds what was produced;
-            // see above.
+            // SAFETY: the destination, or our scratch, holds the output; see above.
             let output = unsafe {
                 let at = if suppressed { scratch.as_ptr() } else { job.destination as *const u8 };
                 std::slice::from_raw_parts(at, produced)
@@ -361,7 +358,7 @@ impl Codec {
             decompress_aecs.xor = u32::from(record.xor);
             save_aecs(decompress_aecs, inflater, kept, before, output);
             let from: *const DecompressAecs = &**decompress_aecs;
-            // SAFETY: source 2 is two images of `aecs_size` or more each when it is written, by the
+            // SAFETY: a written source 2 is two images of at least `aecs_size` each, by the
             // submitter's promise; the copy's source is our own.
             unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), write as *mut u8, aecs_size) };
         }
@@ -407,8 +404,8 @@ impl Codec {
     }
 }
 
-/// Whether input that ended inside what looks like a header ended well: just behind a block's end,
-/// with nothing but padding.
+/// Whether input that ended inside an apparent header ended well: just behind a block's end, with
+/// padding alone.
 fn ended_by_block(state: State, bits: &Bits<'_>, given: u16) -> bool {
     given & decompress_flags::SELECT_FINAL_EOB == 0
         && state == (State::Header { after_block: true })

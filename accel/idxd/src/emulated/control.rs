@@ -1,9 +1,8 @@
-//! Taking emulated devices away and bringing them back from outside: a file that says what is not
-//! there.
+//! Removing and restoring emulated devices from outside: a file lists the absent ones.
 //!
-//! One line a thing: `iax1 removed`, `iax0 disabled` (all its queues) or `wq0.1 disabled`. What no
-//! line names is there and enabled; so is everything when the file is empty or missing. `#` begins
-//! a comment.
+//! One line each: `iax1 removed`, `iax0 disabled` (all its queues) or `wq0.1 disabled`. Unnamed
+//! devices and queues are present and enabled; with an empty or missing file all are. `#` begins a
+//! comment.
 
 use std::fmt;
 use std::path::Path;
@@ -12,21 +11,21 @@ use std::{fs, io};
 
 use super::machine::{Machine, QueueId};
 
-/// What is not there.
+/// The absent devices and queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Control {
     removed: Vec<usize>,
     disabled: Vec<(usize, Option<usize>)>,
 }
 
-/// The state of a device or queue, as a control file has it.
+/// The state of a device or queue in a control file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// There and enabled.
+    /// Present and enabled.
     Enabled,
-    /// There, and taking nothing. What was accepted is finished.
+    /// Present, but takes nothing. Accepted jobs finish.
     Disabled,
-    /// Gone with all that it held: portals are dead. Of devices only.
+    /// Absent, with all its jobs lost and its portals dead. Only for devices.
     Removed,
 }
 
@@ -43,7 +42,6 @@ impl FromStr for Presence {
     }
 }
 
-/// `iax1` or `wq1.0`: a device, and a queue of it.
 fn parse_name(name: &str) -> Option<(usize, Option<usize>)> {
     if let Some(device) = name.strip_prefix("iax") {
         return Some((device.parse().ok()?, None));
@@ -53,10 +51,10 @@ fn parse_name(name: &str) -> Option<(usize, Option<usize>)> {
 }
 
 impl Control {
-    /// Reads a control file; one that is missing says that everything is there.
+    /// Reads a control file; with a missing one everything is present.
     ///
     /// # Errors
-    /// Those of the file system, and of kind `InvalidData` for a line that cannot be understood.
+    /// Those of the file system, and of kind `InvalidData` for a malformed line.
     pub fn read(path: &Path) -> io::Result<Self> {
         match fs::read_to_string(path) {
             Ok(text) => {
@@ -67,10 +65,10 @@ impl Control {
         }
     }
 
-    /// Notes the state of `name`.
+    /// Sets the state of `name`.
     ///
     /// # Errors
-    /// What is wrong with the name, or with this state for it.
+    /// Describes a wrong name, or a state that does not apply to it.
     pub fn set(&mut self, name: &str, presence: Presence) -> Result<(), String> {
         let what @ (device, queue) =
             parse_name(name).ok_or_else(|| format!("{name:?} is no device (iax0) and no queue (wq0.1)"))?;
@@ -135,8 +133,7 @@ impl fmt::Display for Control {
 }
 
 impl Machine {
-    /// Makes the machine as `control` says. Names of devices and queues that there are not are
-    /// passed over.
+    /// Makes the machine match `control`. Unknown names are ignored.
     pub fn apply(&self, control: &Control) {
         for device in 0..self.devices() {
             if control.is_removed(device) {

@@ -1,8 +1,8 @@
-//! One emulated device: queues, engines, and what happens between them.
+//! One emulated device: queues, engines, and the steps between them.
 //!
 //! A descriptor goes *submit* (queue checks, fault drawn) - *dispatch* (an engine takes it: memory
-//! is read and written here) - *completion* (the record is written, later if time is emulated). Who
-//! runs the last two is [`super::Run`]'s choice; the steps are the same.
+//! is read and written here) - *completion* (the record is written, later if time is emulated).
+//! [`super::Run`] chooses the thread of the last two; the steps are the same.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use crate::{
 /// Why a queue cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such queue.
+    /// No such queue.
     #[error("no such queue")]
     Missing,
-    /// A dedicated queue that is open already.
+    /// The dedicated queue is already open.
     #[error("the dedicated queue is open already: one opener at a time")]
     Busy,
     /// Disabled queue or halted device.
@@ -31,13 +31,12 @@ pub enum OpenError {
     Disabled,
 }
 
-/// What a device latches when it cannot say it in a completion record.
+/// An error that a device latches because no completion record can carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SoftwareError {
-    /// A completion record address that is not aligned, or is missing though a record was to be
-    /// written.
+    /// A completion record address that is misaligned, or missing though requested.
     BadCompletionAddress(Status),
-    /// A descriptor that came to a full dedicated queue; it is lost.
+    /// A descriptor sent to a full dedicated queue; it is lost.
     QueueOverrun,
 }
 
@@ -50,22 +49,21 @@ pub struct QueueStatistics {
     pub retried: u64,
     /// Completion records written, or that would have been.
     pub completed: u64,
-    /// Descriptors that will never complete: lost, aborted, halted, overrun.
+    /// Descriptors that never complete: lost, aborted, halted, overrun.
     pub lost: u64,
 }
 
-/// A descriptor on its way.
 #[derive(Clone, Copy)]
 struct Job {
     descriptor: Descriptor,
     queue: usize,
-    /// Whose it is.
+    /// The portal that submitted it.
     portal: u64,
     fault: Fault,
     submitted_ns: u64,
 }
 
-/// A job whose engine is done, or will be, and whose record is not written yet.
+/// A job that its engine has served, or is serving, and whose record is not written yet.
 struct Pending {
     job: Job,
     record: Option<Record>,
@@ -86,48 +84,46 @@ struct Queue {
     lost: AtomicU64,
 }
 
-/// What is behind the device's one lock.
+/// The state behind the device's one lock.
 struct Inside {
-    /// Descriptors that no engine has taken, by queue. Never grows: capacities are the queues'
+    /// Descriptors not yet taken by an engine, per queue. Never grows: capacities are the queues'
     /// sizes.
     waiting: Box<[VecDeque<Job>]>,
     /// Jobs under way. Never grows beyond entries and engines.
     pending: Vec<Pending>,
-    /// When each engine is free again.
     free_ns: Box<[u64]>,
-    /// The queue that is looked at first by the next free engine.
+    /// The queue that the next free engine looks at first.
     next_queue: usize,
     software_error: Option<SoftwareError>,
     stopping: bool,
 }
 
-/// An emulated device.
 pub(crate) struct Device {
     queues: Box<[Queue]>,
     inside: Mutex<Inside>,
     wake: Condvar,
     halted: AtomicBool,
-    /// Moves on whenever the device is removed and when it comes back: odd while it is not there. A
-    /// portal is of one epoch.
+    /// Incremented at each removal and restoration: odd while the device is absent. A portal
+    /// belongs to one epoch.
     epoch: AtomicU64,
     spec: EmulateSpec,
     /// Number of this device's first queue over all devices, for the faults.
     first_queue: u64,
     born: Instant,
     steps_ns: AtomicU64,
-    /// Whether a submission may be executed on the spot, past the queue: nothing waits and nothing
-    /// takes time.
+    /// Whether a submission may execute at once, past the queue: nothing waits and work takes no
+    /// time.
     is_immediate: bool,
 }
 
-/// Working memory for executing threads, one for each CPU that may execute at a time.
+/// Working memory for executing threads, one per CPU that may execute at a time.
 pub(crate) struct CodecPool {
     codecs: Box<[Mutex<Codec>]>,
     next: AtomicU32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics under these locks; should it, the state is still whole.
+    // No code panics under these locks; if it did, the state would still be whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -290,7 +286,7 @@ impl Device {
         Submission::Accepted
     }
 
-    /// Works and completes what is due, in the polling thread.
+    /// Works and completes due jobs, in the polling thread.
     pub fn progress(&self, pool: &CodecPool) {
         if self.is_immediate || self.spec.run == Run::Threads {
             return;
@@ -302,7 +298,7 @@ impl Device {
         self.pump(&mut inside, pool);
     }
 
-    /// Dispatches what engines are free for by now and completes what is due.
+    /// Dispatches to free engines and completes due jobs.
     fn pump(&self, inside: &mut Inside, pool: &CodecPool) {
         let now = self.now_ns();
         while let Some(job) = self.next_job(inside, now) {
@@ -329,14 +325,14 @@ impl Device {
             }
             let done = inside.pending.swap_remove(at);
             self.finish(inside, done.job, done.record);
-            // What was moved here is looked at next; a drain that waited for this one is seen at
-            // the next poll.
+            // Jobs moved here are looked at next; a drain that waited for this one is seen at the
+            // next poll.
         }
     }
 
-    /// From when an engine's time counts for a job that came at `submitted_ns` and was just served.
-    /// What emulation itself takes is no part of [`Work::RealTimed`]'s time, or else a batch would
-    /// have the time of its jobs' computation and nothing would be left of the device's.
+    /// The start of an engine's time for a job submitted at `submitted_ns` and just served.
+    /// Emulation itself is excluded from [`Work::RealTimed`]'s time: otherwise a batch's
+    /// computation would hide the device's time.
     fn engine_start(&self, submitted_ns: u64) -> u64 {
         match self.spec.work {
             Work::RealTimed { .. } => self.now_ns(),
@@ -344,7 +340,6 @@ impl Device {
         }
     }
 
-    /// Takes the next job for which an engine is free at `now`.
     fn next_job(&self, inside: &mut Inside, now: u64) -> Option<Job> {
         if self.halted.load(Ordering::Acquire) {
             return None;
@@ -364,8 +359,8 @@ impl Device {
         None
     }
 
-    /// What an engine does with a job: its record, how long the engine is taken, and how much later
-    /// it completes. No record: it is never written.
+    /// An engine's service of a job: its record, how long the engine is busy, and the extra latency
+    /// of completion. `None`: the record is never written.
     fn serve(&self, job: &Job, pool: &CodecPool) -> (Option<Record>, u64, u64) {
         let descriptor = &job.descriptor;
         let mut latency = self.spec.latency_ns;
@@ -398,7 +393,7 @@ impl Device {
             }
             _ => 0,
         };
-        // SAFETY: the submitter of the job promised that its buffers stay valid until it completes.
+        // SAFETY: the job's submitter promised that its buffers stay valid until it completes.
         let record = unsafe { self.execute(job, pool) };
         ((job.fault != Fault::Lost).then_some(record), engine_ns, latency)
     }
@@ -414,7 +409,7 @@ impl Device {
                     window: aecs::WINDOW,
                 };
                 if !has_usable_completion(&job.descriptor) {
-                    // Nothing may be done whose end cannot be told.
+                    // No work is done if its end cannot be reported.
                     return Record::of(Status::COMPLETION_MISALIGNED);
                 }
                 // SAFETY: the caller's promise.
@@ -456,14 +451,13 @@ impl Device {
             self.queues[job.queue].lost.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        // SAFETY: the submitter of the job promised that its record stays valid until it is
-        // written.
+        // SAFETY: the job's submitter promised that its record stays valid until it is written.
         if let Some(error) = unsafe { self.complete(&job, record) } {
             inside.software_error = Some(error);
         }
     }
 
-    /// Forgets everything that waits.
+    /// Drops all waiting jobs.
     fn drop_waiting(&self, inside: &mut Inside) {
         for (queue, waiting) in self.queues.iter().zip(inside.waiting.iter_mut()) {
             queue.lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
@@ -471,7 +465,7 @@ impl Device {
         }
     }
 
-    /// Forgets everything that waits or is under way.
+    /// Drops all waiting and pending jobs.
     fn drop_all(&self, inside: &mut Inside) {
         self.drop_waiting(inside);
         for pending in inside.pending.drain(..) {
@@ -479,7 +473,7 @@ impl Device {
         }
     }
 
-    /// The loop of an engine that is a thread.
+    /// The loop of an engine thread.
     pub fn run_engine(&self, pool: &CodecPool) {
         loop {
             let mut inside = lock(&self.inside);
@@ -495,7 +489,7 @@ impl Device {
             };
             let is_drain = job.descriptor.opcode() == Opcode::DRAIN;
             if !is_drain {
-                // A mark for drains: this queue has a job under way.
+                // Tells drains that this queue has a job under way.
                 inside.pending.push(Pending { job, record: None, due_ns: 0 });
             }
             drop(inside);
@@ -504,7 +498,7 @@ impl Device {
             let (record, engine_ns, latency_ns) = self.serve(&job, pool);
             let due = self.engine_start(start) + engine_ns + latency_ns;
             while self.now_ns() < due {
-                // Short waits: a sleep is longer than what a device takes.
+                // Short waits: a sleep is longer than a device's work.
                 std::thread::yield_now();
             }
             let mut inside = lock(&self.inside);
@@ -535,13 +529,13 @@ impl Device {
         }
     }
 
-    /// Ends the threads of [`Device::run_engine`] once they have finished what they hold.
+    /// Ends the threads of [`Device::run_engine`] once they have finished their jobs.
     pub fn stop(&self) {
         lock(&self.inside).stopping = true;
         self.wake.notify_all();
     }
 
-    /// Opens queue `index`; returns the epoch that its portal is of.
+    /// Opens queue `index`; returns its portal's epoch.
     pub fn open(&self, index: usize) -> Result<u64, OpenError> {
         let queue = self.queues.get(index).ok_or(OpenError::Missing)?;
         let epoch = self.epoch();
@@ -560,20 +554,19 @@ impl Device {
     /// Undoes [`Device::open`] of `epoch`.
     pub fn close(&self, index: usize, epoch: u64) {
         let _inside = lock(&self.inside);
-        // The queue of a device that was removed and came back may have another opener.
+        // The queue of a device that was removed and restored may have another opener.
         if self.epoch() == epoch {
             self.queues[index].is_open.store(false, Ordering::Release);
         }
     }
 
-    /// Which of its lives the device is in: odd while it is not there.
+    /// The device's epoch: odd while it is absent.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Takes the device away with all that it holds: records of what it accepted are never written,
-    /// portals are dead.
+    /// Removes the device: records of accepted jobs are never written, portals are dead.
     pub fn remove(&self) {
         let mut inside = lock(&self.inside);
         if !self.epoch().is_multiple_of(2) {
@@ -589,7 +582,7 @@ impl Device {
         }
     }
 
-    /// Brings a removed device back, with all queues enabled and none open.
+    /// Restores a removed device, with all queues enabled and none open.
     pub fn restore(&self) {
         if self.epoch().is_multiple_of(2) {
             return;
@@ -602,8 +595,8 @@ impl Device {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Forgets what no engine has taken of a portal, and waits for what one has. The portal is
-    /// marked as revoked.
+    /// Drops a portal's waiting descriptors and waits for those taken by an engine. The portal is
+    /// already marked as revoked.
     pub fn revoke(&self, index: usize, portal: u64) {
         let mut inside = lock(&self.inside);
         let lost = &self.queues[index].lost;
@@ -612,7 +605,7 @@ impl Device {
         lost.fetch_add((before - inside.waiting[index].len()) as u64, Ordering::Relaxed);
         let is_its = |pending: &Pending| pending.job.queue == index && pending.job.portal == portal;
         if self.spec.run != Run::Threads {
-            // Only records are left to be written.
+            // Only records remain to be written.
             let before = inside.pending.len();
             inside.pending.retain(|pending| !is_its(pending));
             lost.fetch_add((before - inside.pending.len()) as u64, Ordering::Relaxed);
@@ -624,22 +617,20 @@ impl Device {
         }
     }
 
-    /// Stops queue `index` from taking anything. What it holds is finished.
+    /// Stops queue `index` from taking anything. Its jobs finish.
     pub fn disable_queue(&self, index: usize) {
         self.queues[index].enabled.store(false, Ordering::Release);
     }
 
-    /// Enables queue `index`.
     pub fn enable_queue(&self, index: usize) {
         self.queues[index].enabled.store(true, Ordering::Release);
     }
 
-    /// Whether queue `index` takes descriptors.
     pub fn is_enabled(&self, index: usize) -> bool {
         self.queues[index].enabled.load(Ordering::Acquire) && !self.halted.load(Ordering::Acquire)
     }
 
-    /// Halts the device, with all that it holds lost.
+    /// Halts the device, losing all its jobs.
     pub fn halt(&self) {
         let mut inside = lock(&self.inside);
         self.halted.store(true, Ordering::Release);
@@ -648,7 +639,6 @@ impl Device {
         }
     }
 
-    /// Whether the device has halted.
     pub fn is_halted(&self) -> bool {
         self.halted.load(Ordering::Acquire)
     }
@@ -667,7 +657,7 @@ impl Device {
         self.halted.store(false, Ordering::Release);
     }
 
-    /// The latched software error, taken.
+    /// Takes the latched software error.
     pub fn take_software_error(&self) -> Option<SoftwareError> {
         lock(&self.inside).software_error.take()
     }
@@ -677,7 +667,6 @@ impl Device {
         lock(&self.inside).waiting[index].len()
     }
 
-    /// Counters of queue `index`.
     pub fn statistics(&self, index: usize) -> QueueStatistics {
         let queue = &self.queues[index];
         QueueStatistics {
@@ -694,7 +683,7 @@ fn same(a: &Job, b: &Job) -> bool {
     a.descriptor == b.descriptor && a.queue == b.queue && a.submitted_ns == b.submitted_ns
 }
 
-/// Whether the record can be written if it has to be.
+/// Whether a requested record can be written.
 fn has_usable_completion(descriptor: &Descriptor) -> bool {
     let valid = descriptor.flags() & flags::COMPLETION_VALID != 0;
     !valid || (descriptor.completion != 0 && descriptor.completion.is_multiple_of(64))

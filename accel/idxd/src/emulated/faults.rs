@@ -1,20 +1,19 @@
-//! Faults by seed: which job meets which misfortune is a function of the seed, the queue and the
-//! job's number in it.
+//! Faults by seed: a job's fault is a function of the seed, the queue and the job's number in it.
 
 use std::str::FromStr;
 
-/// What can befall a job, with its likelihood.
+/// The likelihood of each fault.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Faults {
-    /// The job is done and its completion record never written.
+    /// The job is done but its completion record never written.
     pub lost: f64,
     /// A page fault at the job's source, destination or AECS.
     pub page: f64,
     /// A hardware error instead of a result.
     pub hardware: f64,
-    /// The device halts: this job and all that it holds are lost, until it is reset.
+    /// The device halts until a reset: all its jobs are lost.
     pub halt: f64,
-    /// The queue is disabled at this submission; what it holds is finished.
+    /// The queue is disabled at this submission; its jobs finish.
     pub disable: f64,
     /// A shared queue refuses this submission and the next [`RETRY_STORM`].
     pub retry: f64,
@@ -27,7 +26,7 @@ pub const RETRY_STORM: u32 = 32;
 /// How much longer a slow engine takes.
 pub const SLOW_NS: u64 = 200_000;
 
-/// One misfortune.
+/// A drawn fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,

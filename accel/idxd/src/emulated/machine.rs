@@ -9,7 +9,7 @@ use super::device::{CodecPool, Device, OpenError, QueueStatistics, SoftwareError
 use super::spec::{EmulateSpec, Run, Work};
 use crate::{Descriptor, Portal, Submission};
 
-/// Most codecs for emulation in callers' threads: so many can work at a time, 180 KiB each.
+/// Most codecs for emulation in callers' threads, which bounds threads at work; 180 KiB each.
 const CODECS_MAX: usize = 16;
 
 struct Shared {
@@ -20,27 +20,27 @@ struct Shared {
     opened: AtomicU64,
 }
 
-/// Emulated devices. Dropping it ends their threads; portals that are still open then answer as
-/// those of queues whose engines have stopped.
+/// Emulated devices. Dropping it ends their threads; portals still open then behave as if their
+/// engines had stopped.
 pub struct Machine {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Takes a queue by the numbers of its device and of itself on it, as in `wq1.0`.
+/// A queue, by the numbers in `wq1.0`: its device and its place on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId {
     /// The device.
     pub device: usize,
-    /// The queue on it.
+    /// The queue on the device.
     pub queue: usize,
 }
 
 impl Machine {
-    /// Brings up what `spec` says, all queues enabled.
+    /// Creates the machine of `spec`, all queues enabled.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// If a thread cannot be started.
     pub fn new(spec: &EmulateSpec) -> io::Result<Self> {
         let devices: Box<[Device]> =
             (0..spec.sockets * spec.devices).map(|index| Device::new(spec, index)).collect();
@@ -71,7 +71,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// What was asked for.
+    /// The machine's specification.
     pub fn spec(&self) -> &EmulateSpec {
         &self.shared.spec
     }
@@ -103,7 +103,7 @@ impl Machine {
         &self.shared.devices[id.device]
     }
 
-    /// Disables a queue: it takes nothing more and finishes what it has.
+    /// Disables a queue: it takes nothing more and finishes its jobs.
     pub fn disable_queue(&self, id: QueueId) {
         self.device(id).disable_queue(id.queue);
     }
@@ -133,23 +133,23 @@ impl Machine {
         self.shared.devices[device].reset();
     }
 
-    /// Takes a device away while it may be in use: what it accepted is never answered, portals to
-    /// it are dead for good.
+    /// Removes a device, possibly in use: records of accepted jobs are never written, its portals
+    /// are dead for good.
     pub fn remove(&self, device: usize) {
         self.shared.devices[device].remove();
     }
 
-    /// Brings a device back that was taken away, all queues enabled. Portals of before stay dead.
+    /// Restores a removed device, all queues enabled. Older portals stay dead.
     pub fn restore(&self, device: usize) {
         self.shared.devices[device].restore();
     }
 
-    /// Which of its lives a device is in. Odd while it is removed.
+    /// A device's epoch. Odd while it is removed.
     pub fn epoch(&self, device: usize) -> u64 {
         self.shared.devices[device].epoch()
     }
 
-    /// What a device could not say in a completion record, once.
+    /// Takes a device's latched software error.
     pub fn take_software_error(&self, device: usize) -> Option<SoftwareError> {
         self.shared.devices[device].take_software_error()
     }
@@ -171,13 +171,13 @@ impl Drop for Machine {
             device.stop();
         }
         for thread in self.threads.drain(..) {
-            // A panic there has been printed; there is nothing to add.
+            // The thread has already printed its panic.
             let _ = thread.join();
         }
     }
 }
 
-/// A queue's door, emulated. Revoked and closed when dropped.
+/// A portal to an emulated queue. Revoked and closed when dropped.
 pub struct EmulatedPortal {
     shared: Arc<Shared>,
     id: QueueId,
@@ -187,7 +187,7 @@ pub struct EmulatedPortal {
 }
 
 impl EmulatedPortal {
-    /// The queue it leads to.
+    /// The portal's queue.
     pub fn id(&self) -> QueueId {
         self.id
     }

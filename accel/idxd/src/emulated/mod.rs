@@ -1,11 +1,10 @@
 //! Emulated devices: the same 64 bytes in, the same completion record out.
 //!
-//! [`EmulateSpec`] says what to emulate, [`Machine`] is it, and [`Machine::open`] gives a
-//! [`crate::Portal`]. In the modes [`Run::Inline`] and [`Run::Poll`] nothing is allocated after
-//! [`Machine::new`], no thread is started and no thread-local storage is used, so that they work
-//! inside programs that are being paged.
+//! An [`EmulateSpec`] describes a [`Machine`], and [`Machine::open`] gives a [`crate::Portal`]. The
+//! modes [`Run::Inline`] and [`Run::Poll`] neither allocate after [`Machine::new`] nor start
+//! threads nor use thread-local storage, so that they work inside programs that are being paged.
 //!
-//! What is served, refused and assumed is listed in `docs/internals/idxd-emulated.md`.
+//! `docs/internals/idxd-emulated.md` lists what is served, refused and assumed.
 
 pub(crate) mod codec;
 mod control;

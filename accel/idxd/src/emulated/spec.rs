@@ -1,11 +1,12 @@
-//! What is to be emulated, as text: `sockets=2,devices=4,engines=8,queues=2,generation=1`.
+//! The specification of emulated devices, as text:
+//! `sockets=2,devices=4,engines=8,queues=2,generation=1`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::faults::Faults;
 
-/// Entries a device has for all its queues together.
+/// Entries of a device, shared by its queues.
 pub const ENTRIES: u32 = 128;
 /// Most queues of a device.
 pub const QUEUES_MAX: u32 = 8;
@@ -21,50 +22,48 @@ pub enum QueueMode {
     Shared,
 }
 
-/// Who does the work.
+/// The thread that does the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Run {
-    /// The submitting thread, inside the submission. Deterministic; nothing but the caller's own
-    /// threads.
+    /// The submitting thread, inside the submission. Deterministic, without further threads.
     Inline,
-    /// The polling thread. Deterministic as well, and jobs stay in their queue until then.
+    /// The polling thread. Also deterministic; jobs stay in their queue until then.
     Poll,
     /// A thread for each engine.
     Threads,
 }
 
-/// What the work is.
+/// The kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// The job.
     Real,
-    /// Nothing: success at once, half the input as output size. For measuring what a driver costs
-    /// by itself.
+    /// None: success at once, half the input as output size. Measures a driver's own cost.
     Null,
-    /// The job, and beside the time that this takes the emulating thread an engine is busy for so
-    /// long a page: for whole workloads at a device's latency.
+    /// The job, and after its computation the engine stays busy for a time per page: for whole
+    /// workloads at a device's latency.
     RealTimed {
         /// Nanoseconds that an engine is busy for 4096 bytes of input once the job's output is
-        /// there.
+        /// written.
         page_ns: u64,
     },
-    /// Nothing, for so long a page. Engines work side by side however few CPUs there are.
+    /// None, for a time per page. Engines work in parallel however few CPUs the machine has.
     Timed {
         /// Nanoseconds that an engine is busy for 4096 bytes of input.
         page_ns: u64,
     },
 }
 
-/// What time is.
+/// The source of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// The machine's.
+    /// The machine's clock.
     Real,
     /// [`STEP_NS`] for each poll: the same at every run.
     Steps,
 }
 
-/// How far a poll moves [`Clock::Steps`].
+/// Nanoseconds that a poll adds to [`Clock::Steps`].
 pub const STEP_NS: u64 = 100;
 
 /// Machines to emulate.
@@ -84,13 +83,13 @@ pub struct EmulateSpec {
     pub mode: QueueMode,
     /// Occupancy from which a shared queue refuses, 1 to the queue's size; 0 for the size.
     pub threshold: u32,
-    /// Who does the work.
+    /// The thread that does the work.
     pub run: Run,
-    /// What it is.
+    /// The kind of work.
     pub work: Work,
-    /// How long after its engine is done a job completes.
+    /// Nanoseconds from the end of an engine's work to the job's completion.
     pub latency_ns: u64,
-    /// What time is.
+    /// The source of time.
     pub clock: Clock,
     /// Whether queues allow block-on-fault.
     pub block_on_fault: bool,
@@ -98,7 +97,7 @@ pub struct EmulateSpec {
     pub seed: u64,
     /// The faults.
     pub faults: Faults,
-    /// A [control file](super::Control): what of the devices is removed or disabled at the moment.
+    /// A [control file](super::Control): the devices and queues now removed or disabled.
     pub control: Option<PathBuf>,
 }
 
@@ -124,13 +123,13 @@ impl Default for EmulateSpec {
     }
 }
 
-/// A specification that cannot be.
+/// An invalid specification.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("emulation {part:?}: {reason}")]
 pub struct SpecError {
-    /// The part of the text that is wrong.
+    /// The wrong part of the text.
     pub part: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
@@ -144,9 +143,9 @@ impl EmulateSpec {
         ENTRIES / self.queues
     }
 
-    /// Checks that the devices do the jobs they are given. Those that do not report success and
-    /// write nothing, so that data that is kept with them is lost: they are for benches of a
-    /// driver, which look at no output.
+    /// Checks that the devices execute their jobs. Null and timed work report success and write
+    /// nothing, which loses stored data: such devices are for benches of a driver, which look at no
+    /// output.
     ///
     /// # Errors
     /// [`SpecError`], which names the part and the fix.
@@ -226,8 +225,8 @@ benches of the driver: leave out work=";
     }
 }
 
-/// Parses `key=value,key=value`; `inline`, `poll` and `threads` may stand alone. What is not named
-/// has its default.
+/// Parses `key=value,key=value`; `inline`, `poll` and `threads` may stand alone. Missing keys have
+/// defaults.
 impl FromStr for EmulateSpec {
     type Err = SpecError;
 

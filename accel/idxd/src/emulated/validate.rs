@@ -1,21 +1,19 @@
-//! What a device checks before it starts a job.
+//! A device's checks before it starts a job.
 
 use crate::aecs::{self, CompressAecs};
 use crate::{assumptions, compress_flags, decompress_flags, flags, Descriptor, Opcode, Record, Status};
 
-/// What a device of its generation and configuration does and takes.
+/// The limits of a device's generation and configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// 1 or 2.
     pub generation: u32,
-    /// Most bytes of a transfer through the queue.
     pub max_transfer: u32,
-    /// Longest distance that decompression goes along with.
+    /// Longest distance that decompression accepts.
     pub window: usize,
 }
 
-/// Refuses what the device would refuse, in the order opcode, flags, reserved fields, sizes,
-/// alignment, codec flags.
+/// Refuses invalid jobs, in the order opcode, flags, reserved fields, sizes, alignment, codec
+/// flags.
 pub(crate) fn validate(job: &Descriptor, rules: Rules) -> Result<(), Record> {
     match job.opcode() {
         Opcode::NOOP | Opcode::DRAIN => {
@@ -60,7 +58,6 @@ pub(crate) fn validate(job: &Descriptor, rules: Rules) -> Result<(), Record> {
     }
 }
 
-/// The header generation field of a compress job.
 pub(crate) fn header(job: &Descriptor) -> u16 {
     job.codec_flags & compress_flags::HEADER_MASK
 }
@@ -97,7 +94,7 @@ fn common_fields(job: &Descriptor) -> Result<(), Record> {
     refuse(job.pasid >> 20 != 0, Status::NONZERO_RESERVED)?;
     let wants_interrupt = job.flags() & flags::REQUEST_INTERRUPT != 0;
     refuse(!wants_interrupt && job.interrupt_handle != 0, Status::NONZERO_RESERVED)?;
-    // Handle 0 is the only one there is.
+    // Only handle 0 exists.
     refuse(wants_interrupt && job.interrupt_handle != 0, Status::BAD_INTERRUPT_HANDLE)
 }
 
@@ -144,7 +141,7 @@ fn compress(job: &Descriptor, rules: Rules) -> Result<(), Record> {
         }
         f::HEADER_TWO_PASS_BARE | f::HEADER_TWO_PASS | f::HEADER_TWO_PASS_FINAL => {
             refuse(given & f::STATISTICS != 0, Status::INVALID_CODEC_FLAGS)?;
-            // What the pass makes has nowhere else to go.
+            // The pass writes its tables only to the AECS.
             refuse(!writes || job.codec_flags_2 & f::WRITE_TABLES == 0, Status::INVALID_FLAGS)
         }
         _ => Err(Record::of(Status::INVALID_CODEC_FLAGS)),
@@ -169,7 +166,7 @@ fn overlap(job: &Descriptor) -> Result<(), Record> {
     refuse(overlap && assumptions::OVERLAP_IS_REFUSED, Status::OVERLAPPING_BUFFERS)
 }
 
-/// Whether every entry of the code tables can be one.
+/// Whether every entry of the code tables is valid.
 pub(crate) fn has_valid_codes(aecs: &CompressAecs) -> bool {
     aecs.literals.iter().chain(&aecs.distances).all(|&entry| {
         let (code, length) = (entry & 0x7fff, entry >> 15);

@@ -1,4 +1,4 @@
-//! Why a queue cannot be used, and the fix for each.
+//! Errors of opening a queue, each with its fix.
 
 use std::io;
 
@@ -8,7 +8,7 @@ pub enum OpenError {
     /// The device is not enabled.
     #[error("{0} is disabled: `uzswap iaa configure` or `uzswap iaa load` enables it")]
     DeviceDisabled(String),
-    /// The device stopped.
+    /// The device has halted.
     #[error("{0} has halted after an error: configure it again to reset it; the kernel's log (dmesg) has the cause")]
     DeviceHalted(String),
     /// The queue is not enabled.
@@ -17,7 +17,7 @@ pub enum OpenError {
     /// The queue belongs to the kernel.
     #[error("{0} is the kernel's (type kernel): configure one of type user for programs")]
     ForTheKernel(String),
-    /// The device file is not there.
+    /// The device file is missing.
     #[error(
         "{queue} has no device file {path}: in a container pass it in (--device {path}); else the queue was just \
          disabled, or udev has another name for it"
@@ -48,10 +48,10 @@ pub enum OpenError {
     NoSharedAddresses {
         /// The queue.
         queue: String,
-        /// What `open` said.
+        /// The error of `open`.
         cause: io::Error,
     },
-    /// Neither way of submitting is open.
+    /// Neither way of submitting works.
     #[error(
         "{queue} takes no descriptors from this process: {map}; and write: {write}. Run with CAP_SYS_RAWIO (setcap \
          cap_sys_rawio+ep, or sudo), or use a kernel whose idxd driver has write (6.9 and the stable kernels after May \
@@ -65,7 +65,7 @@ pub enum OpenError {
         /// Why writing does not work either.
         write: String,
     },
-    /// The queue took a no-op and never answered.
+    /// The queue took a no-op and never completed it.
     #[error(
         "{queue} took a no-op and did not answer within {waited_ms} ms: check `uzswap iaa list` for errors, and that \
          its group has engines"
@@ -73,7 +73,7 @@ pub enum OpenError {
     NoAnswer {
         /// The queue.
         queue: String,
-        /// How long was waited.
+        /// The time waited.
         waited_ms: u64,
     },
     /// The no-op failed.
@@ -86,7 +86,7 @@ pub enum OpenError {
         /// In words.
         meaning: &'static str,
     },
-    /// Removed since it was listed.
+    /// The device was removed since it was listed.
     #[error("{0} went away while it was opened: `uzswap iaa list` shows what there is now")]
     Gone(String),
     /// Anything else.
@@ -100,7 +100,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What an error of `open` on a queue's device file means.
+    /// The meaning of an error of `open` on a queue's device file.
     pub(super) fn of_open(queue: &str, path: &str, cause: io::Error) -> Self {
         let (queue, path) = (queue.to_owned(), path.to_owned());
         match cause.raw_os_error() {

@@ -1,9 +1,8 @@
 //! The two instructions that store 64 bytes to a portal at once.
 //!
 //! Encodings: MOVDIR64B is `66 0F 38 F8 /r`, ENQCMD is `F2 0F 38 F8 /r`; the register operand holds
-//! the destination's address, the memory operand is the 64 bytes. They are written as bytes, so
-//! that no assembler has to know them; a test compares the bytes with what an assembler makes of
-//! the names.
+//! the destination's address, the memory operand is the 64 bytes. They are written as bytes, for
+//! assemblers that do not know them; a test compares the bytes with an assembler's output.
 
 use crate::Descriptor;
 
@@ -14,7 +13,7 @@ const MOVDIR64B: [u8; 5] = [0x66, 0x0f, 0x38, 0xf8, 0x02];
 #[cfg(target_arch = "x86_64")]
 const ENQCMD: [u8; 5] = [0xf2, 0x0f, 0x38, 0xf8, 0x02];
 
-/// Which of them this processor has.
+/// The processor's submission instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instructions {
     /// For dedicated queues.
@@ -63,8 +62,8 @@ pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
     }
 }
 
-/// Offers a descriptor to a shared queue, after all earlier stores of this thread. Whether it was
-/// taken.
+/// Offers a descriptor to a shared queue, after all earlier stores of this thread. Returns whether
+/// the queue took it.
 ///
 /// # Safety
 /// The processor has ENQCMD and this process has a PASID, as it does while a queue is open;
@@ -94,7 +93,7 @@ pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
     refused == 0
 }
 
-/// There are no devices beside other processors.
+/// Devices exist only beside x86-64 processors.
 ///
 /// # Safety
 /// Never called: [`Instructions::detect`] finds none.
@@ -103,7 +102,7 @@ pub unsafe fn movdir64b(_portal: *mut u8, _descriptor: &Descriptor) {
     unreachable!("this processor has no MOVDIR64B");
 }
 
-/// There are no devices beside other processors.
+/// Devices exist only beside x86-64 processors.
 ///
 /// # Safety
 /// Never called: [`Instructions::detect`] finds none.
@@ -117,8 +116,7 @@ mod tests {
     use super::*;
     use crate::Completion;
 
-    // The assembler knows both by name; what it makes of them lies between the labels and is never
-    // run.
+    // The assembler knows both by name; its output lies between the labels and never runs.
     #[cfg(target_arch = "x86_64")]
     std::arch::global_asm!(
         ".pushsection .rodata",

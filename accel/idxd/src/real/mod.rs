@@ -1,8 +1,7 @@
 //! Queues of real devices: opened through `/dev/iax/wqN.M`, fed by a store of 64 bytes or by
 //! `write`.
 //!
-//! [`open`] looks at what sysfs says first, so that each way to be refused has its own error with
-//! its own fix.
+//! [`open`] reads sysfs first, so that each refusal has its own error with its own fix.
 
 mod error;
 mod instruction;
@@ -20,7 +19,7 @@ pub use portal::{RealPortal, Way};
 /// Opens a queue for this process, below `dev`, which stands for `/dev`.
 ///
 /// # Errors
-/// Why it cannot be used, and the fix.
+/// The reason and the fix.
 pub fn open(dev: &Path, device: &Device, queue: &Queue) -> Result<RealPortal, OpenError> {
     let name = || queue.name.clone();
     match device.state {

@@ -16,28 +16,27 @@ use super::OpenError;
 use crate::sysfs::QueueMode;
 use crate::{Completion, Descriptor, Portal, Submission};
 
-/// Tries of one submission to a shared queue before [`Submission::Retry`]: a refusal takes a round
-/// trip to the device, and the caller has better things to do after a few.
+/// Tries of one submission to a shared queue before [`Submission::Retry`]: a refusal costs a round
+/// trip to the device.
 const TRIES: u32 = 4;
-/// How long the no-op that opens the way of `write` may take.
+/// Time limit of the no-op that probes the `write` path.
 const PROBE_NS: u64 = 1_000_000_000;
 /// Offers of that no-op.
 const PROBE_TRIES: u32 = 1000;
 
-/// How descriptors get to the queue.
+/// The path of descriptors to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Posted to the mapped portal of a dedicated queue.
     Movdir64b,
     /// Offered to the mapped portal of a shared queue.
     Enqcmd,
-    /// Through the kernel, where the portal must not be mapped or the processor lacks the
-    /// instruction.
+    /// Through the kernel, if the portal cannot be mapped or the processor lacks the instruction.
     Write,
 }
 
 impl Way {
-    /// A word for it.
+    /// The path in a word.
     pub fn word(self) -> &'static str {
         match self {
             Way::Movdir64b => "movdir64b",
@@ -47,17 +46,16 @@ impl Way {
     }
 }
 
-/// A word that tells this process from its forks, whose calls the kernel refuses and who do not
-/// have the mapping. It lies in a page of the arena (programs that are paged must not have it paged
-/// out), which the kernel empties in forks.
+/// Distinguishes this process from its forks, whose calls the kernel refuses and which lack the
+/// mapping. The word lies in a page of the arena (a paged program must not have it paged out),
+/// which the kernel wipes in forks.
 static WORD: OnceLock<usize> = OnceLock::new();
-/// The last value given. Forks inherit it, so that theirs are different.
+/// The last value given. Forks inherit it, so that theirs differ.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// Whether a portal may be used.
 struct Validity {
     word: &'static AtomicU32,
-    /// What the word was when the portal was opened.
+    /// The word's value when the portal was opened.
     own: u32,
     is_revoked: AtomicBool,
 }
@@ -102,7 +100,7 @@ enum Door {
     /// The portal's page. The mapping alone keeps the queue open, so that programs which close
     /// every file do no harm.
     Mapped(NonNull<u8>),
-    /// The file, and one that takes no writes to put in its place.
+    /// The file, and a file that refuses writes, to replace it.
     File(ManuallyDrop<OwnedFd>, ManuallyDrop<OwnedFd>),
 }
 
@@ -114,23 +112,23 @@ pub struct RealPortal {
     validity: Validity,
 }
 
-// SAFETY: the page is a device's portal, made to be stored to from everywhere; all else is plain or
+// SAFETY: the page is a device's portal, which any thread may store to; all else is plain or
 // atomic.
 unsafe impl Send for RealPortal {}
 // SAFETY: as above.
 unsafe impl Sync for RealPortal {}
 
 impl RealPortal {
-    /// Opens the device file `path` of queue `name`. Tries to map its portal, which takes rights on
-    /// some devices, and falls back to `write`.
+    /// Opens the device file `path` of queue `name`. Tries to map its portal, which takes
+    /// privileges on some devices, and falls back to `write`.
     ///
     /// # Errors
-    /// Why it cannot be used, and the fix.
+    /// The reason and the fix.
     pub fn open(path: &Path, name: &str, mode: QueueMode) -> Result<Self, OpenError> {
         Self::open_with(path, name, mode, Instructions::detect())
     }
 
-    /// The same, for a processor that has these instructions.
+    /// [`RealPortal::open`] for a processor with these instructions.
     pub(super) fn open_with(
         path: &Path,
         name: &str,
@@ -158,8 +156,8 @@ impl RealPortal {
         } else {
             format!("this processor has no {}", way.word().to_ascii_uppercase())
         };
-        // An epoll instance takes no writes and needs no path.
-        // SAFETY: no arguments but a flag; a descriptor of its own is returned.
+        // An epoll instance refuses writes and needs no path. SAFETY: no arguments but a flag; a
+        // descriptor of its own is returned.
         let sink = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if sink < 0 {
             return Err(other(io::Error::last_os_error()));
@@ -175,12 +173,12 @@ impl RealPortal {
         Ok(portal)
     }
 
-    /// How descriptors get to the queue.
+    /// The path of descriptors to the queue.
     pub fn way(&self) -> Way {
         self.way
     }
 
-    /// Sends a no-op and waits for its answer.
+    /// Sends a no-op and waits for its completion.
     fn probe(&self, name: &str, map: String) -> Result<(), OpenError> {
         let queue = name.to_owned();
         let record = Completion::new();
@@ -201,8 +199,7 @@ impl RealPortal {
                 break answer;
             }
             if sys::now_ns() >= until {
-                // Afterwards the device cannot write the record any more, whose memory is about to
-                // go.
+                // Ends the device's access to the record, whose memory is about to be freed.
                 self.revoke();
                 return Err(OpenError::NoAnswer { queue, waited_ms: PROBE_NS / 1_000_000 });
             }
@@ -218,7 +215,7 @@ impl RealPortal {
 
 /// Maps the portal: one page, regardless of the length.
 fn map(file: &File) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new mapping wherever there is room.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -235,26 +232,26 @@ fn map(file: &File) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(page.cast()).expect("mappings are not at zero"))
 }
 
-/// Whether anything is mapped at `page`. A store where nothing is would end the process.
+/// Whether `page` is mapped. A store to an unmapped page would end the process.
 ///
-/// The kernel's driver never takes a portal's mapping away, also when its queue is disabled or its
-/// device unbound (a store goes to the device's window then, and is dropped); so this is about
-/// mappings that were undone from within the process. What mincore(2) says of the page itself is of
-/// no use: it skips mappings of devices.
+/// The kernel's driver never removes a portal's mapping, even when its queue is disabled or its
+/// device unbound (a store then goes to the device's window and is dropped); so this detects
+/// mappings that the process itself undid. The resident bits of mincore(2) are of no use: it skips
+/// mappings of devices.
 fn is_mapped(page: NonNull<u8>) -> bool {
     let mut resident = 0u8;
     // SAFETY: a place for one page's byte; the call looks at mappings and touches no memory.
     unsafe { libc::mincore(page.as_ptr().cast(), sys::PAGE_SIZE, &mut resident) == 0 }
 }
 
-/// Hands a descriptor to the kernel, which hands it to the device.
+/// Submits a descriptor through the kernel.
 fn write(file: &OwnedFd, descriptor: &Descriptor) -> io::Result<()> {
     let bytes = descriptor.to_bytes();
     // SAFETY: 64 readable bytes.
     let written = unsafe { libc::write(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
     match usize::try_from(written) {
         Ok(64) => Ok(()),
-        // Less than a descriptor is none.
+        // A short write submits nothing.
         Ok(_) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
         Err(_) => Err(io::Error::last_os_error()),
     }
@@ -269,11 +266,11 @@ impl Portal for RealPortal {
         match &self.door {
             Door::Mapped(page) => {
                 // Any of the page's 64 lines will do. Neighbouring submissions have records at
-                // different addresses and so go to different lines, as in QPL.
+                // different addresses and so use different lines, as in QPL.
                 let line = (descriptor.completion as usize % sys::PAGE_SIZE) & !63;
                 // SAFETY: within the page, which stays mapped until this is dropped (revoking puts
-                // plain memory in its place); the processor has the instruction, as `open_with`
-                // checked.
+                // plain memory in its place); `open_with` checked that the processor has the
+                // instruction.
                 unsafe {
                     let target = page.as_ptr().add(line);
                     if self.way == Way::Movdir64b {
@@ -308,15 +305,16 @@ impl Portal for RealPortal {
 
     fn revoke(&self) {
         self.validity.is_revoked.store(true, Ordering::Release);
-        // A fork has nothing to revoke: no mapping, and a file that the kernel refuses.
+        // A fork has nothing to revoke: it lacks the mapping, and the kernel refuses its file.
         if !self.validity.is_own_process() {
             return;
         }
         match &self.door {
-            // What is unmapped keeps no queue open, and its place may be another's before long.
+            // An unmapped page keeps no queue open, and its address may soon belong to another
+            // mapping.
             Door::Mapped(page) if !is_mapped(*page) => {}
             Door::Mapped(page) => {
-                // Plain memory in the portal's place: stores of threads that are about to submit go
+                // Plain memory replaces the portal: stores of threads that are about to submit go
                 // there. With the mapping the queue's last reference goes, and closing waits for
                 // its jobs. SAFETY: this portal's own page; nothing else lives there.
                 let replaced = unsafe {
@@ -343,8 +341,7 @@ impl Portal for RealPortal {
 
 impl Drop for RealPortal {
     fn drop(&mut self) {
-        // A fork does not have the mapping; something else may be there. Nor need it have the
-        // descriptors: their numbers may be others'.
+        // A fork lacks the mapping, and its address and descriptor numbers may belong to others.
         if !self.validity.is_own_process() {
             return;
         }
@@ -434,7 +431,7 @@ mod tests {
         }
     }
 
-    /// The way of `write`, from the probe to a page there and back, to an emulated device behind a
+    /// The `write` path, from the probe to a page's round trip, to an emulated device behind a
     /// pipe.
     #[test]
     fn a_page_through_write() {
@@ -472,14 +469,13 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// Whether a fork here finds zeroes in pages that are to be wiped. QEMU's user mode claims it
-    /// and does not do it.
+    /// Whether a fork here finds wiped pages zero. QEMU's user mode claims it but does not wipe.
     fn forks_are_wiped() -> bool {
         let validity = Validity::new().unwrap();
         // SAFETY: the child only looks, and ends at once.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: ends the process without running anything of the test's.
+            // SAFETY: ends the process without running the test's destructors.
             unsafe { libc::_exit(i32::from(validity.is_own_process())) };
         }
         let mut status = -1;
@@ -512,14 +508,14 @@ mod tests {
             portal.revoke();
             // SAFETY: as above.
             let again = unsafe { portal.submit(&Descriptor::noop(&record)) };
-            // What the fork opens itself is its own, and the parent's stays gone.
+            // A portal opened by the fork is its own, and the parent's stays gone.
             let own = Validity::new().unwrap();
             let is_wrong = submission != Submission::Gone
                 || again != Submission::Gone
                 || !own.is_valid()
                 || portal.validity.is_own_process();
             let status = i32::from(is_wrong);
-            // SAFETY: ends the process without running anything of the test's.
+            // SAFETY: ends the process without running the test's destructors.
             unsafe { libc::_exit(status) };
         }
         let mut status = -1;
@@ -535,7 +531,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// An ordinary file can be mapped, and MOVDIR64B stores to it: the bytes are in it afterwards.
+    /// An ordinary file can be mapped, and MOVDIR64B stores the bytes to it.
     #[test]
     fn a_mapped_portal_gets_the_bytes() {
         if !Instructions::detect().movdir64b {
@@ -559,8 +555,8 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// A portal that was unmapped from within the process: nothing is stored there, and nothing is
-    /// mapped over what may be another's by now.
+    /// A portal that the process unmapped: nothing is stored there, and nothing is mapped over the
+    /// address, which may belong to another mapping.
     #[test]
     fn an_unmapped_portal_is_not_there() {
         let path = path("unmapped");
@@ -579,7 +575,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// The mapping is put in place and taken away without the instruction, too.
+    /// The mapping is made and removed without the instruction, too.
     #[test]
     fn revoking_a_mapping_closes_the_file() {
         let path = path("revoked");
@@ -602,7 +598,7 @@ mod tests {
     fn refusals_are_told_apart() {
         let missing = RealPortal::open_with(&path("missing"), "wq1.0", QueueMode::Shared, NONE);
         assert!(matches!(missing, Err(OpenError::NoFile { .. })));
-        // Nothing reads the other end of the pipe, and it cannot be mapped.
+        // The other end of the pipe is never read, and it cannot be mapped.
         let silent = fifo("silent");
         let both = Instructions { movdir64b: true, enqcmd: true };
         let refused = RealPortal::open_with(&silent, "wq1.0", QueueMode::Shared, both);

@@ -1,4 +1,4 @@
-//! Doing what a plan says, and taking it back when a write fails.
+//! Applying a plan, and undoing it when a write fails.
 
 use std::fmt;
 use std::io;
@@ -8,14 +8,14 @@ use super::discovery::{DEVICES, DRIVERS};
 use super::plan::{is_as_wanted, settings, start, stop};
 use super::{command_status, discover, plan, Configuration, Device, Discovery, Effect, State, Tree, Write};
 
-/// What became of taking back.
+/// The outcome of undoing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undo {
     /// Nothing had been changed.
     NotNeeded,
-    /// All is as it was.
+    /// Everything was restored.
     Done,
-    /// Not all is as it was: what failed.
+    /// The failures; the rest was restored.
     Failed(Vec<String>),
 }
 
@@ -24,13 +24,13 @@ pub enum Undo {
 pub struct ApplyError {
     /// The attribute.
     pub path: String,
-    /// What was written.
+    /// The value written.
     pub value: String,
-    /// With what it failed: the system's error, or a state that did not come about.
+    /// The system's error, or a state that was not reached.
     pub cause: String,
-    /// The device's explanation and the fix, if there are any.
+    /// The device's explanation and the fix, if any.
     pub fix: Option<String>,
-    /// What became of all before it.
+    /// The outcome of undoing the earlier writes.
     pub undo: Undo,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for ApplyError {
 /// Brings devices into the wanted configurations. `each` sees every write before it is done.
 ///
 /// # Errors
-/// The first write that failed; everything before it has been taken back, as far as that worked.
+/// The first write that failed; everything before it has been undone, as far as that worked.
 pub fn apply(
     tree: &dyn Tree,
     before: &Discovery,
@@ -84,7 +84,7 @@ pub fn apply(
     for (index, write) in plan(&devices, wanted, driver).iter().enumerate() {
         each(write);
         if let Err((cause, fix)) = perform(tree, write) {
-            // A bind that failed may still have done half of its work.
+            // A failed bind may still have done half of its work.
             let undo = if index == 0 && write.effect == Effect::Set {
                 Undo::NotNeeded
             } else {
@@ -102,7 +102,7 @@ pub fn apply(
     Ok(())
 }
 
-/// Writes, and looks whether what was to come about did.
+/// Writes, and checks that the effect came about.
 fn perform(tree: &dyn Tree, write: &Write) -> Result<(), (String, Option<String>)> {
     if let Err(error) = tree.write(&write.path, &write.value) {
         let fix = match write.effect {
@@ -128,7 +128,7 @@ fn perform(tree: &dyn Tree, write: &Write) -> Result<(), (String, Option<String>
     }
 }
 
-/// What the device says about its last command.
+/// The device's explanation of its last command.
 fn refusal(tree: &dyn Tree, device: &str) -> Option<String> {
     let text = tree.read(&format!("{DEVICES}/{device}/cmd_status")).ok()?;
     let code = super::attribute::number(text.trim())? as u32;
@@ -136,7 +136,7 @@ fn refusal(tree: &dyn Tree, device: &str) -> Option<String> {
     Some(format!("{device} says {code:#x}, {meaning}: {fix}"))
 }
 
-/// What to do about an error number.
+/// The fix for an error number.
 fn advice(error: &io::Error, write: &Write) -> Option<String> {
     let is_driver = write.path.starts_with(DRIVERS);
     let advice = match error.raw_os_error()? {
@@ -159,7 +159,7 @@ fn advice(error: &io::Error, write: &Write) -> Option<String> {
     Some(advice.to_owned())
 }
 
-/// Puts devices back as they were.
+/// Restores devices.
 fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
     let mut problems = Vec::new();
     let mut changed = false;
@@ -177,7 +177,7 @@ fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
         .attributes
         .iter()
         .any(|(name, value)| tree.read(&format!("{DRIVERS}/crypto/{name}")).ok().as_ref() != Some(value));
-    // What has other attributes than before has to be disabled to set them.
+    // Attributes that differ from before can only be set on a disabled device.
     for device in before {
         let Some(present) = present(&device.name) else { continue };
         if driver_changed || !is_configured_as(present, device) {
@@ -219,7 +219,7 @@ fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
     }
 }
 
-/// Whether the attributes are those of before, leaving aside what is enabled.
+/// Whether the attributes are those of before, regardless of enabled states.
 fn is_configured_as(present: &Device, before: &Device) -> bool {
     let wanted = Configuration::whole(before);
     let engines =

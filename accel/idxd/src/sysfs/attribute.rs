@@ -1,4 +1,4 @@
-//! Attributes with types.
+//! Typed attributes.
 
 use std::io;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::discovery::Problem;
 use super::Tree;
 
-/// Reads the attributes of one directory, and keeps what is wrong with them.
+/// Reads the attributes of one directory, and collects problems.
 pub struct Attributes<'a> {
     tree: &'a dyn Tree,
     directory: String,
@@ -26,11 +26,10 @@ impl<'a> Attributes<'a> {
         self.problems.push(Problem { path: self.tree.shown(&self.path(name)), reason });
     }
 
-    /// An attribute that not every kernel or device has.
+    /// An attribute that some kernels or devices lack.
     pub fn optional_text(&mut self, name: &str) -> Option<String> {
         match self.tree.read(&self.path(name)) {
             Ok(text) => Some(text.trim().to_owned()),
-            // Attributes that a device does not have are absent or not supported.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
             Err(error) => {
@@ -40,7 +39,7 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// An attribute that must be there; `None` is noted as a problem.
+    /// A required attribute; `None` is noted as a problem.
     pub fn text(&mut self, name: &str) -> Option<String> {
         match self.tree.read(&self.path(name)) {
             Ok(text) => Some(text.trim().to_owned()),
@@ -66,7 +65,7 @@ impl<'a> Attributes<'a> {
         self.parse(name, text, number)
     }
 
-    /// A number that not every kernel or device has.
+    /// A number that some kernels or devices lack.
     pub fn optional_number(&mut self, name: &str) -> Option<u64> {
         let text = self.optional_text(name);
         self.parse(name, text, number)
@@ -78,7 +77,7 @@ impl<'a> Attributes<'a> {
         self.parse(name, text, |text| number(text).and_then(|value| u32::try_from(value).ok())).unwrap_or(0)
     }
 
-    /// A number of 32 bits that not every kernel or device has.
+    /// A number of 32 bits that some kernels or devices lack.
     pub fn optional_count(&mut self, name: &str) -> Option<u32> {
         let text = self.optional_text(name);
         self.parse(name, text, |text| number(text).and_then(|value| u32::try_from(value).ok()))
@@ -94,7 +93,7 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// A number of which everything below zero means none.
+    /// A number; below zero means none.
     pub fn optional_index(&mut self, name: &str) -> Option<u32> {
         let text = self.optional_text(name);
         let value = self.parse(name, text, |text| text.parse::<i64>().ok())?;

@@ -1,4 +1,4 @@
-//! What a device can do, as its capability registers say.
+//! A device's abilities, from its capability registers.
 
 use crate::Opcode;
 
@@ -29,12 +29,12 @@ impl Capabilities {
         self.general & 1 << 31 != 0
     }
 
-    /// Deflate in one descriptor with tables of the device's own: what `deflate-iaa-dynamic` needs.
+    /// Deflate in one descriptor with the device's own tables: required for `deflate-iaa-dynamic`.
     pub fn header_generation(&self) -> bool {
         self.analytics & 1 << 8 != 0
     }
 
-    /// Whether the device has an operation. Devices that say nothing are taken to have all.
+    /// Whether the device has an operation. A device that reports none is assumed to have all.
     pub fn has(&self, opcode: Opcode) -> bool {
         let word = self.operations[7 - usize::from(opcode.0) / 32];
         self.operations == [0; 8] || word & 1 << (opcode.0 % 32) != 0

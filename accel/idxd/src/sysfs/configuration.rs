@@ -1,21 +1,21 @@
-//! What can be set on devices, and the layouts that people ask for.
+//! Settings of devices, and the layouts that users ask for.
 
 use std::collections::BTreeMap;
 
 use super::discovery::DRIVERS;
 use super::{Device, Engine, Group, Queue, QueueMode, QueueType, State, Tree};
 
-/// Everything that can be set on one device. What is not named is not used: engines without a
-/// group, queues without entries.
+/// All settings of one device. Unnamed parts are unused: engines without a group, queues without
+/// entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// `iax1`.
     pub device: String,
-    /// Whether the device is to work.
+    /// Whether to enable the device.
     pub enable: bool,
-    /// Entries of the event log, if it is to be set.
+    /// Entries of the event log; `None` leaves it unchanged.
     pub event_log_size: Option<u32>,
-    /// Settings of groups. What is `None` is left as it is.
+    /// Settings of groups. `None` fields stay unchanged.
     pub groups: Vec<Group>,
     /// The engines in use, with their groups.
     pub engines: Vec<Engine>,
@@ -23,18 +23,18 @@ pub struct Configuration {
     pub queues: Vec<QueueSettings>,
 }
 
-/// Settings of a queue. What is `None` is left as it is.
+/// Settings of a queue. `None` fields stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSettings {
     /// The queue's number within the device.
     pub number: u32,
-    /// Whether the queue is to work.
+    /// Whether to enable the queue.
     pub enable: bool,
     /// One opener or many.
     pub mode: QueueMode,
     /// Entries.
     pub size: u32,
-    /// Its group; without one it cannot be enabled.
+    /// Its group; required to enable it.
     pub group: Option<u32>,
     /// 1 to 15.
     pub priority: u32,
@@ -44,7 +44,7 @@ pub struct QueueSettings {
     pub kind: QueueType,
     /// Its name, not empty.
     pub label: String,
-    /// The driver that is to bind it.
+    /// The driver that binds it.
     pub driver: String,
     /// Jobs may ask to wait for page faults.
     pub block_on_fault: bool,
@@ -80,7 +80,7 @@ impl Configuration {
         }
     }
 
-    /// The same with the queues that are not used, for what they keep of an earlier use.
+    /// The same with unused queues, for settings they keep from an earlier use.
     pub(super) fn whole(device: &Device) -> Self {
         Self::with(device, device.queues.iter())
     }
@@ -115,10 +115,10 @@ impl Configuration {
         }
     }
 
-    /// What makes it impossible on `device`, before anything is written.
+    /// Checks that it is possible on `device`, before any write.
     ///
     /// # Errors
-    /// What is wrong, and the fix.
+    /// The fault, and the fix.
     pub fn check(&self, device: &Device) -> Result<(), LayoutError> {
         let wrong = |reason: String| LayoutError::Impossible { device: self.device.clone(), reason };
         if !device.configurable {
@@ -177,10 +177,10 @@ impl Configuration {
     }
 }
 
-/// Which devices a layout is for.
+/// The devices of a layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// So many of each package, the first ones.
+    /// This many of each package, the first ones.
     PerPackage(u32),
     /// Those named.
     Named(Vec<String>),
@@ -195,8 +195,8 @@ pub struct Driver {
     pub attributes: Vec<(String, String)>,
 }
 
-/// The driver's attributes with the defaults of its batching series: what the series' setup script
-/// writes.
+/// The driver's attributes with the defaults of its batching series, as its setup script writes
+/// them.
 pub(super) const DRIVER_DEFAULTS: [(&str, &str); 5] = [
     ("verify_compress", "0"),
     ("sync_mode", "async"),
@@ -205,15 +205,15 @@ pub(super) const DRIVER_DEFAULTS: [(&str, &str); 5] = [
     ("distribute_decomps", "0"),
 ];
 
-/// What an attribute was called before version 9 of the series.
+/// Names of attributes before version 9 of the series.
 const OLDER_NAMES: [(&str, &str); 1] = [("g_comp_wqs_per_iaa", "g_wqs_per_iaa")];
-/// What only versions before had, with its default: jobs in a row that go to one queue before the
-/// next one's turn.
+/// Attributes that only earlier versions had, with defaults: jobs in a row that go to one queue
+/// before the next one's turn.
 const OLDER_DEFAULTS: [(&str, &str); 1] = [("g_consec_descs_per_gwq", "1")];
 
 impl Driver {
-    /// The attributes of `own`, and the defaults of all others that the driver in `tree` has and
-    /// that differ from them. Attributes that it has under an older name are set by that name.
+    /// The attributes of `own`, and the differing defaults of all others that the driver in `tree`
+    /// has. Attributes under an older name are set by that name.
     pub fn with_defaults(tree: &dyn Tree, own: &[(String, String)]) -> Self {
         let read = |name: &str| tree.read(&format!("{DRIVERS}/crypto/{name}")).ok();
         let present = |name: &str| -> String {
@@ -240,12 +240,12 @@ impl Driver {
     }
 }
 
-/// The same layout for several devices: what a setup script does.
+/// The same layout for several devices, as a setup script makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Queues of each device, 1 to 8. They share the entries evenly.
     pub queues: u32,
-    /// Engines of each device, all in group 0; 0 for all there are.
+    /// Engines of each device, all in group 0; 0 for all.
     pub engines: u32,
     /// One opener or many.
     pub mode: QueueMode,
@@ -257,19 +257,19 @@ pub struct Layout {
     pub priority: u32,
     /// 1 to size for shared queues; 0 for the size.
     pub threshold: u32,
-    /// Jobs may wait for page faults; `None` for where the device can.
+    /// Jobs may wait for page faults; `None`: if the device can.
     pub block_on_fault: Option<bool>,
     /// Largest transfer in bytes; `None` for the kernel's default.
     pub transfer_max: Option<u64>,
 }
 
-/// Why a layout cannot be.
+/// Why a layout is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// No device by that name.
     #[error("there is no device {name}; there are {known}")]
     NoSuchDevice {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// All names.
         known: String,
@@ -289,7 +289,7 @@ pub enum LayoutError {
     Impossible {
         /// The device.
         device: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The device's configuration is fixed.
@@ -310,7 +310,7 @@ pub enum LayoutError {
 /// Chooses devices.
 ///
 /// # Errors
-/// When there are not as many, or one is not there.
+/// If one is missing, or a package has too few.
 pub fn choose<'a>(devices: &'a [Device], choice: &Choice) -> Result<Vec<&'a Device>, LayoutError> {
     match choice {
         Choice::All => Ok(devices.iter().collect()),
@@ -351,7 +351,7 @@ impl Layout {
     /// The layout for one device.
     ///
     /// # Errors
-    /// When it does not fit the device.
+    /// If it does not fit the device.
     pub fn on(&self, device: &Device) -> Result<Configuration, LayoutError> {
         let wrong = |reason: String| LayoutError::Impossible { device: device.name.clone(), reason };
         let queues_max = device.queues_max.min(device.queues.len() as u32);

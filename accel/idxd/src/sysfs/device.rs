@@ -16,7 +16,7 @@ pub enum State {
     Halted,
 }
 
-/// What a queue is for.
+/// The users of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueType {
     /// Not configured.
@@ -27,7 +27,7 @@ pub enum QueueType {
     User,
 }
 
-/// A word that is none of those known.
+/// An unknown word.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is none of {1}")]
 pub struct UnknownWord(String, &'static str);
@@ -35,7 +35,7 @@ pub struct UnknownWord(String, &'static str);
 macro_rules! words {
     ($name:ident, $known:literal, $($variant:ident => $word:literal),+) => {
         impl $name {
-            /// The word that sysfs has for it.
+            /// The word in sysfs.
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
@@ -72,7 +72,7 @@ pub struct Device {
     pub version: u32,
     /// Whether it works.
     pub state: State,
-    /// The memory node it is near to.
+    /// The nearest memory node.
     pub numa_node: Option<u32>,
     /// The package (socket) of that node's CPUs.
     pub package: Option<u32>,
@@ -88,7 +88,7 @@ pub struct Device {
     pub engines_max: u32,
     /// Largest transfer in bytes.
     pub transfer_max: u64,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
     /// Whether software may configure it.
     pub configurable: bool,
@@ -101,9 +101,9 @@ pub struct Device {
     pub major: Option<u32>,
     /// Entries of the event log.
     pub event_log_size: Option<u32>,
-    /// Words of the software error register; all zero when there is none.
+    /// Words of the software error register; zero without an error.
     pub errors: Option<String>,
-    /// What became of the last command.
+    /// The status of the last command.
     pub command_status: u32,
     /// Its groups.
     pub groups: Vec<Group>,
@@ -181,9 +181,9 @@ pub struct Queue {
     pub priority: u32,
     /// Occupancy from which a shared queue refuses programs.
     pub threshold: u32,
-    /// What it is for.
+    /// Its users.
     pub kind: QueueType,
-    /// The name given to it; must not be empty when it is enabled.
+    /// Its name; must not be empty to enable it.
     pub label: String,
     /// The driver it is for (`user`, `crypto`, `dmaengine`): kernels since 6.7.
     pub driver: Option<String>,
@@ -195,20 +195,20 @@ pub struct Queue {
     pub ats_disable: Option<bool>,
     /// Largest transfer in bytes.
     pub transfer_max: u64,
-    /// The operations that it allows (generation 2).
+    /// Allowed operations (generation 2).
     pub operations: Option<String>,
     /// How often the kernel tries to submit to it.
     pub enqcmds_retries: Option<u32>,
     /// Open files.
     pub clients: u32,
-    /// Descriptors in it, where the device can say.
+    /// Descriptors in it, if the device reports them.
     pub occupancy: Option<u32>,
     /// Minor number of its device file.
     pub minor: Option<u32>,
 }
 
 impl Queue {
-    /// Whether it is one that programs open.
+    /// Whether programs can open it.
     pub fn is_for_programs(&self) -> bool {
         self.kind == QueueType::User && self.state == State::Enabled
     }

@@ -5,17 +5,15 @@ use std::fmt;
 use super::attribute::{number, Attributes};
 use super::{Capabilities, Device, Engine, Group, Queue, QueueType, State, Tree};
 
-/// Where devices, engines, groups and queues are.
 pub(super) const DEVICES: &str = "bus/dsa/devices";
-/// Where drivers are.
 pub(super) const DRIVERS: &str = "bus/dsa/drivers";
 
-/// Something in the tree that could not be read or understood.
+/// A part of the tree that could not be read or understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file.
     pub path: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
@@ -25,16 +23,16 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What there is.
+/// The devices found.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Discovery {
-    /// Whether the kernel's idxd driver is there at all.
+    /// Whether the kernel's idxd driver is present.
     pub has_bus: bool,
-    /// IAA devices by number. One whose state or version cannot be read is not among them.
+    /// IAA devices by number, without those whose state or version cannot be read.
     pub devices: Vec<Device>,
     /// Names of DSA devices, which do other work.
     pub dsa_devices: Vec<String>,
-    /// Everything that was not as it should be.
+    /// All problems met.
     pub problems: Vec<Problem>,
 }
 
@@ -54,8 +52,8 @@ impl Discovery {
     }
 }
 
-/// Reads all IAA devices with their groups, engines and queues. What cannot be read is noted, and
-/// the rest is read on.
+/// Reads all IAA devices with their groups, engines and queues. Unreadable parts are noted and
+/// skipped.
 pub fn discover(tree: &dyn Tree) -> Discovery {
     let mut found = Discovery::default();
     let names = match tree.list(DEVICES) {
@@ -80,12 +78,11 @@ pub fn discover(tree: &dyn Tree) -> Discovery {
     found
 }
 
-/// The number after a prefix, as in `iax1`.
 fn suffix(name: &str, prefix: &str) -> Option<u32> {
     name.strip_prefix(prefix)?.parse().ok()
 }
 
-/// The second number, as in `wq1.0`, of things of one device, by that number.
+/// The names `wq1.0` of one device, sorted by the second number.
 fn children<'a>(names: &'a [String], prefix: &str, device: u32) -> Vec<(u32, &'a String)> {
     let prefix = format!("{prefix}{device}.");
     let mut children: Vec<_> = names.iter().filter_map(|name| Some((suffix(name, &prefix)?, name))).collect();

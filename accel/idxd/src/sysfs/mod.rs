@@ -4,8 +4,8 @@
 //! - [`Tree`] is sysfs, or a stand-in: [`Files`] is a directory (`/sys`, a copy of one, a test's
 //!   own), [`Model`] is memory that follows the kernel's rules.
 //! - [`discover`] reads all devices with their groups, engines and queues.
-//! - [`Configuration`] is what can be set; [`plan`] lists the writes that get there, [`apply`] does
-//!   them and takes them back when one fails.
+//! - A [`Configuration`] holds settings; [`plan`] lists the writes that reach it, [`apply`] does
+//!   them and undoes them when one fails.
 
 mod apply;
 mod attribute;

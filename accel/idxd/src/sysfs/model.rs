@@ -1,8 +1,7 @@
-//! sysfs in memory, with the kernel's rules: what may be written when, and what a write brings
-//! about.
+//! sysfs in memory, with the kernel's rules for writes and their effects.
 //!
-//! Stands in for `/sys` where there is no device: the same discovery, plans and undoing run against
-//! it. Its rules are those of Linux's idxd driver (attributes of the ABI document
+//! Stands in for `/sys` on machines without a device: the same discovery, plans and undoing run
+//! against it. Its rules are those of Linux's idxd driver (attributes of the ABI document
 //! `sysfs-driver-dma-idxd`, order of checks of its enable paths). One write in a row can be made to
 //! fail.
 
@@ -16,10 +15,9 @@ use super::{QueueMode, Tree};
 use crate::assumptions;
 use crate::emulated::{EmulateSpec, ENTRIES, QUEUES_MAX};
 
-/// CPUs of each package of a model.
 const CPUS_PER_PACKAGE: u32 = 8;
 
-/// Attributes of a queue that a disabled device has forgotten.
+/// Attributes of a queue that disabling its device resets.
 const RESET_QUEUE: [(&str, &str); 13] = [
     ("mode", "shared"),
     ("size", "0"),
@@ -56,12 +54,12 @@ pub struct Model {
     inner: Mutex<Inner>,
 }
 
-/// Everything a model holds, to be compared.
+/// A model's whole content, for comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image(Content);
 
 impl Model {
-    /// The devices of an emulated machine, configured and enabled as the specification says.
+    /// The devices of an emulated machine, configured and enabled by the specification.
     pub fn new(spec: &EmulateSpec) -> Self {
         let model = Self::unconfigured(spec);
         let mut inner = model.lock();
@@ -99,7 +97,7 @@ impl Model {
         model
     }
 
-    /// The same devices as a freshly booted machine has them: disabled, nothing configured.
+    /// The same devices after boot: disabled, nothing configured.
     pub fn unconfigured(spec: &EmulateSpec) -> Self {
         let mut content = Content::default();
         for driver in ["idxd", "user", "crypto", "dmaengine"] {
@@ -123,7 +121,7 @@ impl Model {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        // A panic of another thread leaves plain values behind, each whole.
+        // A panic of another thread leaves whole, plain values.
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -134,17 +132,17 @@ impl Model {
         inner.fail_at = Some((index, errno));
     }
 
-    /// Everything in it.
+    /// The model's content.
     pub fn image(&self) -> Image {
         Image(self.lock().content.clone())
     }
 
-    /// Sets an attribute without any rule: tests make odd devices so.
+    /// Sets an attribute without any rule, so that tests can make odd devices.
     pub fn set(&self, path: &str, value: &str) {
         self.lock().content.put(path.to_owned(), value);
     }
 
-    /// Removes an attribute, as in a kernel that does not have it.
+    /// Removes an attribute, as in a kernel without it.
     pub fn remove(&self, path: &str) {
         self.lock().content.files.remove(path);
     }
@@ -247,7 +245,7 @@ impl Content {
         }
     }
 
-    /// Things of one device with a prefix, as in `wq1.`.
+    /// Names of a device's children with a prefix, as in `wq1.`.
     fn children(&self, prefix: &str) -> Vec<String> {
         let names = self.files.keys().filter_map(|path| path.strip_prefix(DEVICES)?.split('/').nth(1));
         let names: BTreeSet<&str> = names.filter(|name| name.starts_with(prefix)).collect();
@@ -362,7 +360,7 @@ impl Content {
         Ok(())
     }
 
-    /// Disabling a queue forgets what only matters while it has an owner.
+    /// Disabling a queue resets the attributes that only matter while it has an owner.
     fn unbind_queue(&mut self, queue: &str) {
         self.set_attribute(queue, "state", "disabled");
         self.files.remove(&format!("{DEVICES}/{queue}/cdev_minor"));

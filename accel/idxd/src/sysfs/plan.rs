@@ -4,7 +4,7 @@ use super::configuration::{Driver, QueueSettings};
 use super::discovery::{DEVICES, DRIVERS};
 use super::{Configuration, Device, Queue, QueueType, State, Tree};
 
-/// What a write is for.
+/// The purpose of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Sets an attribute.
@@ -22,20 +22,19 @@ pub struct Write {
     pub path: String,
     /// What is written.
     pub value: String,
-    /// What for.
+    /// The purpose.
     pub effect: Effect,
-    /// The device it concerns.
+    /// The device concerned.
     pub device: String,
 }
 
 impl Write {
-    /// The shell command that does the same.
+    /// The equivalent shell command.
     pub fn shell(&self, tree: &dyn Tree) -> String {
         format!("echo {} > {}", shell_word(&self.value), shell_word(&tree.shown(&self.path)))
     }
 }
 
-/// A value as a shell takes it.
 fn shell_word(value: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.,:/".contains(letter);
     if !value.is_empty() && value.chars().all(plain) {
@@ -84,7 +83,7 @@ pub(super) fn stop(device: &Device) -> Vec<Write> {
     writes
 }
 
-/// Enables what is to be enabled, except where `is_up` says that it is.
+/// Enables the wanted device and queues, except those for which `is_up` returns true.
 pub(super) fn start(wanted: &Configuration, number: u32, is_up: &dyn Fn(&str) -> bool) -> Vec<Write> {
     let bind = |name: &str, driver: &str| Write {
         path: format!("{DRIVERS}/{driver}/bind"),
@@ -105,8 +104,7 @@ pub(super) fn start(wanted: &Configuration, number: u32, is_up: &dyn Fn(&str) ->
     writes
 }
 
-/// Sets the attributes of a device that is disabled by then. `reset`: it has forgotten its
-/// configuration by then.
+/// Sets the attributes of a disabled device. `reset`: disabling it clears its configuration.
 pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> Vec<Write> {
     let mut writes = Vec::new();
     let mut set = |name: &str, attribute: &str, value: String| {
@@ -118,7 +116,7 @@ pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> 
         });
     };
     if let (Some(wanted), Some(_)) = (wanted.event_log_size, device.event_log_size) {
-        // Not part of what a disabled device forgets.
+        // Disabling a device keeps this.
         if device.event_log_size != Some(wanted) {
             set(&device.name, "event_log_size", wanted.to_string());
         }
@@ -153,7 +151,7 @@ pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> 
     }
     let wanted_for = |queue: &Queue| wanted.queues.iter().find(|wanted| wanted.number == queue.number);
     if !reset {
-        // First everything that is given up, so that the entries suffice at every moment.
+        // Entries are given up first, so that they suffice at every moment.
         for queue in &device.queues {
             let wanted = wanted_for(queue);
             if wanted.is_some_and(|wanted| is_as_wanted(queue, wanted)) {
@@ -177,7 +175,7 @@ pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> 
     writes
 }
 
-/// Whether the attributes of a queue are those wanted; not whether it is enabled.
+/// Whether the attributes of a queue are those wanted, regardless of its state.
 pub(super) fn is_as_wanted(queue: &Queue, wanted: &QueueSettings) -> bool {
     fn agrees<T: PartialEq>(present: &Option<T>, wanted: &Option<T>) -> bool {
         present.is_none() || wanted.is_none() || present == wanted
@@ -198,10 +196,10 @@ pub(super) fn is_as_wanted(queue: &Queue, wanted: &QueueSettings) -> bool {
         && agrees(&queue.enqcmds_retries, &wanted.enqcmds_retries)
 }
 
-/// Makes a queue one that is not used, as far as its attributes can be taken back.
+/// Makes a queue unused, as far as its attributes can be reset.
 fn forget(queue: &Queue, set: &mut dyn FnMut(&str, &str, String)) {
     if queue.threshold > 0 {
-        // The one way to be rid of it.
+        // The only way to reset it.
         set(&queue.name, "mode", "dedicated".to_owned());
     }
     if queue.threshold > 0 || queue.mode == super::QueueMode::Dedicated {
@@ -250,7 +248,7 @@ fn set_queue(
     if queue.driver.is_some() && wanted.kind != QueueType::None {
         set(name, "driver_name", wanted.driver.clone());
     }
-    // Devices without the ability refuse any value for these attributes, so what is clear is not
+    // Devices without the ability refuse any value for these attributes, so clear ones are not
     // cleared.
     let flags = [
         ("prs_disable", wanted.prs_disable, queue.prs_disable),

@@ -1,9 +1,9 @@
-//! What `cmd_status` of a device says, and what to do about it.
+//! Meanings and fixes for a device's `cmd_status`.
 //!
 //! Codes from 0x80000000 are the kernel driver's own (Linux, `linux/idxd.h`); those below 0x80 come
 //! from the hardware.
 
-/// The meaning of a command's status, and the fix where there is one. `None` for success.
+/// The meaning of a command's status, and the fix if known. `None` for success.
 pub fn command_status(code: u32) -> Option<(&'static str, &'static str)> {
     let known = match code {
         0 => return None,

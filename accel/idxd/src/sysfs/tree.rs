@@ -10,7 +10,7 @@ pub trait Tree: Send + Sync {
     /// The content of an attribute, without the line end.
     ///
     /// # Errors
-    /// Those of the file system; `NotFound` where a kernel does not have the attribute.
+    /// Those of the file system; `NotFound` if the kernel lacks the attribute.
     fn read(&self, path: &str) -> io::Result<String>;
 
     /// Sets an attribute.
@@ -25,10 +25,10 @@ pub trait Tree: Send + Sync {
     /// Those of the file system.
     fn list(&self, directory: &str) -> io::Result<Vec<String>>;
 
-    /// Where a symbolic link points, if it is one.
+    /// The target of a symbolic link, or `None`.
     fn link(&self, path: &str) -> Option<String>;
 
-    /// Where people find `path`: for messages.
+    /// The path to show in messages.
     fn shown(&self, path: &str) -> String {
         format!("/sys/{path}")
     }
@@ -46,7 +46,7 @@ impl Files {
         Files { root: root.into() }
     }
 
-    /// The machine's own.
+    /// `/sys`.
     pub fn system() -> Self {
         Self::new("/sys")
     }
@@ -60,7 +60,7 @@ impl Files {
 impl Tree for Files {
     fn read(&self, path: &str) -> io::Result<String> {
         let bytes = fs::read(self.root.join(path))?;
-        // An attribute is a page at most; what is not text is shown as well as it can be.
+        // An attribute is a page at most; other bytes than text are shown lossily.
         let text = String::from_utf8_lossy(&bytes);
         Ok(text.trim_end_matches(['\n', '\0']).to_owned())
     }
@@ -80,7 +80,7 @@ impl Tree for Files {
     }
 
     fn list(&self, directory: &str) -> io::Result<Vec<String>> {
-        // Pager threads come here too.
+        // Pager threads run this, too.
         let names = sys::directory::names(&self.root.join(directory))?;
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }

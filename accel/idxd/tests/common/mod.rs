@@ -1,4 +1,4 @@
-//! What the tests share: a device to talk to, independent codecs, and pages.
+//! Shared by the tests: a device, independent codecs, and pages.
 #![allow(dead_code, missing_docs)]
 
 use std::ptr;
@@ -116,7 +116,7 @@ pub fn zlib_deflate(data: &[u8], level: i32, strategy: i32, memory: i32) -> Vec<
 unsafe fn zeroed() -> z::z_stream {
     extern "C" fn allocate(_: *mut std::ffi::c_void, items: u32, size: u32) -> *mut std::ffi::c_void {
         let layout = std::alloc::Layout::from_size_align(items as usize * size as usize + 16, 16).unwrap();
-        // SAFETY: the layout is not empty; its size is kept in front of what is handed out.
+        // SAFETY: the layout is not empty; its size is kept in front of the memory handed out.
         unsafe {
             let at = std::alloc::alloc_zeroed(layout);
             at.cast::<usize>().write(layout.size());
@@ -149,7 +149,6 @@ unsafe fn zeroed() -> z::z_stream {
     }
 }
 
-/// Why zlib refused a stream.
 pub enum Refused {
     Message(String),
     Truncated,
@@ -157,7 +156,7 @@ pub enum Refused {
 }
 
 /// Inflates with zlib and a window of exactly 4 KiB: output is fetched byte by byte, so that zlib
-/// has to use its window, whose limits it checks, instead of the output buffer.
+/// uses its window, whose limits it checks, instead of the output buffer.
 pub fn zlib_inflate(data: &[u8], most: usize) -> Result<Vec<u8>, Refused> {
     let mut out = Vec::new();
     // SAFETY: the documented calls in their order; the stream has the whole input and one byte of
