@@ -1,4 +1,4 @@
-//! What is in memory before the pager sees anything come.
+//! Pages that are in memory before the pager sees any come in.
 
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
@@ -7,21 +7,20 @@ use crate::units::{block_of, pages_in, span, BLOCK_BYTES};
 
 use super::Lifecycle;
 
-/// Runs of present pages that one look may find.
+/// Most runs of present pages per scan.
 const RUNS: usize = 512;
 
 impl Lifecycle<'_> {
-    /// Tells the policy which pages are in memory before anything is registered, so that it can
-    /// tell them from those that come later: one scan, of 16 to 38 ns a page. Their addresses
-    /// say in what order they came: mmap() goes down, so what is above is older. That is wrong
-    /// inside of a large mapping that is filled upwards, and still better than nothing
-    /// (docs/decisions/06-registration.md).
+    /// Tells the policy which pages are in memory before anything is registered, to distinguish
+    /// them from later ones: one scan, of 16 to 38 ns a page. Addresses give their order: mmap()
+    /// allocates downwards, so higher is older. That is wrong within a large mapping filled
+    /// upwards, but better than nothing (docs/decisions/06-registration.md).
     pub fn note_found(&self) {
         self.program.measure(self.pages);
         self.note_found_of(pages_in(self.program.gauge().resident_bytes() as usize) as u64);
     }
 
-    /// The same, where about `all` pages will be found.
+    /// Does so for about `all` pages.
     fn note_found_of(&self, all: u64) {
         let mut runs = vec![Run::default(); RUNS];
         let mut below = 0;
@@ -38,7 +37,7 @@ impl Lifecycle<'_> {
         });
     }
 
-    /// Notes a run of pages with `below` others below it, of `all`; returns how many are below its
+    /// Records a run of pages with `below` of `all` pages below it. Returns the number below its
     /// end.
     fn note_run(&self, start: usize, end: usize, mut below: u64, all: u64) -> u64 {
         let mut at = start;
@@ -68,7 +67,6 @@ mod tests {
     #[test]
     fn pages_that_are_found_are_older_the_higher_they_are() {
         let base = blocks(BLOCKS);
-        // The last block is empty.
         let at = base + (BLOCKS - 1) * BLOCK_BYTES;
         // SAFETY: this test's mapping.
         unsafe { libc::madvise(at as *mut _, BLOCK_BYTES, libc::MADV_DONTNEED) };
@@ -87,7 +85,7 @@ mod tests {
         let (first, last) = (order[0], order[order.len() - 1]);
         assert!(first - last >= 14, "they came in turn, from {last} to {first}");
         assert_eq!(came(BLOCKS - 1, 0), 0, "nothing is there");
-        // The oldest go first, and the youngest do not; nothing has been registered.
+        // The oldest leave first and the youngest stay. Nothing is registered.
         let going = |block: usize| {
             let record = pager.pages().table().block(base + block * BLOCK_BYTES).unwrap();
             pager.pages().policy().choose(record.history(), ALL_PAGES, 1).going

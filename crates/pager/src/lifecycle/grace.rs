@@ -1,22 +1,20 @@
-//! Grace periods: when every thread of the program has been seen outside of the calls that discard
+//! Grace periods: they end when every thread of the program was seen outside the calls that discard
 //! memory.
 //!
-//! The event of madvise(MADV_DONTNEED) is read before the kernel discards anything
-//! (`pages/discard.rs`), and nothing tells when its thread is done. As with RCU, it is enough to
-//! see every thread once in a state in which it cannot be in such a call any more. A thread has
-//! left a call of before when
+//! The event of madvise(MADV_DONTNEED) is read before the kernel discards pages
+//! (`pages/discard.rs`), and nothing reports the end. As with RCU, it suffices to see every thread
+//! once in a state outside such calls. A thread has left an earlier call if
 //!
-//! * it is blocked in another one, or in a page fault outside of any,
+//! * it is blocked in another call, or in a page fault outside any call,
 //! * its time in user mode has grown by two ticks since the period began,
-//! * or it is no more.
+//! * or it has ended.
 //!
-//! The kernel scales the time in user mode by what it measures more exactly, so that it can pass
-//! the border of a tick while a thread is in a long call, and what io_uring's threads are doing does
-//! not show. But a thread that discards registered memory holds the address space's lock during that: that is
-//! waited for, too.
+//! The kernel scales user time by a more exact measurement, so it can pass a tick's border during a
+//! long call, and the state of io_uring's threads is invisible. But a thread that discards
+//! registered memory holds the address space's lock, so that is waited for, too.
 //!
-//! A thread that is none of these (stopped by a signal in mid-call, kept from running for a minute)
-//! keeps the period open for as long, and the pages concerned stay where they are.
+//! Any other thread (stopped by a signal within a call, or not scheduled for a minute) keeps the
+//! period open, and the pages concerned stay where they are.
 
 use std::sync::Mutex;
 
@@ -24,14 +22,13 @@ use sys::threads::{self, Sight};
 
 use crate::pages::Pages;
 
-/// Threads that can be followed at a time; a process with more waits for some to end.
+/// Most threads followed at a time. A process with more waits for some to end.
 const THREADS_MAX: usize = 4096;
-/// Between two looks: one costs some microseconds a thread.
+/// Nanoseconds between scans. A scan costs some microseconds a thread.
 const LOOK_NS: u64 = 20_000_000;
-/// Ticks of user mode, of which one may be rounding.
+/// Ticks of user time, one of which may be rounding.
 const TICKS: u64 = 2;
 
-/// A thread that may still be in a call.
 #[derive(Debug, Clone, Copy)]
 struct Suspect {
     thread: i32,
@@ -39,7 +36,7 @@ struct Suspect {
 }
 
 impl Suspect {
-    /// Whether it may still be in a call of before.
+    /// Whether the thread may still be in an earlier call.
     fn remains(&self, sight: Option<Sight>) -> bool {
         match sight {
             Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
@@ -50,30 +47,28 @@ impl Suspect {
     }
 }
 
-/// The grace periods of one pager.
 #[derive(Default)]
 pub(super) struct GracePeriods(Mutex<GracePeriod>);
 
 impl GracePeriods {
-    /// One step: begins a period when pages wait for one, looks at the threads that are left, ends
-    /// it when there is none.
+    /// One step: starts a period if pages wait for one, checks the remaining threads, and ends the
+    /// period if none remains.
     pub fn step(&self, now_ns: u64, pages: &Pages) {
         self.0.lock().expect("no panic while held").step(now_ns, pages);
     }
 
-    /// In a forked child, which has one thread, and that in fork().
+    /// In a forked child, whose only thread is in fork().
     pub fn reset(&self, pages: &Pages) {
         *self.0.lock().expect("no panic while held") = GracePeriod::default();
         pages.forget_discarding();
     }
 }
 
-/// The grace period under way, if any.
 #[derive(Default)]
 struct GracePeriod {
     suspects: Vec<Suspect>,
     is_open: bool,
-    /// There were more threads than can be followed, or they could not be listed.
+    /// Some threads could not be followed, or the threads could not be listed.
     is_incomplete: bool,
     looked_ns: u64,
 }
@@ -85,8 +80,8 @@ impl GracePeriod {
         }
         self.looked_ns = now_ns;
         if !self.is_open {
-            // From here on events mark pages for the next period; calls whose events came before
-            // are those to wait for.
+            // From here on, events mark pages for the next period. This one waits for earlier
+            // calls.
             pages.begin_grace();
             self.suspects.clear();
             self.is_incomplete = false;
@@ -110,8 +105,7 @@ impl GracePeriod {
         if self.suspects.is_empty() {
             self.is_open = false;
             let have_left = sys::memory::outwait_readers().is_ok();
-            // Begun again when not every thread was followed: some may be in calls from before
-            // still.
+            // Start over if some threads were not followed: they may still be in earlier calls.
             if have_left && !self.is_incomplete {
                 pages.end_grace();
             }

@@ -1,9 +1,8 @@
-//! Halting: everything is brought in and nothing is registered, so that the process is as if it had
-//! no pager.
+//! Halting brings everything in and unregisters everything, as if the process had no pager.
 //!
-//! Needed before fork(), where a child would find evicted pages as zeroes and locks held by threads
-//! it does not have, and for good before the program takes away what a pager needs (a seccomp
-//! filter for all threads, mlockall).
+//! fork() needs it, because a child would find evicted pages as zeroes and locks of threads that it
+//! does not have. It is permanent before the program removes what a pager needs (a seccomp filter
+//! for all threads, mlockall).
 
 use sys::memory::USER_END;
 use sys::thread;
@@ -13,20 +12,20 @@ use crate::pages::{Inbound, ThreadsState};
 
 use super::Lifecycle;
 
-/// How long parking waits for threads to stand, at most: none of them waits for the program, but
-/// the machine may be slow.
+/// Longest wait for threads to park. None of them waits for the program, but the machine may be
+/// slow.
 const PARK_NS: u64 = 10_000_000_000;
 
 impl Lifecycle<'_> {
     /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is
-    /// being served. Call from a pager thread that is no worker and no handler.
+    /// being served. Call from the control thread.
     pub fn halt(&self) {
         self.quiesce.begin();
         self.reclaimer.wait_for_direct_reclaim();
         let mut inbound = Inbound::new(self.own_page);
         let mut brought = 0;
         // Terminates because eviction is off; only blocks with pending events remain. Handlers read
-        // the events; their order may be known only after their threads have continued, which no
+        // the events. Their order may be known only after their threads have continued, which no
         // message reports.
         while self.fault_in_everything(&mut inbound, &mut brought) {
             self.pages.apply_events();
@@ -41,20 +40,19 @@ impl Lifecycle<'_> {
             self.pages.apply_events();
             thread::sleep_ns(10_000);
         }
-        // Nothing waits for compression any more; the pages go back to the system.
+        // No slot waits for compression. Return the pages to the system.
         while let Some(slot) = self.pages.staging().oldest() {
             self.pages.staging().give(slot);
         }
         while let Some(slot) = self.pages.staging().take_ready(1) {
-            // SAFETY: a ready slot, just taken.
             unsafe { self.pages.staging().discard(slot) };
             self.pages.staging().give(slot);
         }
         self.program.measure(self.pages);
     }
 
-    /// Lets go of all mappings: without fault service, the threads of one that is registered would
-    /// wait for ever.
+    /// Unregisters all mappings: without fault service, threads would wait for ever at a registered
+    /// one.
     fn unregister_everything(&self) {
         loop {
             self.program.unregister(self.pages, self.config);
@@ -64,8 +62,8 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// The same for what other threads have moved since, which is reported each time; false when
-    /// too much was.
+    /// Unregisters mappings that other threads have moved since, as reported. Returns false if the
+    /// reports were too many.
     fn unregister_moved(&self) -> bool {
         let (mut has_moved, mut is_known) = (true, true);
         while has_moved && is_known {
@@ -78,14 +76,14 @@ impl Lifecycle<'_> {
             self.pages.take_changed(|start, end| {
                 has_moved = true;
                 is_known &= end != usize::MAX;
-                // Most of these mappings have gone, or were never registered.
+                // Errors are expected: most of these mappings are gone, or were never registered.
                 let _ = self.pages.reports().unregister(start, end - start);
             });
         }
         is_known
     }
 
-    /// Brings in what is out; whether something may be left.
+    /// Brings in all out pages. Returns whether some may be left.
     fn fault_in_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
         let mut is_left = false;
         for base in self.pages.table().busy(0, USER_END) {
@@ -96,9 +94,8 @@ impl Lifecycle<'_> {
         is_left
     }
 
-    /// After a halt that is for good: has all workers and handlers make their last system call, a
-    /// wait that does not end. The filter that comes next may kill for any other, in whichever
-    /// thread.
+    /// After a permanent halt: all workers and handlers make their last system call, an endless
+    /// wait. The seccomp filter that follows may kill any thread for any other call.
     pub fn park(&self) {
         self.quiesce.park();
         self.reclaimer.wake_all();
@@ -108,8 +105,7 @@ impl Lifecycle<'_> {
         while self.quiesce.parked() < threads && sys::now_ns() < give_up {
             thread::sleep_ns(50_000);
         }
-        // From the count to the wait it is a few instructions, and behind it there is no other
-        // call.
+        // Between the count and the wait are a few instructions, and no other call.
         loop {
             match self.pages.own_threads_state() {
                 ThreadsState::Running if sys::now_ns() < give_up => thread::sleep_ns(50_000),
@@ -119,7 +115,6 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// Continues after a halt.
     pub fn resume(&self) {
         self.pages.watch_changes(true);
         self.quiesce.resume();
@@ -135,9 +130,9 @@ mod tests {
     use crate::trial::{blocks, pager_of};
     use crate::units::BLOCK_BYTES;
 
-    /// The story: mlockall() just after mremap() had moved a mapping. It was registered still where
-    /// it was now, no faults were served any more, and a thread that touched a page of it for the
-    /// first time waited for ever.
+    /// Regression: mlockall() just after mremap() had moved a mapping. The mapping stayed
+    /// registered at its new place without fault service, and a thread that first touched a page of
+    /// it waited for ever.
     #[test]
     fn nothing_stays_registered_wherever_it_has_been_moved() {
         let base = blocks(16);
@@ -148,7 +143,6 @@ mod tests {
             scope.spawn(|| {
                 let (at, to, len) = (base as *mut libc::c_void, to as *mut libc::c_void, 4 * BLOCK_BYTES);
                 let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-                // SAFETY: this test's mapping.
                 assert_eq!(unsafe { libc::mremap(at, len, len, flags, to) }, to);
                 is_over.store(true, Ordering::Release);
             });

@@ -1,20 +1,19 @@
-//! The life of a pager: what its control thread does besides serving and reclaiming.
+//! The life of a pager: the control thread's work besides serving and reclaiming.
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `watch` | one look of the control thread: measures, finds new mappings, notices what is stuck |
-//! | `halt` | everything comes in and nothing is registered, for a while or for good |
-//! | `retire` | the end of a pager whose process does not end |
-//! | `found` | which pages are in memory before anything is registered |
-//! | `grace` | when every thread has been seen outside of the calls that discard memory |
+//! | `watch` | one look: measures, finds new mappings, reports stuck faults |
+//! | `halt` | brings everything in and unregisters everything, for a while or for good |
+//! | `retire` | the end of a pager whose process continues |
+//! | `found` | pages in memory before anything is registered |
+//! | `grace` | when every thread was seen outside the calls that discard memory |
 //!
-//! All of it is methods of [`Lifecycle`], which one thread runs, the control thread. It stands
-//! above the fault service and reclaim: it asks their threads to stand still (`quiesce`), and they
-//! never call it.
+//! All of it is methods of [`Lifecycle`], which only the control thread runs. It is above the fault
+//! service and reclaim: it makes their threads stand still (`quiesce`), and they never call it.
 //!
-//! Invariants: a halt begins after all workers stand and ends with nothing registered; between
+//! Invariants: a halt begins after all workers stand and ends with nothing registered. Between
 //! [`Lifecycle::halt`] and [`Lifecycle::resume`] no page is out and no mapping is registered. A
-//! pager that is dismissed has been halted before.
+//! pager is halted before it is dismissed.
 
 mod found;
 mod grace;
@@ -36,21 +35,19 @@ use crate::reclaim::Reclaimer;
 use grace::GracePeriods;
 pub use watch::Watch;
 
-/// What the control thread has of its own. Only [`Lifecycle`] uses it.
+/// State of the control thread. Only [`Lifecycle`] uses it.
 pub(crate) struct LifecycleState {
     grace: GracePeriods,
-    /// The page that the control thread decompresses into.
     own_page: usize,
 }
 
 impl LifecycleState {
-    /// `own_page` is the address of a page that nothing else uses.
     pub fn new(own_page: usize) -> Self {
         LifecycleState { grace: GracePeriods::default(), own_page }
     }
 }
 
-/// The control thread: what it has of its own, and what it uses of other parts.
+/// The control thread: its own state, and the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Lifecycle<'a> {
     grace: &'a GracePeriods,
@@ -66,7 +63,6 @@ pub(crate) struct Lifecycle<'a> {
 }
 
 impl<'a> Lifecycle<'a> {
-    /// Looks after the threads of `service` and its reclaimer.
     #[allow(clippy::too_many_arguments, reason = "each is a part of a pager")]
     pub fn new(
         state: &'a LifecycleState,
@@ -88,7 +84,7 @@ impl<'a> Lifecycle<'a> {
         self.own_page
     }
 
-    /// Registers a mapping that the program has just made, before it is touched if possible.
+    /// Registers a new mapping of the program, before its first touch if possible.
     pub fn register(&self, range: Range<usize>) {
         if self.quiesce.is_on() {
             return;
@@ -97,22 +93,22 @@ impl<'a> Lifecycle<'a> {
         self.program.register(self.pages, range, self.config);
     }
 
-    /// Lets go of a range for good, as if there was no pager: the program guards it itself.
+    /// Releases a range for good, which the program guards itself.
     pub fn release(&self, range: Range<usize>) {
         self.halt();
         self.program.registrations().release(range);
         self.resume();
     }
 
-    /// Looks at the program's mappings again.
+    /// Reads the program's mappings again.
     pub fn refresh_mappings(&self) {
-        // Before anything can go.
+        // Before any page can leave.
         self.keep_pages(sys::now_ns());
         self.reclaimer.look_again();
         self.program.refresh(self.pages, self.config);
     }
 
-    /// Fetches pages that must never be out, now and then.
+    /// Brings in pages that must never be out, from time to time.
     fn keep_pages(&self, now_ns: u64) {
         if self.config.only.is_none() {
             let most = self.accounts.budget();
@@ -120,7 +116,7 @@ impl<'a> Lifecycle<'a> {
         }
     }
 
-    /// In a forked child, which has one thread, and that in fork().
+    /// In a forked child, whose only thread is in fork().
     pub fn reset_grace(&self) {
         self.grace.reset(self.pages);
     }

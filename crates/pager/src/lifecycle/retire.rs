@@ -1,4 +1,4 @@
-//! The end of a pager whose process does not end: another takes its place, or none does.
+//! The end of a pager whose process continues, with another pager or none.
 //!
 //! ```text
 //!  control thread   halt ... dismiss   handlers have ended?   read out   all have ended?   let_go, drop
@@ -6,15 +6,14 @@
 //!  handlers                  wake, end
 //! ```
 //!
-//! A handler that waits for messages waits for nothing else. So one worker makes a message, and
-//! waits like every thread that makes one until it is read: after all handlers have seen that there
-//! is one.
+//! A handler that waits for messages can only be woken by one. So a worker causes a message, and
+//! waits until it is read, which is after all handlers have seen that there is one.
 
 use super::Lifecycle;
 
 impl Lifecycle<'_> {
-    /// After a halt: has all threads end, those of the swap file's engine excepted, which end when
-    /// the pager is dropped. They are to be called ([`Lifecycle::call_all`]) until they have.
+    /// After a halt: ends all threads, except those of the swap file's engine, which end when the
+    /// pager is dropped. Call [`Lifecycle::call_all`] until the threads have ended.
     pub fn dismiss(&self) {
         let Some(bell) = self.pages.register_bell() else {
             self.pages.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
@@ -22,14 +21,14 @@ impl Lifecycle<'_> {
         self.quiesce.end(bell);
     }
 
-    /// Wakes all threads that have been dismissed and wait for something.
+    /// Wakes all dismissed threads that still wait.
     pub fn call_all(&self) {
         self.quiesce.wake_all();
         self.reclaimer.wake_all();
         self.service.call_all();
     }
 
-    /// Reads the messages that are left. To be called when all handlers have ended.
+    /// Reads the remaining messages. Call when all handlers have ended.
     pub fn read_out(&self) {
         while self.pages.reports().wait(0) {
             self.pages.read_message();
@@ -68,7 +67,7 @@ mod tests {
                 workers.fetch_sub(1, Ordering::SeqCst);
             });
             assert_eq!(read(base, 3), 4);
-            // One handler listens by now, for messages alone.
+            // One handler listens by now, for messages only.
             std::thread::sleep(std::time::Duration::from_millis(30));
             pager.halt();
             pager.dismiss();

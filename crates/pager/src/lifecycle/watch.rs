@@ -1,4 +1,4 @@
-//! The control thread's watch: measuring, finding new mappings, noticing what is stuck.
+//! The control thread's watch: measures, finds new mappings, and reports stuck faults.
 
 use std::ops::Range;
 
@@ -12,34 +12,34 @@ use crate::units::{bytes_of, pages_in};
 
 use super::Lifecycle;
 
-/// A fault that has waited so long is reported.
+/// A fault that waits this long is reported.
 const FAULT_NS_MAX: u64 = 10_000_000_000;
 
-/// How long after relatives came or went it is measured what is shared with them.
+/// Delay between a change of relatives and measuring the memory shared with them.
 const SETTLED_NS: u64 = 10_000_000;
 
-/// Runs of present pages that one look of [`Lifecycle::measure_range`] may find.
+/// Most runs of present pages per scan of [`Lifecycle::measure_range`].
 const RUNS: usize = 4096;
 
-/// Of the budget the pages that are on their way in all processes may take one part in so many, and
-/// how often it is looked how many processes these are.
+/// Staged pages of all processes together may take 1/16 of the budget. The number of processes is
+/// read every `SHARE_NS`.
 const WAYS_PART: u64 = 16;
 const SHARE_NS: u64 = 50_000_000;
-/// How often compressors look for devices that came or went.
+/// Interval at which compressors check for new and removed devices.
 const MAINTAIN_NS: u64 = 250_000_000;
-/// When memory changes by more while it is counted, others are not found to have more than before.
+/// If memory changes by more during a count, the count does not raise others' share.
 const DRIFT_BYTES: u64 = 256 << 10;
 
-/// How long the watch looks away: in tight memory, in other, and where nothing has changed for a
-/// while. A program that shares its CPU is at rest for some looks and then changes at once.
+/// Time between looks: in tight memory, otherwise, and after a time without changes. A program that
+/// shares its CPU rests for some looks and then changes at once.
 const AWAY_TIGHT_NS: u64 = 1_000_000;
 const AWAY_NS: u64 = 2_000_000;
 const AWAY_NS_MAX: u64 = 8_000_000;
 const AT_REST_NS: u64 = 100_000_000;
-/// How long the watch makes room by itself while the budget is exceeded.
+/// Longest reclaim by the watch itself while the budget is exceeded.
 const OVER_BUDGET_NS: u64 = 2_000_000;
 
-/// What the watch remembers between looks.
+/// The state of the watch between looks.
 #[derive(Debug, Default)]
 pub struct Watch {
     resident: u64,
@@ -55,11 +55,11 @@ pub struct Watch {
     density: DensityTrial,
     maintained_ns: u64,
     reported: bool,
-    /// Faults served at the last look, if a message was waiting then.
+    /// Faults served at the last look, if a message was waiting.
     waited: Option<u32>,
 }
 
-/// The part of a budget that a process has of all that is used, a 64th at least: it may have just
+/// A process's part of a budget, in proportion to its use, but at least 1/64: it may have just
 /// begun.
 fn part_of(budget: u64, own: u64, all: u64) -> u64 {
     let part = u128::from(budget) * u128::from(own) / u128::from(all.max(own).max(1));
@@ -68,7 +68,7 @@ fn part_of(budget: u64, own: u64, all: u64) -> u64 {
 
 impl Lifecycle<'_> {
     /// One look: publishes this process's use, registers new mappings, wakes workers. Returns the
-    /// total use and the time in nanoseconds until the next look is due.
+    /// total use, and the nanoseconds until the next look.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
         let gauge = self.program.gauge();
@@ -77,14 +77,14 @@ impl Lifecycle<'_> {
         let mut buffer = [0; 128];
         let sizes = procfs::sizes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
-        // A new or grown mapping shows in the sizes; one that replaced another of equal size is
-        // found a little later.
+        // A new or grown mapping changes the sizes. A replaced mapping of equal size is found a
+        // little later.
         if (sizes != watch.sizes && stale_ns > watch.refresh_pause_ns.max(900_000)) || stale_ns > 100_000_000
         {
             self.refresh_mappings();
             watch.sizes = sizes;
             watch.refreshed_ns = now;
-            // At most a tenth of the time goes into this, however many mappings there are.
+            // Spend at most a tenth of the time on this, for any number of mappings.
             watch.refresh_pause_ns = (sys::now_ns() - now) * 10;
         }
         let low = gauge.low_water();
@@ -92,9 +92,8 @@ impl Lifecycle<'_> {
         if total > if is_seen { self.accounts.budget() } else { gauge.pressure_mark() } {
             self.reclaimer.request_reclaim();
         }
-        // For a short while: what grows without faults waits for no handler, and one worker beside
-        // it may not keep up; this thread comes before the program's where that is permitted, and
-        // takes its CPU.
+        // Reclaim briefly: growth without faults waits for no handler, and one worker may not keep
+        // up. This thread has priority over the program's where permitted, and takes its CPU.
         self.reclaimer.reclaim_over_budget(|| sys::now_ns() - now < OVER_BUDGET_NS);
         if total > low {
             self.reclaimer.request_writeback();
@@ -115,8 +114,8 @@ impl Lifecycle<'_> {
         self.keep_pages(now);
         watch.waited = self.service.help_if_stuck(watch.waited);
         self.report_stuck_faults(watch, now);
-        // New mappings fill unseen until they are found here, so the watch is close while memory is
-        // tight and moves.
+        // New mappings fill unseen until they are found here, so look often while memory is tight
+        // and changes.
         let away_ns = match now - watch.changed_ns {
             AT_REST_NS.. => AWAY_NS_MAX,
             _ if total > low && !is_seen => AWAY_TIGHT_NS,
@@ -125,13 +124,13 @@ impl Lifecycle<'_> {
         (total, away_ns)
     }
 
-    /// Notes what has changed since the last look, and how much of it no handler has seen. Returns
-    /// how many pages handlers brought in.
+    /// Records changes since the last look, and the growth that no handler has seen. Returns the
+    /// number of pages that handlers brought in.
     fn note_growth(&self, watch: &mut Watch, now: u64) -> u64 {
         let (resident, arrived) = (self.program.gauge().resident_bytes(), self.reclaimer.arrived());
         let came_in = arrived.wrapping_sub(watch.arrived);
         let seen = came_in.saturating_mul(PAGE_SIZE as u64);
-        // At the first look all of it is new.
+        // At the first look all memory is new.
         if watch.resident != 0 {
             let growth = resident.saturating_sub(watch.resident).saturating_sub(seen);
             self.program.gauge().note_growth(growth);
@@ -143,8 +142,8 @@ impl Lifecycle<'_> {
         came_in
     }
 
-    /// Fits what may be on its way to the number of processes: in one of them it is memory that the
-    /// others lack. The policy's time passes by this process's part of the budget.
+    /// Divides the limit of staged pages among the processes: staged pages are memory that others
+    /// lack. The policy's time is scaled to this process's part of the budget.
     fn share_ways(&self, density: &mut DensityTrial) {
         let (budget, pagers) = (self.accounts.budget(), self.accounts.pagers().max(1) as u64);
         let part = match pagers {
@@ -183,12 +182,11 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// Where one range is paged of a process that has other memory, too: finds out how much of what
-    /// the process uses is the range's and the pager's own, by counting the range's pages. Until
-    /// the next count, what is new counts as theirs.
+    /// If one range of a process with other memory is paged: counts the range's pages to find out
+    /// how much of the process's use is the range's and the pager's. Until the next count, growth
+    /// counts as others'.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
-        // None at all: others gave back what they were thought to have still, and now is the time
-        // to count.
+        // Zero means that others returned memory that still counted as theirs: count now.
         let is_hidden = self.program.gauge().resident_bytes() == 0;
         if now < watch.shared_ns && !is_hidden {
             return;
@@ -197,8 +195,8 @@ impl Lifecycle<'_> {
         let mut all =
             || procfs::anonymous_bytes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let before = all();
-        // All that the process has, not its part of it: when others gave much back, that part is
-        // none for a long while.
+        // Compare all memory of the process, not the range's part, which may stay zero for a long
+        // time after others returned much.
         if before == watch.counted {
             return;
         }
@@ -216,8 +214,7 @@ impl Lifecycle<'_> {
         let pages = pages as usize + self.pages.staging().pages();
         let ours = bytes_of(pages) as u64 + store.pool_bytes() + store.metadata_bytes();
         let after = all();
-        // What came in between may have been counted or not: it is taken for theirs, never for
-        // another's.
+        // Memory that came during the count may be missing from it. It counts as the range's.
         let others = before.min(after).saturating_sub(ours);
         if before.abs_diff(after) > DRIFT_BYTES && others > self.program.gauge().discount_bytes() {
             return;
@@ -226,16 +223,17 @@ impl Lifecycle<'_> {
         self.program.measure(self.pages);
         self.accounts.counted(after.saturating_sub(others));
         watch.counted = after;
-        // At most a twentieth of the time goes into this.
+        // Spend at most a twentieth of the time on this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
     }
 
-    /// Corrects the published use for pages shared with forked relatives: each counts by its fair
-    /// share. Walks the page tables, so it is for processes that have forked, now and then.
+    /// Corrects the published use for pages shared with forked relatives: each counts its fair
+    /// share. Walks the page tables, so it runs only in processes that have forked, from time to
+    /// time.
     pub fn measure_shared(&self, watch: &mut Watch) {
         let now = sys::now_ns();
         if self.program.gauge().take_stale() {
-            // Most forked children become other programs at once, and nothing is shared any more.
+            // Most forked children soon execute another program and share nothing any more.
             watch.shared_ns = watch.shared_ns.min(now + SETTLED_NS);
         }
         if now < watch.shared_ns {
@@ -248,7 +246,7 @@ impl Lifecycle<'_> {
         {
             self.program.gauge().set_discount(full.saturating_sub(fair));
         }
-        // At most a twentieth of the time goes into this.
+        // Spend at most a twentieth of the time on this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);
     }
 }
