@@ -87,9 +87,9 @@ impl Index {
     pub(crate) fn fill_generic<const STEP: usize>(&mut self, source: &[u8], len: usize) {
         assert!(len <= 4096 && source.len() >= len.next_multiple_of(GROUP) + 8);
         self.change_salt();
-        // Three steps, a group each, of which compilers vectorise the first and the last. A step
-        // loads in other sizes than the one before stored, by which time the data has left the
-        // store buffer.
+        // Three steps, each one group behind the step before. Compilers vectorise the first and the
+        // last. Each loads in other sizes than the step before stored, but those stores have left
+        // the store buffer by then.
         let mut hashed = [Hashed { slots: [[0; GROUP / 4]; 4], entries: [[0; GROUP / 4]; 4] }; 2];
         let mut found = [Found([0; GROUP]); 2];
         let groups = len.div_ceil(GROUP);

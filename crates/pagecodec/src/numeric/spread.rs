@@ -9,9 +9,9 @@ use crate::{Isa, PAGE_SIZE};
 /// in a 64-bit word.
 #[derive(Clone, Copy)]
 struct Places {
-    /// All bits of the distances.
+    /// Bitwise or of the distances.
     any: [u16; 4],
-    /// The same, negative numbers `x` taken as `-1 - x`.
+    /// The same, with negative numbers `x` taken as `-1 - x`.
     folded: [u16; 4],
 }
 

@@ -1,4 +1,4 @@
-//! The encoder as callers see it: analysis of a page, then the writing of its object.
+//! The encoder's interface: analyses a page, then writes its object.
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
@@ -9,10 +9,10 @@ use super::work::Work;
 use super::{portable, prefetch};
 use crate::Isa;
 
-/// Why a page was not encoded.
+/// The reason why a page was not encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// More words than the caller accepts fit no template.
+    /// More words fit no template than the caller accepts.
     #[error("{0} words of the page fit no template")]
     TooManyRaw(usize),
     /// The object is longer than its destination.
@@ -20,22 +20,22 @@ pub enum EncodeError {
     NoSpace(usize),
 }
 
-/// What the analysis of a page found. [`Encoder::write`] makes the object.
+/// The result of a page's analysis, from which [`Encoder::write`] makes the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Length of the object in bytes.
     pub len: usize,
     /// Words that fit no template, repeats included.
     pub unfit: usize,
-    /// Words in the raw stream, the raw exact templates included.
+    /// Words in the raw stream, including raw exact templates.
     pub raw_len: usize,
 }
 
-/// Encodes pages. Holds the working memory, so that encoding never allocates; use one per thread.
+/// Encodes pages. Holds the working memory, so encoding never allocates. Use one per thread.
 pub struct Encoder {
     isa: Isa,
     work: Box<Work>,
-    /// Whether `work` describes a page completely. The writers rely on it.
+    /// Whether `work` describes a page completely, on which the writers rely.
     planned: bool,
 }
 
@@ -46,27 +46,26 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// An encoder with the fastest instruction set of this machine.
+    /// Creates an encoder with the fastest instruction set of this machine.
     pub fn new() -> Self {
         Self::with_isa(Isa::best())
     }
 
-    /// An encoder with the instruction set `isa`.
+    /// Creates an encoder with the instruction set `isa`.
     ///
     /// # Panics
-    /// When the machine lacks it.
+    /// If the machine lacks it.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(isa.is_available(), "this machine lacks {isa}");
         Encoder { isa, work: Work::new(), planned: false }
     }
 
-    /// The instruction set in use.
+    /// Returns the instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Analyses `page` and gives up early when more than `unfit_max` words fit no template (512:
-    /// never).
+    /// Analyses `page`. Gives up early if more than `unfit_max` words fit no template (512: never).
     ///
     /// # Errors
     /// [`EncodeError::TooManyRaw`].
@@ -75,7 +74,7 @@ impl Encoder {
         self.plan_ahead(page, unfit_max, page)
     }
 
-    /// Like [`Encoder::plan`], and prefetches `next`, the page that will be planned after this one.
+    /// [`Encoder::plan`] that also prefetches `next`, the page to be planned after this one.
     ///
     /// # Errors
     /// [`EncodeError::TooManyRaw`].
@@ -97,29 +96,29 @@ impl Encoder {
         Ok(Plan { len: work.object_len(), unfit, raw_len: work.templates.raw_len + work.raw_len })
     }
 
-    /// Writes the object of the page that was last planned, and returns its length.
+    /// Writes the object of the last planned page and returns its length.
     ///
     /// # Errors
-    /// [`EncodeError::NoSpace`] when `out` is shorter than [`Plan::len`].
+    /// [`EncodeError::NoSpace`] if `out` is shorter than [`Plan::len`].
     ///
     /// # Panics
-    /// When the last plan failed, or there was none.
+    /// If the last plan failed, or there was none.
     #[inline]
     pub fn write(&mut self, out: &mut [u8]) -> Result<usize, EncodeError> {
         assert!(self.planned, "nothing is planned");
         let len = self.work.object_len();
         let out = out.get_mut(..len).ok_or(EncodeError::NoSpace(len))?;
         match self.isa {
-            // SAFETY: the machine has the features: `with_isa` has checked.
+            // SAFETY: `with_isa` has checked that the machine has the features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { avx512::write(&self.work, out) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { vectors::avx2::write(&self.work, out) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Sse4 => unsafe { vectors::sse4::write(&self.work, out) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => unsafe { vectors::neon::write(&self.work, out) },
             _ => portable::write(&self.work, out),
@@ -130,16 +129,16 @@ impl Encoder {
     #[inline]
     fn analyse(&mut self, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
         match self.isa {
-            // SAFETY: the machine has the features: `with_isa` has checked.
+            // SAFETY: `with_isa` has checked that the machine has the features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { avx512::analyse(&mut self.work, page, next) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { vectors::avx2::analyse(&mut self.work, page, next) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Sse4 => unsafe { vectors::sse4::analyse(&mut self.work, page, next) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => unsafe { vectors::neon::analyse(&mut self.work, page, next) },
             _ => {
@@ -152,38 +151,37 @@ impl Encoder {
     #[inline]
     fn reduce(&mut self, page: &[u8; PAGE_SIZE]) {
         match self.isa {
-            // SAFETY: the machine has the features: `with_isa` has checked.
+            // SAFETY: `with_isa` has checked that the machine has the features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { avx512::reduce(&mut self.work, page) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { vectors::avx2::reduce(&mut self.work, page) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Sse4 => unsafe { vectors::sse4::reduce(&mut self.work, page) },
-            // SAFETY: the same.
+            // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => unsafe { vectors::neon::reduce(&mut self.work, page) },
             _ => portable::reduce(&mut self.work, page),
         }
     }
 
-    /// Encodes one page into `out`, which should hold [`super::OBJECT_MAX`] bytes or as many as are
+    /// Encodes one page into `out`, which should hold [`super::OBJECT_MAX`] bytes or the length
     /// worth storing.
     ///
     /// # Errors
-    /// [`EncodeError::NoSpace`] when the object is longer than `out`.
+    /// [`EncodeError::NoSpace`] if the object is longer than `out`.
     #[inline]
     pub fn encode(&mut self, page: &[u8; PAGE_SIZE], out: &mut [u8]) -> Result<usize, EncodeError> {
         self.plan(page, WORDS)?;
         self.write(out)
     }
 
-    /// Encodes pages one after the other, each into the output of the same place, while fetching
-    /// the next from memory.
+    /// Encodes each page into the output of the same index, prefetching the next page.
     ///
     /// # Panics
-    /// When the slices differ in length.
+    /// If the slices differ in length.
     #[inline]
     pub fn encode_batch(
         &mut self,

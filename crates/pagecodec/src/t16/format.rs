@@ -1,11 +1,9 @@
-//! The byte layout of T16: constants, and finding one's way in an object. `docs/formats/t16.md` has
-//! the full description.
+//! The byte layout of T16: constants, and the places of an object's parts. `docs/formats/t16.md`
+//! has the full description.
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
-/// 64-bit words in a page.
 pub(crate) const WORDS: usize = 512;
-/// Lines of eight words in a page.
 pub(crate) const LINES: usize = 64;
 /// The version of the format that this crate writes and reads.
 pub const VERSION: u64 = 1;
@@ -13,8 +11,8 @@ pub const VERSION: u64 = 1;
 pub(crate) const HEADER: usize = 20;
 /// Bytes of the shortest object: header, one distinct line, 63 index bytes.
 pub const OBJECT_MIN: usize = HEADER + 63 + 4;
-/// No object is longer: every word and all 13 exact templates raw, 64 distinct lines, 7 high
-/// halves, 13 middle ones.
+/// Bytes of the longest possible object: every word and all 13 exact templates raw, 64 distinct
+/// lines, 7 high halves, 13 middle quarters.
 pub const OBJECT_MAX: usize = HEADER + 7 * 4 + 13 * 2 + 13 * 8 + LINES * 4 + WORDS * 8;
 
 /// Tag of a word that repeats an earlier raw word.
@@ -22,18 +20,18 @@ pub(crate) const TAG_REF: u32 = 14;
 /// Tag of a word stored whole.
 pub(crate) const TAG_RAW: u32 = 15;
 
-/// A T16 object (or what was passed as one) that cannot be decoded.
+/// A T16 object that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("damaged T16 object")]
 pub struct Damaged;
 
-/// Where the parts of an object lie. All offsets are within the object and in the order of the
+/// The places of an object's parts. All offsets are within the object and in the order of the
 /// fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The nibbles of header field `kinds`: nibble `t` describes tag `t`.
     pub kinds: u64,
-    /// Bit `g`: line `g` brings a tag line of its own.
+    /// Bit `g`: line `g` has a tag line of its own.
     pub fresh: u64,
     /// Exact templates: tags `1..=exact`.
     pub exact: usize,
@@ -67,7 +65,7 @@ pub struct Layout {
     pub refs_at: usize,
     /// Offset of the line index bytes.
     pub index_at: usize,
-    /// Offset of the distinct tag lines, four bytes each; they end the object.
+    /// Offset of the distinct tag lines, four bytes each, which end the object.
     pub lines_at: usize,
 }
 
@@ -94,14 +92,12 @@ impl FixedLen {
 /// A page as 512 words of unknown alignment.
 pub(crate) type PageWords = [[u8; 8]; WORDS];
 
-/// The page as words.
 #[inline(always)]
 pub(crate) fn page_words(page: &[u8; PAGE_SIZE]) -> &PageWords {
     // SAFETY: both types are 4096 bytes without alignment or invalid values.
     unsafe { &*std::ptr::from_ref(page).cast() }
 }
 
-/// Word `at` of the page.
 #[inline(always)]
 pub(crate) fn word(page: &PageWords, at: usize) -> u64 {
     u64::from_le_bytes(page[at])
@@ -123,11 +119,11 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Layout {
-    /// Reads the header and checks that all parts lie within the object. What the tags consume is
-    /// not checked here.
+    /// Reads the header and checks that all parts lie within the object. Does not check how much
+    /// the tags consume.
     ///
     /// # Errors
-    /// [`Damaged`] when the header contradicts itself, the version or the length.
+    /// [`Damaged`] if the header contradicts itself, the version or the length.
     #[inline(always)]
     pub fn parse(object: &[u8]) -> Result<Layout, Damaged> {
         let len = object.len();
@@ -183,10 +179,10 @@ impl Layout {
         })
     }
 
-    /// The lengths that follow from the fixed header alone, without the raw stream's.
+    /// Returns the lengths that follow from the fixed header alone, without the raw stream's.
     ///
     /// # Errors
-    /// [`Damaged`] when there is no whole header.
+    /// [`Damaged`] if the header is incomplete.
     pub fn fixed_len(header: &[u8]) -> Result<FixedLen, Damaged> {
         if header.len() < HEADER {
             return Err(Damaged);
@@ -203,19 +199,19 @@ impl Layout {
         })
     }
 
-    /// Lowest tag of the prefix templates.
+    /// Returns the lowest tag of the prefix templates.
     #[inline(always)]
     pub fn prefix_first(&self) -> usize {
         14 - self.wide - self.prefix
     }
 
-    /// Lowest tag of the wide templates; 14 when there are none.
+    /// Returns the lowest tag of the wide templates, 14 if there are none.
     #[inline(always)]
     pub fn wide_first(&self) -> usize {
         14 - self.wide
     }
 
-    /// Nibble `tag` of [`Layout::kinds`].
+    /// Returns nibble `tag` of [`Layout::kinds`].
     #[inline(always)]
     pub fn kind(&self, tag: usize) -> usize {
         (self.kinds >> (4 * tag)) as usize & 15

@@ -1,5 +1,4 @@
-//! T16, the fast format: one encoder and one decoder per instruction set, all writing and reading
-//! the same bytes.
+//! T16, the fast format: one encoder and one decoder per instruction set, all with the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -26,14 +25,14 @@ use crate::Isa;
 
 /// Decodes `object` into `page` with the instruction set `isa`.
 ///
-/// Any bytes may be given: the outcome is some page or an error, the same for every instruction
-/// set. After an error the page's content is unspecified.
+/// Any bytes yield some page or an error, the same for every instruction set. After an error the
+/// page's content is unspecified.
 ///
 /// # Errors
-/// [`Damaged`] when the object contradicts itself.
+/// [`Damaged`] if the object contradicts itself.
 ///
 /// # Panics
-/// When the machine lacks `isa`.
+/// If the machine lacks `isa`.
 #[inline]
 pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     match isa {
@@ -63,11 +62,10 @@ pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(),
     }
 }
 
-/// Decodes objects one after the other, each into the page of the same place, while fetching the
-/// next from memory.
+/// Decodes each object into the page of the same index, prefetching the next object.
 ///
 /// # Panics
-/// When the slices differ in length, or the machine lacks `isa`.
+/// If the slices differ in length, or the machine lacks `isa`.
 pub fn decode_batch(
     isa: Isa,
     objects: &[&[u8]],
@@ -83,12 +81,12 @@ pub fn decode_batch(
     }
 }
 
-/// Asks for the bytes of an object that will be decoded soon.
+/// Prefetches the bytes of an object that will be decoded soon.
 #[inline(always)]
 pub fn prefetch(object: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     for line in object.chunks(64) {
-        // SAFETY: prefetching has no effect but on caches, and the address is within the slice.
+        // SAFETY: prefetching affects only caches, and the address is within the slice.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast())
         };

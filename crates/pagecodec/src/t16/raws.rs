@@ -1,34 +1,32 @@
-//! Repeats among the raw words of a page. Scalar for every instruction set: there are 30 to 100 of
-//! them in a page, and the work is table lookups.
+//! Repeats among the raw words of a page. Scalar for every instruction set: a page has 30 to 100 of
+//! them, and the work is table lookups.
 
 use super::format::{word, PageWords, WORDS};
 use super::templates::HASH_MULTIPLIER;
 use super::work::Work;
 
-/// Buckets of the table that finds repeated raw words.
+/// Buckets of the table of raw words.
 pub(crate) const BUCKETS: usize = 512;
 /// Raw words from this one on are never referred to: a reference is one byte, and up to 13 raw
 /// words of exact templates come first.
 const REFERABLE: usize = 240;
-/// Winner of a bucket whose first word is not referable.
+/// Winner of a bucket whose first word cannot be referred to.
 pub(crate) const NO_WINNER: u8 = 255;
 
-/// Bucket of a raw word.
 #[inline(always)]
 fn bucket(word: u64) -> usize {
     (word.wrapping_mul(HASH_MULTIPLIER) >> 43) as usize % BUCKETS
 }
 
-/// Finds the raw words that repeat an earlier one: sets the bits of [`Work::repeats`], writes the
-/// references and turns the tags of repeats from raw to reference. Their places are known.
-///
-/// The first raw word of each bucket is the only one that others can refer to.
+/// Finds the raw words that repeat an earlier one, given their places: sets the bits of
+/// [`Work::repeats`], writes the references and changes the repeats' tags from raw to reference.
+/// References name only the first raw word of a bucket.
 #[inline(always)]
 pub(crate) fn refer(work: &mut Work, page: &PageWords) {
     let len = work.all_raws_len;
     assert!(len <= WORDS);
-    // In descending order, so that the first of a bucket is stored last. The table need not be
-    // cleared: only buckets stored to are read.
+    // In descending order, so that the first of a bucket is stored last. The table is not cleared,
+    // because only buckets stored to are read.
     let mut store = |number: usize, winner: u8| {
         // Volatile for the same reason as below.
         // SAFETY: one of the places.
@@ -51,7 +49,7 @@ pub(crate) fn refer(work: &mut Work, page: &PageWords) {
         let mut set = 0u64;
         for number in 64 * chunk..len.min(64 * chunk + 64) {
             let winner = winner_of(&work.raw_winners, work.raw_buckets[number]);
-            // No branches: whether a word repeats cannot be foreseen.
+            // No branches: repeats are unpredictable.
             let same = words[usize::from(winner)] == words[number];
             let earlier = usize::from(winner) < number;
             set |= u64::from(same & earlier & (winner != NO_WINNER)) << (number % 64);
@@ -63,14 +61,14 @@ pub(crate) fn refer(work: &mut Work, page: &PageWords) {
 
 #[inline(always)]
 fn winner_of(winners: &[u8; BUCKETS], bucket: u16) -> u8 {
-    // Volatile, or the compiler makes gathers of it, which cost more than the loads.
+    // Volatile, because the compiler would otherwise make gathers, which cost more than the loads.
     // SAFETY: a byte of the table.
     unsafe { std::ptr::read_volatile(&winners[usize::from(bucket) % BUCKETS]) }
 }
 
-/// [`refer`] for many raw words that have been fetched and whose buckets are known. `suspects`
-/// returns which of the raw words `64 * chunk ..` have not themselves as the winner of their
-/// bucket, nor [`NO_WINNER`], of the winners that it gets.
+/// [`refer`] for many raw words that have been fetched and whose buckets are known. `suspects` gets
+/// the winners of the raw words `64 * chunk ..`. It returns the words whose bucket's winner is
+/// neither themselves nor [`NO_WINNER`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn refer_many(work: &mut Work, suspects: impl Fn(&[u8; 64], usize) -> u64) {
@@ -99,7 +97,6 @@ pub(crate) fn refer_many(work: &mut Work, suspects: impl Fn(&[u8; 64], usize) ->
     write_references(work);
 }
 
-/// The references of the words that repeat another.
 #[inline(always)]
 fn write_references(work: &mut Work) {
     let len = work.all_raws_len;
@@ -122,13 +119,13 @@ fn write_references(work: &mut Work) {
     for (reference, (&source, &place)) in
         work.refs.iter_mut().zip(work.sources.iter().zip(&work.ref_places)).take(refs)
     {
-        // Its place in the stream: repeats before it are not stored.
+        // Its place in the stream, which omits the repeats before it.
         let source = usize::from(source);
         let chunk = source / 64 % before.len();
         let skipped =
             before[chunk] + (work.repeats[chunk] & ((1 << (source % 64)) - 1)).count_ones() as usize;
         *reference = (work.templates.raw_len + source - skipped) as u8;
-        // Tag 15 becomes 14.
+        // Changes tag 15 to 14.
         let place = usize::from(place) % WORDS;
         work.all_lines[place / 8] ^= 1 << (4 * (place % 8));
     }

@@ -1,4 +1,4 @@
-//! Choosing the templates of a page from a sample of its words: the portable implementation.
+//! Chooses the templates of a page from a sample of its words: the portable implementation.
 
 use super::format::{word, PageWords};
 use super::templates::{hash8, Templates, NO_TAG, PREFIX_MAX};
@@ -6,11 +6,10 @@ use super::work::Aligned;
 
 /// Words in the sample: one line of every four.
 pub(crate) const SAMPLES: usize = 128;
-/// Which line of each group of four is sampled, by the group's number modulo four. Rotating the
-/// place keeps structures whose size divides four lines from hiding from the sample.
+/// The sampled line of each group of four, by the group's number modulo four. Rotation keeps
+/// structures whose size divides four lines from hiding from the sample.
 pub(crate) const SAMPLE_PHASE: [usize; 4] = [0, 2, 1, 3];
 
-/// The line that holds samples `8 * group ..`.
 #[inline(always)]
 pub(crate) const fn sample_line(group: usize) -> usize {
     4 * group + SAMPLE_PHASE[group % 4]
@@ -23,7 +22,7 @@ pub(crate) struct Counters {
     pub(crate) prefixes: [Aligned<[u8; 256]>; 4],
     /// The last sample of each bucket; meaningless for buckets without samples.
     pub(crate) word_last: Aligned<[u8; 256]>,
-    /// The same for prefixes, with a second half for words that are zero.
+    /// The same for prefixes, with a second half for zero words.
     pub(crate) prefix_last: Aligned<[u8; 512]>,
 }
 
@@ -47,8 +46,8 @@ struct Candidates {
 }
 
 impl Candidates {
-    /// The buckets with counts of two or more; there are at most 64, as there are 128 samples.
-    /// `score` gets a bucket and its count.
+    /// Lists the buckets with counts of two or more, at most 64 for 128 samples. `score` gets a
+    /// bucket and its count.
     #[inline(always)]
     fn new(counts: &[u8; 256], mut score: impl FnMut(u8, u8) -> u8) -> Candidates {
         let mut candidates = Candidates { buckets: [0; 64], scores: [0; 64], len: 0 };
@@ -74,7 +73,7 @@ impl Candidates {
         candidates
     }
 
-    /// Keeps the `limit` with the highest scores, the lower bucket when equal.
+    /// Keeps the `limit` candidates with the highest scores, the lower bucket if equal.
     #[inline(always)]
     fn keep_best(&mut self, limit: usize) {
         if self.len <= limit {
@@ -108,7 +107,6 @@ impl Candidates {
     }
 }
 
-/// Chooses the templates of `page`.
 #[inline(always)]
 pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
     let counters = &mut templates.counters;
@@ -126,7 +124,7 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
             counters.words[k % 4].0[bucket] += 1;
             counters.word_last.0[bucket] = (8 * group + k) as u8;
             counters.prefixes[k % 4].0[prefix] += 1;
-            // Zero has no say in what its bucket's prefix is: it goes to an entry of its own.
+            // Zero has an entry of its own, so that it never becomes its bucket's prefix.
             let entry = prefix | usize::from(word == 0) << 8;
             counters.prefix_last.0[entry] = (8 * group + k) as u8;
             zeros += u8::from(word == 0);
@@ -142,7 +140,7 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
         sum
     };
     let (mut word_counts, mut prefix_counts) = (merge(&counters.words), merge(&counters.prefixes));
-    // Words that are zero do not count, and their bucket is needed for tag 0.
+    // Zero words do not count, and tag 0 needs their bucket.
     word_counts[0] = 0;
     prefix_counts[0] -= zeros;
     let (small_upper, large_upper) = (small - zeros, low_clear - small);
@@ -151,7 +149,7 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
         word(page, 8 * sample_line(number / 8) + number % 8)
     };
 
-    // Prefix templates and what goes above them.
+    // Prefix templates and the templates above them.
     let mut chosen = Candidates::new(&prefix_counts, |_, count| count);
     chosen.keep_best(PREFIX_MAX);
     let prefixes = chosen.len;
@@ -177,7 +175,7 @@ pub(crate) fn select(templates: &mut Templates, page: &PageWords) {
     }
     templates.values[Templates::WIDE] = wide;
 
-    // Exact templates take the tags that are left. A repeated word saves four times as much when no
+    // Exact templates take the remaining tags. A repeated word saves four times as much if no
     // prefix template would have caught it.
     let word_last = &templates.counters.word_last.0;
     let prefix_tags = &templates.prefix_tags;

@@ -1,50 +1,43 @@
-//! What the encoder decides before it writes: the template table of a page.
+//! The template table of a page, which the encoder chooses before it writes.
 
 use super::format::VERSION;
 use super::select::Counters;
 
 /// The most prefix templates that the encoder uses (the format allows 13).
 pub(crate) const PREFIX_MAX: usize = 6;
-/// In the table from prefix bucket to tag: no template. (In the table of exact tags zero stands
-/// there, which is right for the word zero and, as all exact values are tried, harmless for
-/// others.)
+/// Marks prefix buckets without a template. (The table of exact tags has zero there, which is right
+/// for the word zero and, as all exact values are compared, harmless for others.)
 pub(crate) const NO_TAG: u8 = 15;
 
-/// Multiplier of the word hash: 52 bits, so that one AVX-512 IFMA instruction computes the hash of
-/// eight words.
+/// Multiplier of the word hash: 52 bits, so that one AVX-512 IFMA instruction hashes eight words.
 pub(crate) const HASH_MULTIPLIER: u64 = 0x9_E377_9B97_F4A7;
 
-/// The 8-bit hash of a word: bits 44..51 of the product. (The high half of the 104-bit product
-/// would make the small integers collide with zero, and they are the most common exact templates.)
+/// The 8-bit hash of a word: bits 44..51 of the product. (With the high half of the 104-bit
+/// product, small integers, which are the most common exact templates, would collide with zero.)
 #[inline(always)]
 pub(crate) fn hash8(word: u64) -> usize {
     (word.wrapping_mul(HASH_MULTIPLIER) >> 44) as usize & 255
 }
 
-/// The template table of a page, as the encoder needs it.
 #[repr(C, align(64))]
 pub(crate) struct Templates {
-    /// Value of each tag: the exact value, or what the literals are added to.
+    /// Value of each tag: the exact value, or the base that literals are added to.
     pub(crate) values: [u64; 16],
     /// From bucket of `hash8(word)` to exact tag, or to tag 0.
     pub(crate) exact_tags: [u8; 256],
     /// From bucket of `hash8(word >> 16)` to prefix tag or [`NO_TAG`].
     pub(crate) prefix_tags: [u8; 256],
-    /// Counters of the sampled words' buckets.
     pub(crate) counters: Counters,
-    /// Number of exact templates.
     pub(crate) exact: usize,
-    /// Number of prefix templates, the rotated one included.
+    /// Number of prefix templates, including the rotated one.
     pub(crate) prefix: usize,
-    /// Number of wide templates, the rotated one included.
+    /// Number of wide templates, including the rotated one.
     pub(crate) wide: usize,
     /// Tag of the rotated prefix template, if any.
     pub(crate) rotated_prefix: Option<u8>,
     /// Tag of the rotated wide template, if any.
     pub(crate) rotated_wide: Option<u8>,
-    /// Header field `kinds`.
     pub(crate) kinds: u64,
-    /// Header list of high halves and its length.
     pub(crate) highs: [u32; 8],
     pub(crate) highs_len: usize,
     /// The literals of the exact templates, which open the streams.
@@ -80,28 +73,25 @@ impl Templates {
         }
     }
 
-    /// Tag of the one wide template with a base of its own.
+    /// Tag of the one wide template with its own base.
     pub(crate) const WIDE: usize = 13;
 
-    /// Lowest tag of the prefix class.
     #[inline(always)]
     pub(crate) fn prefix_first(&self) -> usize {
         14 - self.wide - self.prefix
     }
 
-    /// Lowest tag of the wide class.
     #[inline(always)]
     pub(crate) fn wide_first(&self) -> usize {
         14 - self.wide
     }
 
-    /// Whether words of `tag` are rotated.
     #[inline(always)]
     pub(crate) fn is_rotated(&self, tag: usize) -> bool {
         self.rotated_prefix == Some(tag as u8) || self.rotated_wide == Some(tag as u8)
     }
 
-    /// The non-exact tag that codes `word`, or raw.
+    /// Returns the non-exact tag that codes `word`, or raw.
     #[inline(always)]
     pub(crate) fn code(&self, word: u64, prefix_bucket: usize) -> usize {
         // No branches: from the lowest priority to the highest, each overriding the one before.
@@ -116,8 +106,8 @@ impl Templates {
         usize::from(if same { prefix } else { tag })
     }
 
-    /// Fills in what follows from the chosen values: `kinds`, the list of high halves, the exact
-    /// templates' literals.
+    /// Computes the fields that follow from the chosen values: `kinds`, the list of high halves,
+    /// the exact templates' literals.
     #[inline(always)]
     pub(crate) fn finish(&mut self) {
         let first = self.prefix_first();

@@ -4,7 +4,6 @@ use super::format::{Damaged, PAGE_SIZE};
 use super::lanes;
 use super::work::Work;
 
-/// A module of the functions for one instruction set.
 macro_rules! compiled {
     ($name:ident, $lanes:ident, $features:literal) => {
         pub(super) mod $name {

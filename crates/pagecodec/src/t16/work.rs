@@ -1,16 +1,15 @@
-//! The encoder's working memory: everything known of a page between its analysis and the writing of
-//! its object.
+//! The encoder's working memory: all results of a page's analysis.
 
 use super::format::{HEADER, LINES, OBJECT_MAX, WORDS};
 use super::raws;
 use super::templates::Templates;
 
-/// A value on a cache line of its own.
+/// A value aligned to a cache line.
 #[repr(C, align(64))]
 pub(crate) struct Aligned<T>(pub(crate) T);
 
-/// Makes the compiler believe that the value was changed. Where vectors are written and bytes read,
-/// it would otherwise shuffle every byte out of the vectors instead of loading it, and the reverse.
+/// Makes the compiler assume that the value changed. If vectors are written and bytes read, it
+/// would otherwise shuffle every byte out of the vectors instead of loading it, or the reverse.
 #[inline(always)]
 pub(crate) fn through_memory<T>(value: &mut T) {
     // SAFETY: no instruction at all.
@@ -19,10 +18,9 @@ pub(crate) fn through_memory<T>(value: &mut T) {
     };
 }
 
-/// One page's analysis. About 14 KiB, reused for page after page.
+/// One page's analysis. About 14 KiB, reused for every page.
 #[repr(C, align(64))]
 pub(crate) struct Work {
-    /// The template table.
     pub(crate) templates: Templates,
     /// Streams A and B, without the literals of the exact templates. Vector stores may overrun
     /// by 31.
@@ -40,12 +38,11 @@ pub(crate) struct Work {
     pub(crate) ref_places: [u16; WORDS],
     /// The word number of each raw word. Vector stores may overrun by 64.
     pub(crate) raw_places: [u16; WORDS + 64],
-    /// Places in the raw stream of the words repeated.
     pub(crate) refs: [u8; WORDS + 64],
-    /// The winner of each raw word's bucket. Only where vectors need it.
+    /// The winner of each raw word's bucket, for vectors.
     #[cfg(target_arch = "x86_64")]
     pub(crate) winners: [u8; WORDS],
-    /// Bit `number % 64` of word `number / 64`: the word is raw. Only where vectors need it.
+    /// Bit `number % 64` of word `number / 64`: the word is raw. For vectors.
     #[cfg(target_arch = "x86_64")]
     pub(crate) raw_masks: [u64; WORDS / 64],
     /// Winner of each bucket of raw words.
@@ -100,13 +97,11 @@ impl Work {
         })
     }
 
-    /// Distinct tag lines.
     #[inline(always)]
     pub(crate) fn lines_len(&self) -> usize {
         self.fresh.count_ones() as usize
     }
 
-    /// Bytes of the object that will be written.
     #[inline(always)]
     pub(crate) fn object_len(&self) -> usize {
         let t = &self.templates;
@@ -122,7 +117,6 @@ impl Work {
         len
     }
 
-    /// Header field `counts`.
     #[inline(always)]
     pub(crate) fn counts(&self) -> u32 {
         let t = &self.templates;

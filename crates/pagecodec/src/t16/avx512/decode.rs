@@ -1,12 +1,12 @@
-//! Decoding: templates, then tag lines, then per 64 words the literals' places, then line by line
-//! the words.
+//! Decodes templates, then tag lines, then the literals' places per 64 words, then the words line
+//! by line.
 
 use std::arch::x86_64::*;
 
 use super::{low_bits, Aligned, COUNTING};
 use crate::t16::format::{Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF};
 
-/// Bits of a tag's class, as looked up for 64 tags at a time.
+/// Bits of a tag's class, looked up for 64 tags at a time.
 const CLASS_A: i8 = 1;
 const CLASS_B: i8 = 2;
 const CLASS_ROTATED: i8 = 4;
@@ -27,10 +27,7 @@ const fn interleave(from: u16) -> Aligned<[u16; 32]> {
 static INTERLEAVE_LOW: Aligned<[u16; 32]> = interleave(0);
 static INTERLEAVE_HIGH: Aligned<[u16; 32]> = interleave(16);
 
-/// Decodes `object` into `page`.
-///
-/// # Safety
-/// The machine has the features.
+/// Decodes `object` into `page`. The machine must have the features.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -44,24 +41,23 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     let exact = low_bits(layout.exact + 1) as u16 & !1;
     let rotated = _pext_u64(layout.kinds, 0x8888_8888_8888_8888) as u16 & coded;
 
-    // Class of each tag.
     let mut classes = _mm_maskz_set1_epi8(coded, CLASS_A);
     classes = _mm_or_si128(classes, _mm_maskz_set1_epi8(wide, CLASS_B));
     classes = _mm_or_si128(classes, _mm_maskz_set1_epi8(rotated, CLASS_ROTATED));
     classes = _mm_mask_mov_epi8(classes, 1 << TAG_REF, _mm_set1_epi8(CLASS_REF));
     classes = _mm_mask_mov_epi8(classes, 1 << TAG_RAW, _mm_set1_epi8(CLASS_RAW));
 
-    // Prefix and wide templates. The index of the high half is the low three bits of the kind.
+    // Prefix and wide templates. The high half's index is the low three bits of the kind.
     let shifts = _mm512_set_epi64(28, 24, 20, 16, 12, 8, 4, 0);
     let kinds_low = _mm512_srlv_epi64(_mm512_set1_epi64(layout.kinds as i64), shifts);
     let kinds_high = _mm512_srlv_epi64(_mm512_set1_epi64((layout.kinds >> 32) as i64), shifts);
-    // SAFETY: an object has at least 67 bytes behind the header of 20, and this reads bytes 16
-    // to 47.
+    // SAFETY: an object has at least 67 bytes behind the header of 20, and this reads bytes 16 to
+    // 47.
     let highs = unsafe { _mm256_loadu_si256(base.add(layout.highs_at - 4).cast()) };
     let highs = _mm512_maskz_cvtepu32_epi64((low_bits(layout.highs) << 1) as u8, highs);
     let highs = _mm512_slli_epi64::<32>(highs);
-    // SAFETY: only the lanes of prefix tags are read; the layout has that many middle quarters from
-    // `mids_at` on.
+    // SAFETY: reads only the lanes of prefix tags; the layout has as many middle quarters at
+    // `mids_at`.
     let mids = unsafe {
         _mm256_maskz_loadu_epi16(
             coded & !wide,
@@ -93,7 +89,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     {
         let present = u64::MAX >> (LINES - layout.lines_len);
         let at = base.wrapping_add(layout.lines_at).cast::<i32>();
-        // SAFETY: only the lanes of lines that the object has are read.
+        // SAFETY: reads only the lanes of the object's lines.
         let table: [__m512i; 4] = std::array::from_fn(|quarter| unsafe {
             _mm512_maskz_loadu_epi32((present >> (16 * quarter)) as u16, at.wrapping_add(16 * quarter))
         });
@@ -118,7 +114,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         }
     }
 
-    // Where the literals go, 64 words at a time.
+    // Places of the literals, 64 words at a time.
     let class_table = _mm512_broadcast_i32x4(classes);
     let mut a_masks = [0u64; 8];
     let mut b_masks = [0u64; 8];
@@ -130,7 +126,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         // SAFETY: eight times 32 bytes of 256, aligned.
         let nibbles = unsafe { _mm256_load_si256(lines.0.as_ptr().add(8 * block).cast()) };
         let nibbles = _mm512_cvtepu8_epi16(nibbles);
-        // The low byte keeps rubbish in its upper half; the table repeats every 16 entries.
+        // The low byte's upper half is garbage, but the table repeats every 16 entries.
         let nibbles = _mm512_or_si512(nibbles, _mm512_slli_epi16::<4>(nibbles));
         let classes = _mm512_permutexvar_epi8(nibbles, class_table);
         a_masks[block] = _mm512_test_epi8_mask(classes, _mm512_set1_epi8(CLASS_A));
@@ -144,7 +140,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         ref_sum += ref_masks[block].count_ones();
     }
 
-    // Exact templates: words like the others, whose tags are the kinds of the exact tags.
+    // Exact templates are words like the others, whose tags are the kinds of the exact tags.
     let codes = _mm_and_si128(
         _mm_unpacklo_epi8(
             _mm_cvtsi64_si128(layout.kinds as i64),
@@ -167,9 +163,9 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     {
         return Err(Damaged);
     }
-    // From here on the streams are known to hold exactly what the tags take, and behind each of
-    // them come at least 67 bytes of index and lines: every full-width load that starts within a
-    // stream or at its end is in bounds.
+    // From here on the streams hold exactly what the tags take, and at least 67 bytes of index and
+    // lines follow each of them. So a full-width load that starts within a stream or at its end is
+    // in bounds.
     let mut a = base.wrapping_add(layout.a_at).cast::<i16>();
     let mut b = base.wrapping_add(layout.b_at).cast::<i16>();
     let raw_start = base.wrapping_add(layout.raw_at).cast::<i64>();
@@ -258,7 +254,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         }
     }
 
-    // Repeats of raw words: few, so one by one.
+    // Repeats of raw words are few: one by one.
     if layout.ref_len != 0 {
         let refs = &object[layout.refs_at..layout.index_at];
         let mut refs = refs.iter();
@@ -270,7 +266,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
                 if usize::from(number) >= layout.raw_len {
                     return Err(Damaged);
                 }
-                // SAFETY: the number is that of a raw word, and `at` that of a word of the page.
+                // SAFETY: the number is a raw word's, and `at` is a word of the page.
                 unsafe {
                     let word = raw_start.add(usize::from(number)).read_unaligned();
                     out.cast::<i64>().add(at).write_unaligned(word);

@@ -1,5 +1,5 @@
-//! Encoding: tags and literals 64 words at a time, then repeats among lines and raw words, then the
-//! object.
+//! Encodes tags and literals 64 words at a time, then finds repeats among lines and raw words, then
+//! writes the object.
 
 use std::arch::x86_64::*;
 
@@ -10,10 +10,10 @@ use crate::t16::templates::{Templates, HASH_MULTIPLIER, NO_TAG};
 use crate::t16::work::{through_memory, Work};
 use crate::t16::{portable, prefetch, raws};
 
-/// Raw words from which on they are fetched line by line. Fewer are found faster one by one.
+/// From this many raw words on they are fetched line by line. Fewer are found faster one by one.
 const RAWS_MANY: usize = 80;
 
-/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions:
+/// First half of the encoder, like the portable one. Prefetches `next` in small portions, because
 /// 64 lines at once would hold up everything else.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
@@ -27,7 +27,6 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_
     }
 }
 
-/// Tags and literals of all words.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -41,8 +40,7 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
         (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(8).cast()))
     };
     let prefix_low = _mm512_srli_epi64::<16>(exact_low);
-    // No word shifted right by 16 has all bits set, so entry 15, which stands for "no template",
-    // never matches.
+    // No word shifted right by 16 has all bits set, so entry 15 ("no template") never matches.
     let prefix_high =
         _mm512_mask_set1_epi64(_mm512_srli_epi64::<16>(exact_high), 1 << (NO_TAG - 8), u64::MAX as i64);
     let wide_base = _mm512_set1_epi64(templates.values[Templates::WIDE] as i64);
@@ -144,8 +142,7 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
             let rotated =
                 _mm512_cmpeq_epi8_mask(tags, rotated_wide) | _mm512_cmpeq_epi8_mask(tags, rotated_prefix);
             for (line, half) in halves.iter_mut().enumerate() {
-                // Tag 0 may be among them when one rotated template is missing; zero rotated is
-                // zero.
+                // Tag 0 may be included if one rotated template is missing; zero rotated is zero.
                 *half = _mm512_mask_rol_epi64::<32>(*half, (rotated >> (8 * line)) as u8, *half);
             }
         }
@@ -156,20 +153,20 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
             let (low, high) = (lows[2 * part], lows[2 * part + 1]);
             let mask = (a_mask >> (32 * part)) as u32;
             let half = _mm512_maskz_compress_epi16(mask, _mm512_permutex2var_epi16(low, even_words, high));
-            // SAFETY: at most 512 literals come, and the buffer has room for 32 more.
+            // SAFETY: there are at most 512 literals, and the buffer has room for 32 more.
             unsafe { _mm512_storeu_si512(work.a.as_mut_ptr().add(a_len).cast(), half) };
             a_len += mask.count_ones() as usize;
             let mask = (b_mask >> (32 * part)) as u32;
             let half = _mm512_maskz_compress_epi16(mask, _mm512_permutex2var_epi16(low, odd_words, high));
-            // SAFETY: the same.
+            // SAFETY: as above.
             unsafe { _mm512_storeu_si512(work.b.as_mut_ptr().add(b_len).cast(), half) };
             b_len += mask.count_ones() as usize;
         }
 
-        // The numbers of the raw words.
+        // Numbers of the raw words.
         let places = _mm512_maskz_compress_epi8(raw_mask, counting);
         let base = _mm512_set1_epi16(64 * block as i16);
-        // SAFETY: at most 512 raw words come, and the buffer has room for 64 more.
+        // SAFETY: there are at most 512 raw words, and the buffer has room for 64 more.
         unsafe {
             let at = work.raw_places.as_mut_ptr().add(raw_len);
             let low = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(places));
@@ -184,7 +181,7 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
     raw_len
 }
 
-/// Second half of the encoder; see the portable one.
+/// Second half of the encoder, like the portable one.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -197,7 +194,7 @@ pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     share_lines(work);
 }
 
-/// [`raws::refer`] for many raw words: fetches them line by line, and looks at the winners 64 at a
+/// [`raws::refer`] for many raw words: fetches them line by line, and checks the winners 64 at a
 /// time.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
@@ -210,7 +207,7 @@ fn refer_many(work: &mut Work, page: &[u8; PAGE_SIZE]) {
             (_mm512_loadu_si512(winners.as_ptr().cast()), _mm512_load_si512(COUNTING.0.as_ptr().cast()))
         };
         let known = _mm512_cmpneq_epi8_mask(winners, _mm512_set1_epi8(raws::NO_WINNER as i8));
-        // Numbers from 256 on are no byte and cannot win.
+        // Numbers from 256 on do not fit a byte and cannot win.
         if chunk < 4 {
             let own = _mm512_add_epi8(counting, _mm512_set1_epi8((64 * chunk) as i8));
             _mm512_mask_cmpneq_epi8_mask(known, winners, own)
@@ -220,7 +217,7 @@ fn refer_many(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     });
 }
 
-/// Fetches the raw words and finds their buckets.
+/// Fetches the raw words and computes their buckets.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -229,8 +226,8 @@ fn fetch(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     for (block, raws) in work.raw_masks.iter().enumerate() {
         for line in 0..8 {
             let mask = (raws >> (8 * line)) as u8;
-            // SAFETY: a line of the page; at most 512 raw words come, and the buffer has room for
-            // eight more.
+            // SAFETY: reads a line of the page; there are at most 512 raw words, and the buffer has
+            // room for eight more.
             unsafe {
                 let words = _mm512_loadu_si512(page.as_ptr().add(512 * block + 64 * line).cast());
                 let kept = _mm512_maskz_compress_epi64(mask, words);
@@ -246,7 +243,7 @@ fn fetch(work: &mut Work, page: &[u8; PAGE_SIZE]) {
         unsafe {
             let words = _mm512_loadu_si512(work.all_raws.as_ptr().add(first).cast());
             let product = _mm512_madd52lo_epu64(_mm512_setzero_si512(), words, multiplier);
-            // Bits 43 to 51: the product has no others above.
+            // Bits 43 to 51, the product's highest.
             let buckets = _mm512_cvtepi64_epi16(_mm512_srli_epi64::<43>(product));
             _mm_storeu_si128(work.raw_buckets.as_mut_ptr().add(first).cast(), buckets);
         }
@@ -275,7 +272,7 @@ fn share_lines(work: &mut Work) {
     }
     let mut winners = Aligned([0u8; LINES]);
     for (winner, bucket) in winners.0.iter_mut().zip(&buckets.0) {
-        // Volatile, as the compiler would else gather bytes in vectors, one slow insertion each.
+        // Volatile, because the compiler would otherwise gather bytes by slow vector insertions.
         // SAFETY: bytes of the arrays.
         unsafe { std::ptr::write_volatile(winner, work.line_winners[usize::from(*bucket)]) };
     }
@@ -309,17 +306,15 @@ fn share_lines(work: &mut Work) {
     for (part, lines) in lines.iter().enumerate() {
         let mask = (fresh >> (16 * part)) as u16;
         let kept = _mm512_maskz_compress_epi32(mask, *lines);
-        // SAFETY: at most 64 lines come, and the buffer has room for 16 more.
+        // SAFETY: there are at most 64 lines, and the buffer has room for 16 more.
         unsafe { _mm512_storeu_si512(work.lines.as_mut_ptr().add(distinct).cast(), kept) };
         distinct += mask.count_ones() as usize;
     }
     work.fresh = fresh;
 }
 
-/// Copies `len` bytes in steps of 64; reads and writes up to 63 bytes more.
-///
-/// # Safety
-/// `len` bytes and 63 more can be read at `from` and written at `to`, which do not overlap.
+/// Copies `len` bytes in steps of 64. Up to 63 bytes more are read and written, so all must be
+/// accessible at `from` and `to`, which must not overlap.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
@@ -331,7 +326,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Writes the object; see the portable one.
+/// Writes the object, like the portable one.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -340,10 +335,10 @@ pub(crate) fn write(work: &Work, out: &mut [u8]) {
     let templates = &work.templates;
     let first = templates.prefix_first();
     let distinct = work.lines_len();
-    // The parts are written in the order in which they lie. Every part but the last two may write
-    // up to 63 bytes of rubbish behind itself; the last two have 67 bytes or more, and overwrite
-    // it. SAFETY: the length was checked above, the sources are buffers of `work` with room behind
-    // what they hold.
+    // Writes the parts in the order of their places. Every part but the last two may write up to 63
+    // bytes of garbage behind itself; the last two have at least 67 bytes and overwrite it.
+    // SAFETY: the length was checked above; the sources are buffers of `work` with room behind
+    // their content.
     unsafe {
         let base = out.as_mut_ptr();
         base.cast::<u64>().write_unaligned(templates.kinds);

@@ -1,8 +1,8 @@
 //! The encoder and decoder with AVX-512 (F, BW, DQ, VL, VBMI, VBMI2, IFMA) and BMI1/2.
 //!
-//! Two habits throughout, both because of AMD: values are compressed to a register and stored
-//! whole, never with the memory form of the compress instructions (microcode), and nothing is
-//! gathered or scattered (slow; permutes of whole tables in registers do the same work).
+//! Two rules throughout, both because of AMD. Values are compressed to a register and stored whole:
+//! the memory form of the compress instructions is microcode. Nothing is gathered or scattered,
+//! which is slow: permutes of whole tables in registers replace it.
 
 mod decode;
 mod encode;
@@ -29,7 +29,6 @@ macro_rules! spread_counting {
 }
 use spread_counting;
 
-/// The bytes 0 to 63.
 static COUNTING: Aligned<[u8; 64]> = Aligned(spread_counting!(u8, 64, 1, 0));
 
 /// The low `count` (at most 63) bits set.
@@ -51,7 +50,7 @@ static LINE_ORDER: Aligned<[u8; 64]> = {
 
 /// The even dwords (low halves of 64-bit words) of two registers.
 static EVEN_DWORDS: Aligned<[u32; 16]> = Aligned(spread_counting!(u32, 16, 2, 0));
-/// The odd ones (high halves).
+/// The odd dwords (high halves).
 static ODD_DWORDS: Aligned<[u32; 16]> = Aligned(spread_counting!(u32, 16, 2, 1));
 /// The even and the odd 16-bit words of two registers.
 static EVEN_WORDS: Aligned<[u16; 32]> = Aligned(spread_counting!(u16, 32, 2, 0));
@@ -77,7 +76,7 @@ impl Table {
         }
     }
 
-    /// The entries at 64 indices.
+    /// Looks up 64 indices.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn look_up(&self, indices: __m512i) -> __m512i {
@@ -87,7 +86,7 @@ impl Table {
     }
 }
 
-/// `tag` in the bytes chosen by `byte` of the chosen lanes, `tags` elsewhere.
+/// Puts `tag` into the bytes that `byte` selects in the chosen lanes, `tags` elsewhere.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn choose(tags: __m512i, lanes: __mmask8, byte: __m512i, tag: __m512i) -> __m512i {

@@ -1,4 +1,4 @@
-//! Choosing the templates. Only the counting of hash buckets is scalar.
+//! Chooses the templates. Only the counting of hash buckets is scalar.
 
 use std::arch::x86_64::*;
 
@@ -21,7 +21,6 @@ static PREFER_FIRST: Aligned<[u16; 64]> = Aligned({
     values
 });
 
-/// The byte offset in the page of each sample.
 static SAMPLE_AT: [u16; SAMPLES] = {
     let mut offsets = [0; SAMPLES];
     let mut at = 0;
@@ -35,7 +34,7 @@ static SAMPLE_AT: [u16; SAMPLES] = {
 /// Buckets that may get a template, in ascending order, as sets of 64.
 struct Candidates {
     sets: [u64; 4],
-    /// Place of the first of each set.
+    /// Index of the first of each set.
     offsets: [usize; 4],
     len: usize,
 }
@@ -55,7 +54,7 @@ impl Candidates {
         Candidates { sets, offsets, len }
     }
 
-    /// What a table of 256 bytes says of the candidates; zero behind the last.
+    /// Picks the candidates' entries of a table of 256 bytes, followed by zeros.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2")]
     fn pick(&self, table: &[__m512i; 4]) -> __m512i {
@@ -70,13 +69,10 @@ impl Candidates {
         picked
     }
 
-    /// The `limit` candidates with the highest scores, as a set of places.
+    /// Returns the `limit` candidates with the highest scores, as a set of indices.
     ///
-    /// Without features of its own, so that it can be inlined always: a call would save and clear
-    /// all registers.
-    ///
-    /// # Safety
-    /// The caller has the features of this module.
+    /// Has no features of its own, so that it can always be inlined: a call would save and clear
+    /// all registers. The caller must have the features of this module.
     #[inline(always)]
     unsafe fn best(&self, scores: __m512i, limit: usize) -> u64 {
         // SAFETY: the caller's promise; 64 bytes, aligned.
@@ -87,8 +83,8 @@ impl Candidates {
             let low = keys(scores, 0);
             let mut listed = Aligned([0u16; 32]);
             _mm512_store_si512(listed.0.as_mut_ptr().cast(), low);
-            // A candidate's rank is the number of those with a higher key. Keys behind the last are
-            // lower than all.
+            // A candidate's rank is the number of higher keys. Keys behind the last are lower than
+            // all.
             let one = _mm512_set1_epi16(1);
             let mut ranks = [_mm512_setzero_si512(); 2];
             for start in [0, 16] {
@@ -131,8 +127,8 @@ impl Candidates {
         best & (low_bits(self.len - 1) << 1 | 1)
     }
 
-    /// A table of 256 bytes: `first`, `first + 1` .. at the chosen candidates' buckets, `none`
-    /// elsewhere.
+    /// Returns a table of 256 bytes: `first`, `first + 1` .. at the chosen candidates' buckets,
+    /// `none` elsewhere.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,bmi2,popcnt")]
     fn tags(&self, chosen: u64, first: usize, none: u8) -> Table {
@@ -148,7 +144,7 @@ impl Candidates {
     }
 }
 
-/// The keys by which candidates `32 * part ..` compete: score first, then the lower bucket.
+/// Sort keys of candidates `32 * part ..`: score first, then the lower bucket.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn keys(scores: __m512i, part: usize) -> __m512i {
@@ -159,7 +155,6 @@ fn keys(scores: __m512i, part: usize) -> __m512i {
     _mm512_or_si512(_mm512_slli_epi16::<8>(_mm512_cvtepu8_epi16(scores)), prefer)
 }
 
-/// The bytes 0 to 63.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn counting() -> __m512i {
@@ -178,7 +173,6 @@ fn merge(counters: &[Aligned<[u8; 256]>; 4]) -> [__m512i; 4] {
     })
 }
 
-/// The word of sample `number`.
 #[inline(always)]
 fn sample(page: &[u8; PAGE_SIZE], number: usize) -> u64 {
     let at = usize::from(SAMPLE_AT[number % SAMPLES]);
@@ -186,7 +180,7 @@ fn sample(page: &[u8; PAGE_SIZE], number: usize) -> u64 {
     unsafe { page.as_ptr().add(at).cast::<u64>().read_unaligned() }
 }
 
-/// Chooses the templates of `page`; see the portable one.
+/// Chooses the templates of `page`, like the portable one.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -238,8 +232,8 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     let (zeros, low_clear, small) = (sums & 0xffff, sums >> 16 & 0xffff, sums >> 32);
     let (small_upper, large_upper) = (small - zeros, low_clear - small);
 
-    // Counting, in four sets in turn: equal words often follow each other, and a counter that was
-    // just written takes eight cycles to be read.
+    // Counts into four sets in turn, because equal words often follow each other, and reading a
+    // counter that was just written takes eight cycles.
     let counters = &mut templates.counters;
     for set in 0..4 {
         for part in 0..4 {
@@ -249,7 +243,7 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
                 _mm512_store_si512(counters.prefixes[set].0.as_mut_ptr().add(64 * part).cast(), zero);
             }
         }
-        // Or the compiler calls memset, which for 2 KiB starts up microcode.
+        // Otherwise the compiler calls memset, which starts microcode for 2 KiB.
         through_memory(counters);
     }
     let mut hashes = Aligned([[0u8; SAMPLES]; 2]);
@@ -264,7 +258,7 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     count(counters, &hashes.0[0], &hashes.0[1]);
     let mut word_counts = merge(&counters.words);
     let mut prefix_counts = merge(&counters.prefixes);
-    // Words that are zero do not count, and their bucket is needed for tag 0.
+    // Zero words do not count, and tag 0 needs their bucket.
     word_counts[0] = _mm512_mask_mov_epi8(word_counts[0], 1, zero);
     prefix_counts[0] =
         _mm512_mask_sub_epi8(prefix_counts[0], 1, prefix_counts[0], _mm512_set1_epi8(zeros as i8));
@@ -347,7 +341,6 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     describe(templates, &prefix_tags);
 }
 
-/// Counts the buckets of all samples.
 #[inline]
 fn count(counters: &mut Counters, word_hashes: &[u8; SAMPLES], prefix_hashes: &[u8; SAMPLES]) {
     for (at, (word, prefix)) in word_hashes.chunks_exact(4).zip(prefix_hashes.chunks_exact(4)).enumerate() {
@@ -359,7 +352,7 @@ fn count(counters: &mut Counters, word_hashes: &[u8; SAMPLES], prefix_hashes: &[
     }
 }
 
-/// The header's view of the templates; see [`Templates::finish`].
+/// Computes the header fields; see [`Templates::finish`].
 #[inline]
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
@@ -397,7 +390,7 @@ fn describe(templates: &mut Templates, prefix_tags: &Table) {
     rotated |= templates.rotated_wide.map_or(0, |tag| 1 << tag);
     kinds = _mm512_mask_set1_epi32(kinds, rotated, 8);
 
-    // The exact templates' own codes: what `assign` does, for 16 words and without the exact tags.
+    // Codes of the exact templates: as in `assign`, for 16 words and without the exact tags.
     let multiplier = _mm512_set1_epi64(HASH_MULTIPLIER as i64);
     let zero = _mm512_setzero_si512();
     let hash = |words| {
@@ -431,7 +424,7 @@ fn describe(templates: &mut Templates, prefix_tags: &Table) {
     let raw = _mm_mask_cmpeq_epi8_mask(exact, codes, _mm_set1_epi8(15));
     let a = _mm_mask_cmpge_epu8_mask(exact & !raw, codes, _mm_set1_epi8(first as i8));
     let b = _mm_mask_cmpge_epu8_mask(exact & !raw, codes, _mm_set1_epi8(templates.wide_first() as i8));
-    // Tag 0 may stand for a rotated template that is missing, but is no code.
+    // Tag 0 may stand for a missing rotated template, but is no code.
     let code_rotated = _mm_cmpeq_epi8_mask(codes, _mm_set1_epi8(templates.rotated_prefix.unwrap_or(0) as i8))
         | _mm_cmpeq_epi8_mask(codes, _mm_set1_epi8(templates.rotated_wide.unwrap_or(0) as i8));
     let lows = _mm512_permutex2var_epi32(low, even_dwords, high);
@@ -440,7 +433,7 @@ fn describe(templates: &mut Templates, prefix_tags: &Table) {
     let b_halves = _mm256_maskz_compress_epi16(b, _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(lows)));
     let raw_low = _mm512_maskz_compress_epi64(raw as u8, low);
     let raw_high = _mm512_maskz_compress_epi64((raw >> 8) as u8, high);
-    // SAFETY: 16 literals of each kind fit; at most eight raw words come before the second eight.
+    // SAFETY: 16 literals of each kind fit; at most eight raw words precede the second eight.
     unsafe {
         _mm256_storeu_si256(templates.a.as_mut_ptr().cast(), a_halves);
         _mm256_storeu_si256(templates.b.as_mut_ptr().cast(), b_halves);

@@ -1,8 +1,8 @@
-//! The tags of words: which template each of them is one of.
+//! Finds the tags of words.
 //!
-//! A byte that is made of the word's bytes (its *mark*) is compared with the marks of all
-//! templates, which suggests one; then all bytes are compared with that one's. Templates that share
-//! a mark are compared with the words one by one.
+//! A byte made of the word's bytes (its *mark*) is compared with the marks of all templates, which
+//! suggests one template. Then all bytes are compared with that template's. Templates that share a
+//! mark are compared with the words one by one.
 
 use std::mem::MaybeUninit;
 
@@ -11,19 +11,18 @@ use crate::lanes::Lanes;
 use crate::t16::format::TAG_RAW;
 use crate::t16::templates::Templates;
 
-/// Room for marks with their tags.
 pub(super) type Room<L> = [MaybeUninit<(L, L)>; 16];
 
-/// Templates with a mark that no other has.
+/// Templates with a unique mark.
 struct Marks<'a, L> {
-    /// Mark and tag; `len` of them are set.
+    /// Mark and tag, of which `len` are set.
     marks: &'a Room<L>,
     len: usize,
     /// Bit `t`: the template shares its mark with another.
     shared: u32,
 }
 
-/// What words are compared with.
+/// The templates that words are compared with.
 pub(super) struct Classifier<'a, L> {
     pub(super) planes: &'a Planes<L>,
     exact: Marks<'a, L>,
@@ -37,7 +36,6 @@ pub(super) struct Classifier<'a, L> {
     rotated_wide: Option<L>,
 }
 
-/// The mark of the bytes 2 to 7.
 #[inline(always)]
 fn prefix_mark<L: Lanes>(words: &[L; 8]) -> L {
     let odd = words[3].add(words[5]).add(words[7]);
@@ -45,8 +43,8 @@ fn prefix_mark<L: Lanes>(words: &[L; 8]) -> L {
     even.add(odd).add(odd.add(odd))
 }
 
-/// The mark of all bytes. The lowest byte counts twice, or the addresses of objects, which are
-/// multiples of 8 or 16, would share their marks.
+/// The mark of all bytes. The lowest byte counts twice, because otherwise the addresses of objects,
+/// which are multiples of 8 or 16, would share their marks.
 #[inline(always)]
 fn exact_mark<L: Lanes>(words: &[L; 8], prefix_mark: L) -> L {
     let low = words[0].xor(words[0].high_nibbles());
@@ -55,11 +53,8 @@ fn exact_mark<L: Lanes>(words: &[L; 8], prefix_mark: L) -> L {
 }
 
 impl<'a, L: Lanes> Marks<'a, L> {
-    /// Those of the templates `tags` in `marks`. Template zero counts as one of them when
-    /// `beside_zero`.
-    ///
-    /// # Safety
-    /// The machine has the instructions.
+    /// Computes the marks of the templates `tags` into `marks`. Includes template zero if
+    /// `beside_zero`. The machine must have the instructions.
     #[inline(always)]
     unsafe fn new(
         room: &'a mut Room<L>,
@@ -84,7 +79,7 @@ impl<'a, L: Lanes> Marks<'a, L> {
         }
     }
 
-    /// The tags that the marks of words suggest, or zero.
+    /// Returns the tags that the marks of words suggest, or zero.
     #[inline(always)]
     fn suggest(&self, marks: L, zero: L) -> L {
         let mut tags = zero;
@@ -98,10 +93,8 @@ impl<'a, L: Lanes> Marks<'a, L> {
 }
 
 impl<'a, L: Lanes> Classifier<'a, L> {
-    /// With the templates' values alone, which are in `planes`; the numbers of templates are known.
-    ///
-    /// # Safety
-    /// The machine has the instructions.
+    /// Uses only the templates' values, which are in `planes`; their numbers are known. The machine
+    /// must have the instructions.
     #[inline(always)]
     pub(super) unsafe fn new(
         templates: &Templates,
@@ -133,8 +126,8 @@ impl<'a, L: Lanes> Classifier<'a, L> {
         }
     }
 
-    /// The tags of words, raw for repeats of raw words too. ROTATES: there are rotated templates.
-    /// EXACT: exact templates count.
+    /// Returns the tags of words, with raw also for repeats of raw words. ROTATES: there are
+    /// rotated templates. EXACT: exact templates count.
     #[inline(always)]
     pub(super) fn tags<const ROTATES: bool, const EXACT: bool>(&self, words: &Planes<L>) -> L {
         let words = &words.0;
@@ -173,12 +166,12 @@ impl<'a, L: Lanes> Classifier<'a, L> {
         tags
     }
 
-    /// Compares with each of `templates` the bytes of the words from `byte_first` on.
+    /// Compares the bytes of the words from `byte_first` on with each of `templates`.
     #[inline(always)]
     fn one_by_one(&self, words: &[L; 8], templates: u32, byte_first: usize, mut tags: L) -> L {
         let mut left = templates;
         while left != 0 {
-            // SAFETY: a value of this kind exists, so that the machine has the instructions.
+            // SAFETY: a value of this kind exists, so the machine has the instructions.
             let tag = unsafe { L::splat(left.trailing_zeros() as u8) };
             left &= left - 1;
             let mut differ = self.zero;

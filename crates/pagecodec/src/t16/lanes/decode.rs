@@ -1,4 +1,4 @@
-//! Decoding: tag lines, then the literals' places by masks of 16 words a lane, words from byte
+//! Decodes tag lines, then the literals' places by masks of 16 words a lane, words from byte
 //! planes, raw words one by one.
 
 use std::mem::MaybeUninit;
@@ -10,13 +10,12 @@ use crate::t16::lanes::encode::append;
 use crate::t16::portable::{rules, Cursor};
 use crate::t16::work::Aligned;
 
-/// Bits of a tag's class.
 const CLASS_A: i32 = 7;
 const CLASS_B: i32 = 6;
 const CLASS_RAW: i32 = 5;
 const CLASS_REF: i32 = 4;
 
-/// For each set of eight: byte `k` is the rank of `k` in the set, 0x80 if it is no member.
+/// For each set of eight: byte `k` is the rank of `k` in the set, 0x80 for non-members.
 static RANKS: Aligned<[[u8; 8]; 256]> = {
     let mut table = [[0x80; 8]; 256];
     let mut set = 0;
@@ -34,31 +33,29 @@ static RANKS: Aligned<[[u8; 8]; 256]> = {
     Aligned(table)
 };
 
-/// The tag line of each line.
-///
-/// # Safety
-/// The machine has the instructions of `L`; `layout` is that of `object`.
+/// Returns the tag line of each line. The machine must have the instructions of `L`, and `layout`
+/// must be the layout of `object`.
 #[inline(always)]
 pub(crate) unsafe fn tag_lines<L: Lanes>(
     object: &[u8],
     layout: &Layout,
 ) -> Result<Aligned<[u32; LINES]>, Damaged> {
     let base = object.as_ptr();
-    // Rank of each line among the distinct ones, eight at a time: of fresh lines counted on, of
-    // others the next of the index.
+    // Rank of each line among the distinct ones, eight at a time: the next number for fresh lines,
+    // the next index byte for others.
     let mut ranks = Aligned([0u8; LINES + 8]);
     let (mut distinct, mut repeats) = (0u8, 0);
     for at in 0..LINES / 8 {
         let fresh = (layout.fresh >> (8 * at)) as usize & 0xff;
         let (counted, indexed) = (&RANKS.0[fresh], &RANKS.0[!fresh & 0xff]);
-        // SAFETY: the index and the lines behind it are at least 67 bytes, of which 56 may come
-        // before these eight; a row of the table may be read with the next one, as the last one is
+        // SAFETY: the index and the lines behind it are at least 67 bytes, of which at most 56
+        // precede these eight. A row of the table may be read with the next one, as the last row is
         // never the one for both. Eight of the 16 bytes written are overwritten, or padding.
         unsafe {
             let index = load8::<L::Lane>(base.add(layout.index_at + repeats));
             let indexed = load8::<L::Lane>(indexed.as_ptr());
             let counted = load8::<L::Lane>(counted.as_ptr());
-            // What is no rank has bit 7 set, also after the sum: it stays below 128 + 64.
+            // Non-ranks have bit 7 set, also after the sum, which stays below 128 + 64.
             let counted = counted.add(L::Lane::splat(distinct));
             let fresh = indexed.and(L::Lane::splat(0x80)).same(L::Lane::splat(0x80));
             let both = counted.choose(fresh, index.shuffle(indexed));
@@ -89,10 +86,8 @@ pub(crate) unsafe fn tag_lines<L: Lanes>(
     Ok(lines)
 }
 
-/// Eight bytes and rubbish.
-///
-/// # Safety
-/// The machine has the instructions, and eight bytes can be read.
+/// Loads eight bytes, followed by garbage. The machine must have the instructions, and the bytes
+/// must be readable.
 #[inline(always)]
 unsafe fn load8<L: Lanes>(at: *const u8) -> L {
     let mut bytes = [0u64; 2];
@@ -103,10 +98,7 @@ unsafe fn load8<L: Lanes>(at: *const u8) -> L {
     }
 }
 
-/// Decodes `object` into `page`.
-///
-/// # Safety
-/// The machine has the instructions of `L`.
+/// Decodes `object` into `page`. The machine must have the instructions of `L`.
 #[inline(always)]
 pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     let layout = Layout::parse(object)?;
@@ -115,7 +107,7 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
     // SAFETY: the caller's promise.
     let lines = unsafe { tag_lines::<L>(object, &layout)? };
 
-    // Where the literals go.
+    // Places of the literals.
     let mut classes = [0u8; 16];
     let mut rotated = [0u8; 16];
     for (tag, rule) in rules.iter().enumerate() {
@@ -129,7 +121,7 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
     let mut tags = Aligned([0u8; WORDS]);
     let mut a_masks = Aligned([0u8; LINES + 4]);
     let mut b_masks = Aligned([0u8; LINES + 4]);
-    // The words that are raw or references.
+    // Words that are raw or references.
     let mut places = [const { MaybeUninit::<u16>::uninit() }; WORDS + 8];
     let mut special = 0;
     let (mut a_sum, mut b_sum, mut raw_sum, mut ref_sum) = (0, 0, 0, 0);
@@ -137,8 +129,8 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
     let lines_of = 2 * L::COUNT;
     for block in 0..blocks {
         // SAFETY: each part lies within its array, to which the masks may write two bytes more; the
-        // caller vouches for the machine. There are no more than 512 special words, with room for
-        // eight more.
+        // caller vouches for the machine. There are at most 512 special words, with room for eight
+        // more.
         unsafe {
             let line = lines_of * block;
             let line_tags = L::load_nibbles(lines.0.as_ptr().add(line).cast());
@@ -162,7 +154,7 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
     let mut sum =
         u64::from(a_sum) | u64::from(b_sum) << 16 | u64::from(ref_sum) << 32 | u64::from(raw_sum) << 48;
     for tag in 1..=layout.exact {
-        // An exact template cannot be a reference: tag 14 takes nothing here.
+        // Tag 14 takes nothing here, because an exact template cannot be a reference.
         let code = layout.kind(tag);
         sum += if code == TAG_REF as usize { 0 } else { rules[code].takes };
     }
@@ -174,9 +166,9 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
         return Err(Damaged);
     }
 
-    // From here on the streams are known to hold exactly what the tags take, and behind each of
-    // them come at least 67 bytes of index and lines: every load of up to 64 bytes that starts
-    // within a stream or at its end is in bounds.
+    // From here on the streams hold exactly what the tags take, and at least 67 bytes of index and
+    // lines follow each of them. So a load of up to 64 bytes that starts within a stream or at its
+    // end is in bounds.
     let at = |offset: usize| base.wrapping_add(offset);
     let mut cursor = Cursor { a: at(layout.a_at), b: at(layout.b_at), raw: at(layout.raw_at) };
     let mut values = [0u64; 16];
@@ -219,7 +211,7 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
             cursor.b = cursor.b.wrapping_add(2 * b_mask.count_ones() as usize);
         }
         let both = |first: L, second: L| -> [L; 2] { first.zip8(second).into() };
-        // 16-bit quarters of words, those of the first lines of lanes and those of the second.
+        // 16-bit quarters of words: those of the first lines of lanes, then those of the second.
         let mut quarters = [
             both(bytes[0], bytes[1]),
             both(bytes[2], bytes[3]),
@@ -250,13 +242,13 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
         }
     }
 
-    // Raw words one by one, and a list of those that repeat one.
+    // Raw words one by one, and a list of the repeats.
     let mut refs = 0;
     let mut ref_places = [const { MaybeUninit::<u16>::uninit() }; WORDS];
     for place in &places[..special] {
-        // SAFETY: as many were listed.
+        // SAFETY: `special` places were listed.
         let place = usize::from(unsafe { place.assume_init() }) % WORDS;
-        // SAFETY: see above; the place is that of a word of the page.
+        // SAFETY: see above; the place is a word of the page.
         unsafe {
             out.cast::<u64>().add(place).write_unaligned(cursor.raw.cast::<u64>().read_unaligned());
         }
@@ -271,8 +263,8 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
             return Err(Damaged);
         }
         let source = at(layout.raw_at + 8 * usize::from(number));
-        // SAFETY: as many references were listed; the number is that of a raw word, and the place
-        // that of a word of the page.
+        // SAFETY: as many references were listed; the number is a raw word's, and the place is a
+        // word of the page.
         unsafe {
             let place = place.assume_init();
             let word = source.cast::<u64>().read_unaligned();

@@ -1,5 +1,5 @@
-//! Encoding: tags and literals of 16 words a lane at a time, then repeats among lines and raw
-//! words, then the object.
+//! Encodes tags and literals of 16 words a lane at a time, then finds repeats among lines and raw
+//! words, then writes the object.
 
 use std::mem::MaybeUninit;
 
@@ -11,11 +11,8 @@ use crate::t16::format::{page_words, HEADER, LINES, PAGE_SIZE, TAG_RAW};
 use crate::t16::work::Work;
 use crate::t16::{portable, prefetch, raws};
 
-/// First half of the encoder; see the portable one. Fetches `next` from memory, in small portions:
-/// 64 lines at once would hold up everything else.
-///
-/// # Safety
-/// The machine has the instructions of `L`.
+/// First half of the encoder, like the portable one. Prefetches `next` in small portions, because
+/// 64 lines at once would hold up everything else. The machine must have the instructions of `L`.
 #[inline(always)]
 pub(crate) unsafe fn analyse<L: Lanes>(
     work: &mut Work,
@@ -39,10 +36,8 @@ pub(crate) unsafe fn analyse<L: Lanes>(
     }
 }
 
-/// Appends the 16-bit words of `set` to those at `to`, and returns how many they are.
-///
-/// # Safety
-/// The machine has the instructions, and 16 bytes can be written.
+/// Appends the 16-bit words of `set` at `to`, and returns their number. The machine must have the
+/// instructions, and 16 bytes must be writable.
 #[inline(always)]
 pub(super) unsafe fn append<L: Lanes>(words: L, set: u32, to: *mut u16) -> usize {
     // SAFETY: the caller's promise.
@@ -50,10 +45,7 @@ pub(super) unsafe fn append<L: Lanes>(words: L, set: u32, to: *mut u16) -> usize
     (set & 0xff).count_ones() as usize
 }
 
-/// Tags and literals of all words.
-///
-/// # Safety
-/// The machine has the instructions of `L`.
+/// Codes all words. The machine must have the instructions of `L`.
 #[inline(always)]
 unsafe fn assign<L: Lanes, const ROTATES: bool>(
     work: &mut Work,
@@ -102,7 +94,7 @@ unsafe fn assign<L: Lanes, const ROTATES: bool>(
             let lane =
                 |(low, high): (L, L)| if line % 2 == 0 { low.lane(line / 2) } else { high.lane(line / 2) };
             let at = 8 * line;
-            // SAFETY: at most 512 of each come, and the buffers have room for 32 more.
+            // SAFETY: there are at most 512 of each, and the buffers have room for 32 more.
             unsafe {
                 a_len += append(lane(a_halves), a >> at, work.a.as_mut_ptr().add(a_len));
                 b_len += append(lane(b_halves), b >> at, work.b.as_mut_ptr().add(b_len));
@@ -115,20 +107,16 @@ unsafe fn assign<L: Lanes, const ROTATES: bool>(
     raw_len
 }
 
-/// Second half of the encoder; see the portable one.
-///
-/// Compiled for what the caller has; the rest are lookups in memory.
+/// Second half of the encoder, like the portable one, compiled for the caller's instructions. The
+/// rest are lookups in memory.
 #[inline(always)]
 pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     raws::refer(work, page_words(page));
     portable::share_lines(work);
 }
 
-/// Copies `len` bytes in steps; reads and writes up to one register more.
-///
-/// # Safety
-/// The machine has the instructions. `len` bytes and 31 more can be read at `from` and written at
-/// `to`, which do not overlap.
+/// Copies `len` bytes in steps of a register. The machine must have the instructions, and `len +
+/// 31` bytes must be accessible at `from` and `to`, which must not overlap.
 #[inline(always)]
 unsafe fn copy<L: Lanes>(from: *const u8, to: *mut u8, len: usize) {
     let mut at = 0;
@@ -139,10 +127,7 @@ unsafe fn copy<L: Lanes>(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Writes the object; see the portable one.
-///
-/// # Safety
-/// The machine has the instructions of `L`.
+/// Writes the object, like the portable one. The machine must have the instructions of `L`.
 #[inline(always)]
 pub(crate) unsafe fn write<L: Lanes>(work: &Work, out: &mut [u8]) {
     assert_eq!(out.len(), work.object_len());
@@ -150,10 +135,10 @@ pub(crate) unsafe fn write<L: Lanes>(work: &Work, out: &mut [u8]) {
     let first = templates.prefix_first();
     let distinct = work.lines_len();
     let lines_len = 4 * distinct;
-    // The parts are written in the order in which they lie. Every part but the last two may write
-    // up to 63 bytes of rubbish behind itself; the last two have 67 bytes or more, and overwrite
-    // it. SAFETY: the length was checked above, the sources are buffers of `work` with room behind
-    // what they hold. Integers are little-endian on all machines with lanes.
+    // Writes the parts in the order of their places. Every part but the last two may write up to 63
+    // bytes of garbage behind itself; the last two have at least 67 bytes and overwrite it.
+    // SAFETY: the length was checked above; the sources are buffers of `work` with room behind
+    // their content. Integers are little-endian on all machines with lanes.
     unsafe {
         let base = out.as_mut_ptr();
         base.cast::<u64>().write_unaligned(templates.kinds);
@@ -162,8 +147,7 @@ pub(crate) unsafe fn write<L: Lanes>(work: &Work, out: &mut [u8]) {
         let mut at = base.add(HEADER);
         copy::<L>(templates.highs.as_ptr().cast(), at, 32);
         at = at.add(4 * templates.highs_len);
-        // Behind the middle quarters may come those of tags that have none: at most 26 bytes in
-        // all.
+        // The middle quarters of tags that have none may follow: at most 26 bytes in all.
         let mids = at.cast::<u16>();
         for (place, value) in templates.values[first..14].iter().enumerate() {
             mids.add(place).write_unaligned((value >> 16) as u16);
@@ -202,7 +186,7 @@ pub(crate) unsafe fn write<L: Lanes>(work: &Work, out: &mut [u8]) {
         let index_len = LINES - distinct;
         let lines = at.add(index_len);
         debug_assert_eq!(lines.add(lines_len), base.add(out.len()));
-        // Index and rubbish lie within the object unless there are few lines. The last lines end
+        // Index and garbage lie within the object unless there are few lines. The last lines end
         // it.
         if lines_len < L::BYTES {
             work.index.as_ptr().copy_to_nonoverlapping(at, index_len);

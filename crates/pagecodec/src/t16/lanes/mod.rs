@@ -1,14 +1,13 @@
-//! The encoder and decoder for instruction sets whose registers are made of lanes of 16 bytes:
-//! SSE4, AVX2, NEON.
+//! The encoder and decoder for instruction sets whose registers consist of lanes of 16 bytes: SSE4,
+//! AVX2, NEON.
 //!
 //! None of these looks up 64-bit values by many indices at a time, but all look up 16 bytes in 16.
-//! So words are taken apart: [`Planes`] hold byte `j` of 16 words (of 32 with AVX2) in one
-//! register. In this form one instruction compares a byte of all words or looks it up by their
-//! tags, and the halves that are literals lie side by side.
+//! So words are taken apart: [`Planes`] hold byte `j` of 16 words (32 with AVX2) in one register.
+//! Then one instruction compares a byte of all words or looks it up by their tags, and literal
+//! halves lie side by side.
 //!
-//! The hash of the format decides which values become templates, but no word needs to be hashed to
-//! find its template: a word that equals a template also has its bucket. [`classify`] looks for
-//! equality alone.
+//! The format's hash decides which values become templates, but finding a word's template needs no
+//! hash: a word that equals a template also has its bucket. [`classify`] tests only equality.
 
 mod classify;
 mod decode;
@@ -24,10 +23,9 @@ use crate::lanes::Lanes;
 /// For each set of eight: byte indices that move the 16-bit words of the set to the front, in
 /// order.
 pub(crate) static COMPRESS: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(true));
-/// For each set of eight: byte indices that move the first 16-bit words to the places of the set;
-/// zero elsewhere.
+/// For each set of eight: byte indices that move the first 16-bit words to the places of the set,
+/// with zero elsewhere.
 static EXPAND: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(false));
-/// The numbers of the words of each line.
 static PLACES: Aligned<[[u16; 8]; 64]> = {
     let mut places = [[0; 8]; 64];
     let mut at = 0;
@@ -57,26 +55,24 @@ const fn shuffles(compress: bool) -> [[u8; 16]; 256] {
     table
 }
 
-/// The entry of one of the two tables for the low eight bits of `set`.
-///
-/// # Safety
-/// The machine has the instructions.
+/// Loads the entry of one of the two tables for the low eight bits of `set`. The machine must have
+/// the instructions.
 #[inline(always)]
 pub(crate) unsafe fn shuffle<L: Lanes>(table: &Aligned<[[u8; 16]; 256]>, set: u32) -> L {
     // SAFETY: 16 bytes; the caller vouches for the machine.
     unsafe { L::load(table.0[set as usize & 255].as_ptr(), 0) }
 }
 
-/// Words of 64 bits by bytes: register `j` has byte `j` of each, in order.
+/// 64-bit words by bytes: register `j` has byte `j` of each, in order.
 struct Planes<L>([L; 8]);
 
 impl<L: Lanes> Planes<L> {
-    /// Takes words apart: lane `l` of row `r` has words `2 r` and `2 r + 1` of those whose bytes
-    /// will be in lanes `l`.
+    /// Takes words apart: lane `l` of row `r` has words `2 r` and `2 r + 1` of those whose bytes go
+    /// to lanes `l`.
     #[inline(always)]
     fn of(rows: [L; 8]) -> Self {
-        // Each round of interleaving halves the distance of bytes that will be neighbours: 8, 4,
-        // 2, 1.
+        // Each round of interleaving halves the distance of bytes that become neighbours: 8, 4, 2,
+        // 1.
         let mix = |rows: [L; 8]| -> [L; 8] {
             let ((a, b), (c, d)) = (rows[0].zip8(rows[4]), rows[1].zip8(rows[5]));
             let ((e, f), (g, h)) = (rows[2].zip8(rows[6]), rows[3].zip8(rows[7]));
@@ -85,20 +81,15 @@ impl<L: Lanes> Planes<L> {
         Planes(mix(mix(mix(mix(rows)))))
     }
 
-    /// The words of the lines `2 l` and `2 l + 1` from `at` on for each lane `l`.
-    ///
-    /// # Safety
-    /// The machine has the instructions, and 128 bytes can be read for each lane.
+    /// Loads the words of the lines `2 l` and `2 l + 1` from `at` on for each lane `l`. The machine
+    /// must have the instructions, and 128 bytes must be readable for each lane.
     #[inline(always)]
     unsafe fn load(at: *const u8) -> Self {
         // SAFETY: the caller's promise.
         Planes::of(std::array::from_fn(|row| unsafe { L::load(at.add(16 * row), 128) }))
     }
 
-    /// Sixteen values, the same in each lane.
-    ///
-    /// # Safety
-    /// The machine has the instructions.
+    /// Loads sixteen values, the same in each lane. The machine must have the instructions.
     #[inline(always)]
     unsafe fn of_values(values: &[u64; 16]) -> Self {
         // SAFETY: eight times 16 of 128 bytes; the caller vouches for the machine.
@@ -107,13 +98,12 @@ impl<L: Lanes> Planes<L> {
         }))
     }
 
-    /// Of 16 values the ones that the tags number.
+    /// Looks up the value of each tag among 16.
     #[inline(always)]
     fn look_up(&self, tags: L) -> [L; 8] {
         self.0.map(|plane| plane.shuffle(tags))
     }
 
-    /// The first lane alone.
     #[inline(always)]
     fn first_lane(&self) -> Planes<L::Lane> {
         Planes(self.0.map(|plane| plane.lane(0)))

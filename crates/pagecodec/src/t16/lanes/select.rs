@@ -1,4 +1,4 @@
-//! Choosing the templates of a page from a sample of its words.
+//! Chooses the templates of a page from a sample of its words.
 
 use std::mem::MaybeUninit;
 
@@ -11,10 +11,10 @@ use crate::t16::select::{sample_line, Counters, SAMPLES};
 use crate::t16::templates::{Templates, HASH_MULTIPLIER, PREFIX_MAX};
 use crate::t16::work::{through_memory, Aligned};
 
-/// Most buckets that have two samples or more.
+/// Most buckets with two samples or more.
 const CANDIDATES_MAX: usize = SAMPLES / 2;
 
-/// For each set of eight: its members, a byte each from the lowest byte on.
+/// For each set of eight: its members, one a byte from the lowest on.
 static MEMBERS: Aligned<[u64; 256]> = {
     let mut table = [0; 256];
     let mut set = 0;
@@ -31,16 +31,14 @@ static MEMBERS: Aligned<[u64; 256]> = {
     }
     Aligned(table)
 };
-/// A byte with this value in each place.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// The offset in the page of the line that holds samples `8 * group ..`.
+/// Offset in the page of the line that holds samples `8 * group ..`.
 #[inline(always)]
 fn sample_at(group: usize) -> usize {
     64 * sample_line(group)
 }
 
-/// The word of sample `number`.
 #[inline(always)]
 fn sample(page: &[u8; PAGE_SIZE], number: usize) -> u64 {
     static PLACES: [u16; SAMPLES] = {
@@ -57,14 +55,15 @@ fn sample(page: &[u8; PAGE_SIZE], number: usize) -> u64 {
     u64::from_le(unsafe { page.as_ptr().add(at).cast::<u64>().read_unaligned() })
 }
 
-/// What is known of the samples, each a byte.
+/// Properties of the samples, a byte each.
 #[repr(C, align(64))]
 struct Samples {
     word_hashes: [u8; SAMPLES],
     prefix_hashes: [u8; SAMPLES],
-    /// All ones for words that are zero.
+    /// All ones for zero words.
     zeros: [u8; SAMPLES],
-    /// Words that are zero, whose lower half is, all but whose third quarter is.
+    /// Numbers of zero words, of words whose lower half is zero, and of words whose parts are all
+    /// zero but the third quarter.
     zero: usize,
     low_clear: usize,
     small: usize,
@@ -80,8 +79,7 @@ impl Samples {
         small: 0,
     };
 
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// The machine must have the instructions of `L`.
     #[inline(always)]
     unsafe fn take<L: Lanes>(&mut self, page: &[u8; PAGE_SIZE]) {
         let line = |group: usize| page.as_ptr().wrapping_add(sample_at(group));
@@ -114,10 +112,8 @@ impl Samples {
         }
     }
 
-    /// Counts the buckets of all samples but those that are zero.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// Counts the buckets of all samples but zero words. The machine must have the instructions of
+    /// `L`.
     #[inline(always)]
     unsafe fn count<L: Lanes>(&self, counters: &mut Counters) {
         // SAFETY: the caller vouches for the machine; all parts lie within the 256 bytes.
@@ -127,7 +123,7 @@ impl Samples {
                 for part in 0..256 / L::BYTES {
                     none.store(set.0.as_mut_ptr().add(L::BYTES * part), 16);
                 }
-                // Or the compiler calls memset, which is slow for so little.
+                // Otherwise the compiler calls memset, which is slow for so little.
                 through_memory(set);
             }
         }
@@ -148,11 +144,8 @@ impl Samples {
         *first = first.wrapping_sub(self.zero as u8);
     }
 
-    /// Of the prefix bucket `bucket`: its last sample that is not zero. Marks all its samples in
-    /// `covered`.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// Returns the last sample of prefix bucket `bucket` that is not zero. Marks all its samples in
+    /// `covered`. The machine must have the instructions of `L`.
     #[inline(always)]
     unsafe fn last<L: Lanes>(&self, bucket: u8, covered: &mut [u8; SAMPLES]) -> usize {
         let mut set = 0u128;
@@ -172,11 +165,11 @@ impl Samples {
     }
 }
 
-/// Buckets with two samples or more, in ascending order, and how they compete.
+/// Buckets with two samples or more, in ascending order, and their scores.
 struct Candidates {
     counts: Aligned<[MaybeUninit<u8>; 256]>,
     buckets: [MaybeUninit<u8>; CANDIDATES_MAX + 8],
-    /// Listed buckets; when there are any, all counts are known too.
+    /// Number of listed buckets. If it is not 0, all counts are set, too.
     len: usize,
 }
 
@@ -187,10 +180,7 @@ impl Candidates {
         len: 0,
     };
 
-    /// Adds the counters and lists the candidates.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// Adds the counters and lists the candidates. The machine must have the instructions of `L`.
     #[inline(always)]
     unsafe fn list<L: Lanes>(&mut self, counters: &[Aligned<[u8; 256]>; 4]) {
         self.len = 0;
@@ -217,31 +207,26 @@ impl Candidates {
         assert!(self.len <= CANDIDATES_MAX);
     }
 
-    /// The listed bucket `at` and its count.
-    ///
-    /// # Panics
-    /// When there are not as many.
+    /// Returns the listed bucket `at` and its count. Panics if there is none.
     #[inline(always)]
     fn bucket(&self, at: usize) -> (usize, u8) {
         assert!(at < self.len);
-        // SAFETY: `list` has set as many buckets, and all counts.
+        // SAFETY: `list` has set `len` buckets, and all counts.
         unsafe {
             let bucket = usize::from(self.buckets[at].assume_init());
             (bucket, self.counts.0[bucket].assume_init())
         }
     }
 
-    /// Puts the `limit` with the highest scores first, the lower bucket when equal, all in
-    /// ascending order, and forgets the others. `score` gets a bucket and its count.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// Keeps the `limit` candidates with the highest scores, the lower bucket if equal, in
+    /// ascending order. `score` gets a bucket and its count. The machine must have the instructions
+    /// of `L`.
     #[inline(always)]
     unsafe fn keep_best<L: Lanes>(&mut self, limit: usize, mut score: impl FnMut(usize, u8) -> u8) {
         if self.len <= limit {
             return;
         }
-        // Keys are positive as signed numbers, which vectors compare. Those behind the last are
+        // Keys are positive as signed numbers, which vectors compare. Keys behind the last are
         // lower than all.
         let mut keys = Aligned([0i16; CANDIDATES_MAX]);
         for (at, key) in keys.0.iter_mut().enumerate().take(self.len) {
@@ -258,18 +243,15 @@ impl Candidates {
         }
     }
 
-    /// [`Candidates::keep_best`] of at most `N`, which have keys.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// [`Candidates::keep_best`] of at most `N`, which have keys. The machine must have the
+    /// instructions of `L`.
     #[inline(always)]
     unsafe fn keep<L: Lanes, const N: usize>(&mut self, keys: &Aligned<[i16; CANDIDATES_MAX]>, limit: usize) {
         let words = L::BYTES / 2;
         let mut ranks = [0i16; N];
         // SAFETY: the caller vouches for the machine; all parts lie within the arrays.
         unsafe {
-            // A candidate's rank is the number of those with a higher key. At most 64 / 8
-            // registers.
+            // A candidate's rank is the number of higher keys. At most 64 / 8 registers.
             let mut counts = [L::splat(0); 8];
             for key in &keys.0[..self.len] {
                 let other = L::splat16(*key);
@@ -291,11 +273,8 @@ impl Candidates {
     }
 }
 
-/// Chooses the templates of `page`; see the portable one. The tables from bucket to tag are left as
-/// they are: they are not used.
-///
-/// # Safety
-/// The machine has the instructions of `L`.
+/// Chooses the templates of `page`, like the portable one, but leaves the tables from bucket to tag
+/// unset, because lanes do not use them. The machine must have the instructions of `L`.
 #[inline(always)]
 pub(super) unsafe fn select<L: Lanes>(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     // SAFETY: the caller's promise.
@@ -306,7 +285,7 @@ pub(super) unsafe fn select<L: Lanes>(templates: &mut Templates, page: &[u8; PAG
         samples.count::<L>(counters);
         let (small_upper, large_upper) = (samples.small - samples.zero, samples.low_clear - samples.small);
 
-        // Prefix templates and what goes above them.
+        // Prefix templates and the templates above them.
         let mut candidates = Candidates::EMPTY;
         candidates.list::<L>(&counters.prefixes);
         candidates.keep_best::<L>(PREFIX_MAX, |_, count| count);
@@ -332,8 +311,8 @@ pub(super) unsafe fn select<L: Lanes>(templates: &mut Templates, page: &[u8; PAG
         }
         templates.values[Templates::WIDE] = wide;
 
-        // Exact templates take the tags that are left. A repeated word saves four times as much
-        // when no prefix template would have caught it.
+        // Exact templates take the remaining tags. A repeated word saves four times as much if no
+        // prefix template would have caught it.
         candidates.list::<L>(&counters.words);
         let word_last = &counters.word_last.0;
         candidates.keep_best::<L>(first - 1, |bucket, count| {
@@ -349,10 +328,8 @@ pub(super) unsafe fn select<L: Lanes>(templates: &mut Templates, page: &[u8; PAG
     }
 }
 
-/// The header's view of the templates; see [`Templates::finish`].
-///
-/// # Safety
-/// The machine has the instructions of `L`.
+/// Computes the header fields; see [`Templates::finish`]. The machine must have the instructions of
+/// `L`.
 #[inline(always)]
 pub(super) unsafe fn describe<L: Lanes>(
     templates: &mut Templates,
@@ -388,7 +365,7 @@ pub(super) unsafe fn describe<L: Lanes>(
             *kind &= 0u8.wrapping_sub((coded >> tag & 1) as u8);
         }
 
-        // The exact templates' own codes: those of words without exact templates.
+        // Codes of the exact templates: those of words without exact templates.
         let values = classifier.planes;
         let codes = if rotates {
             classifier.tags::<true, false>(values)
@@ -411,7 +388,7 @@ pub(super) unsafe fn describe<L: Lanes>(
         let append_both = |low: L::Lane, high: L::Lane, set: u32, to: &mut [u16; 16]| {
             let (first, second) = low.zip8(high);
             let len = append(first, set, to.as_mut_ptr());
-            // At most eight come before these.
+            // At most eight precede these.
             len + append(second, set >> 8, to.as_mut_ptr().add(len))
         };
         templates.a_len = append_both(halves[0], halves[1], a, &mut templates.a);

@@ -1,23 +1,23 @@
-//! Decoding in plain Rust: the reference for the others.
+//! The decoder in plain Rust, the reference for the others.
 
 use crate::sets::MEMBERS;
 use crate::t16::format::{u16_at, u32_at, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS};
 
-/// How the words of a tag are rebuilt.
+/// How to rebuild the words of a tag.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rule {
-    /// The template; already rotated.
+    /// The template, already rotated.
     pub(crate) value: u64,
     /// All ones in the halves that literals fill: A in bits 0-15, B in 16-31.
     pub(crate) literals: u32,
-    /// By how much the literals are shifted: 0 or 32.
+    /// Left shift of the literals: 0 or 32.
     pub(crate) shift: u32,
-    /// How many literals a word takes: A in bits 0-15, B in 16-31, references in 32-47, raw words
-    /// in 48-63.
+    /// Counts per word: A literals in bits 0-15, B in 16-31, references in 32-47, raw words in
+    /// 48-63.
     pub(crate) takes: u64,
 }
 
-/// Rules of all tags but the exact ones, which are left zero.
+/// Returns the rules of all tags but the exact ones, which stay zero.
 #[inline(always)]
 pub(crate) fn rules(object: &[u8], layout: &Layout) -> [Rule; 16] {
     let mut rules = [Rule::default(); 16];
@@ -51,10 +51,8 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// The next word of a tag with this rule; nothing is known of words that are raw or references.
-    ///
-    /// # Safety
-    /// Two bytes can be read at `a` and `b`.
+    /// Returns the next word of a tag with this rule, which is meaningless for raw words and
+    /// references. Two bytes must be readable at `a` and `b`.
     #[inline(always)]
     pub(crate) unsafe fn word(&mut self, rule: &Rule) -> u64 {
         // SAFETY: the caller's promise.
@@ -67,9 +65,8 @@ impl Cursor {
     }
 }
 
-/// Places of words, in order, with room for a whole line behind them. What is listed is not known
-/// in advance, so that loops over the words of a line would end anywhere; a line is appended
-/// without a branch.
+/// Places of words, in order, with room for a whole line behind them. Loops over a line's words
+/// would end unpredictably, so a whole line is appended without a branch.
 struct Places {
     places: [u16; WORDS + 8],
     count: usize,
@@ -78,7 +75,7 @@ struct Places {
 impl Places {
     const NEW: Places = Places { places: [0; WORDS + 8], count: 0 };
 
-    /// Appends the words of line `line` that are in `set`, of which there are `count`.
+    /// Appends the `count` words of line `line` that are in `set`.
     #[inline(always)]
     fn append(&mut self, line: usize, set: u8, count: usize) {
         let room = self.places[self.count..].first_chunk_mut::<8>().expect("a line's room");
@@ -88,25 +85,23 @@ impl Places {
         self.count += count;
     }
 
-    /// The places.
     #[inline(always)]
     fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.places[..self.count].iter().map(|&place| usize::from(place) % WORDS)
     }
 }
 
-/// What is known of a distinct tag line.
 #[derive(Clone, Copy, Default)]
 struct TagLine {
     tags: u32,
-    /// The words that are raw or references, and those that take a half of B.
+    /// Words that are raw or references, and words that take a half of B.
     special: u8,
     wide: u8,
     /// As [`Rule::takes`].
     takes: u64,
 }
 
-/// How a word is made of its template and the next half of A, without looking at what kind it is.
+/// How a word consists of its template and the next half of A, for any kind of word.
 #[derive(Clone, Copy, Default)]
 struct Form {
     value: u64,
@@ -114,26 +109,25 @@ struct Form {
     mask: u64,
     /// Bytes of A.
     takes: usize,
-    /// A power of two in all.
+    /// Pads the size to a power of two.
     _unused: usize,
 }
 
-/// A half in both halves of a word.
+/// Copies a half into both halves of a word.
 const TWICE: u64 = 1 << 32 | 1;
 
-/// Decodes `object` into `page`.
 pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     let layout = Layout::parse(object)?;
     let mut rules = rules(object, &layout);
 
-    // What the tags take must be what the streams hold.
+    // The streams must hold exactly what the tags take.
     let mut sum = 0u64;
     for tag in 1..=layout.exact {
-        // An exact template cannot be a reference: tag 14 takes nothing here.
+        // Tag 14 takes nothing here, because an exact template cannot be a reference.
         let code = layout.kind(tag);
         sum += if code == TAG_REF as usize { 0 } else { rules[code].takes };
     }
-    // In the upper half whether a tag is special, in the lower one whether it takes of B.
+    // The upper half tells whether a tag is special, the lower one whether it takes from B.
     let kinds: [u16; 16] = std::array::from_fn(|tag| {
         let takes = rules[tag].takes;
         u16::from(takes >> 32 != 0) << 8 | (takes >> 16 & 1) as u16
@@ -154,7 +148,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     let (mut distinct, mut repeats, mut rank_max) = (0, 0, 0);
     for (at, line) in lines.iter_mut().enumerate() {
         let fresh = layout.fresh >> at & 1 == 1;
-        // In bounds also behind the last index byte: the lines follow, at least four bytes.
+        // In bounds also behind the last index byte: at least four bytes of lines follow.
         let index = usize::from(object[layout.index_at + repeats]);
         let rank = if fresh { distinct } else { index };
         distinct += usize::from(fresh);
@@ -174,9 +168,9 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         return Err(Damaged);
     }
 
-    // From here on the streams are known to hold exactly what the tags take, and behind each of
-    // them come at least 67 bytes of index and lines: a read of two or eight bytes within a stream
-    // or at its end is in bounds.
+    // From here on the streams hold exactly what the tags take, and at least 67 bytes of index and
+    // lines follow each of them. So a read of two or eight bytes within a stream or at its end is
+    // in bounds.
     let at = |offset: usize| object.as_ptr().wrapping_add(offset);
     let mut cursor = Cursor { a: at(layout.a_at), b: at(layout.b_at), raw: at(layout.raw_at) };
     let mut exact = [0u64; 16];
@@ -194,7 +188,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         rule.value = value;
     }
 
-    // Templates and stream A for all words; the others are put right afterwards.
+    // Templates and stream A for all words; other words are corrected below.
     let forms = rules.map(|rule| Form {
         value: rule.value,
         mask: u64::from(rule.literals & 0xffff) << rule.shift,
@@ -220,7 +214,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         let word = u64::from_le_bytes(words[place]) | half << 16 << rules[tag(place)].shift;
         words[place] = word.to_le_bytes();
     }
-    // A reference is taken for a raw word first, so that no branch depends on which it is.
+    // A reference is first read as a raw word, so that no branch depends on the kind.
     let (mut refs, mut ref_places) = (0, [0u16; WORDS]);
     for place in specials.iter() {
         // SAFETY: see above.
@@ -236,7 +230,7 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
         if number >= layout.raw_len {
             return Err(Damaged);
         }
-        // SAFETY: the number is that of a raw word.
+        // SAFETY: the number is a raw word's.
         let word = unsafe { at(layout.raw_at + 8 * number).cast::<[u8; 8]>().read_unaligned() };
         words[usize::from(place) % WORDS] = word;
     }

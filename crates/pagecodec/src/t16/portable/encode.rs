@@ -1,4 +1,4 @@
-//! Encoding in plain Rust: the reference for the others.
+//! The encoder in plain Rust, the reference for the others.
 
 use crate::t16::format::{page_words, PageWords, LINES, PAGE_SIZE, TAG_RAW, WORDS};
 use crate::t16::raws;
@@ -6,10 +6,8 @@ use crate::t16::select::select;
 use crate::t16::templates::{hash8, Templates, NO_TAG};
 use crate::t16::work::Work;
 
-/// Multiplier of the hash of tag lines.
 pub(crate) const LINE_MULTIPLIER: u32 = 0x9E37_79B1;
 
-/// Bucket of a tag line.
 #[inline(always)]
 pub(crate) fn line_bucket(line: u32) -> usize {
     (line.wrapping_mul(LINE_MULTIPLIER) >> 24) as usize
@@ -27,23 +25,22 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     }
 }
 
-/// `then` if the condition holds, else `otherwise`; as arithmetic, because the compiler makes
-/// branches of anything else.
+/// Selects `then` or `otherwise` by arithmetic, because the compiler makes branches of anything
+/// else.
 #[inline(always)]
 fn choose(condition: bool, then: u8, otherwise: u8) -> u8 {
     let mask = u8::from(condition).wrapping_neg();
     otherwise ^ (then ^ otherwise) & mask
 }
 
-/// Tags and literals of all words. No branches: the tag of a word cannot be foreseen.
+/// Codes all words. No branches: the tag of a word is unpredictable.
 #[inline(always)]
 fn assign<const ROTATES: bool>(work: &mut Work, page: &PageWords) -> usize {
     let templates = &work.templates;
     let (prefix_first, wide_first) = (templates.prefix_first(), templates.wide_first());
     let exact_values = templates.values;
     let mut prefix_values = templates.values.map(|value| value >> 16);
-    // No word shifted right by 16 has all bits set, so the entry that stands for "no template"
-    // never matches.
+    // No word shifted right by 16 has all bits set, so the entry for "no template" never matches.
     prefix_values[usize::from(NO_TAG)] = u64::MAX;
     let wide_value = templates.values[Templates::WIDE] >> 32;
     let a_taken: [u8; 16] = std::array::from_fn(|tag| u8::from((prefix_first..14).contains(&tag)));
@@ -91,10 +88,8 @@ pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     share_lines(work);
 }
 
-/// A byte with this value in each place.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// Keeps each distinct tag line once.
 #[inline(always)]
 pub(crate) fn share_lines(work: &mut Work) {
     let lines = &work.all_lines;
@@ -105,7 +100,7 @@ pub(crate) fn share_lines(work: &mut Work) {
     for (line, &bucket) in buckets.iter().enumerate().rev() {
         work.line_winners[usize::from(bucket)] = line as u8;
     }
-    // Whether each line is not that of its winner.
+    // Whether each line differs from its winner.
     let mut winners = [0u8; LINES];
     let mut fresh = 0u64;
     for at in 0..LINES {
@@ -114,11 +109,11 @@ pub(crate) fn share_lines(work: &mut Work) {
         let repeats = (lines[usize::from(winner) % LINES] == lines[at]) & (usize::from(winner) != at);
         fresh |= u64::from(!repeats) << at;
     }
-    // How many fresh lines come before each.
+    // The number of fresh lines before each.
     let mut ranks = [[0u8; 8]; LINES / 8];
     for (part, ranks) in ranks.iter_mut().enumerate() {
         let bits = fresh >> (8 * part) & 0xff;
-        // Bit k alone in byte k, then as bit 0 of it.
+        // Isolates bit k in byte k, then moves it to bit 0.
         let bytes = bits.wrapping_mul(ONES) & 0x8040_2010_0804_0201;
         let bytes = (bytes + 0x7f * ONES) >> 7 & ONES;
         let before = (fresh & !(u64::MAX << (8 * part))).count_ones() as u64;
@@ -152,7 +147,7 @@ pub(crate) fn write(work: &Work, out: &mut [u8]) {
     put(&mut rest, &templates.b[..templates.b_len]);
     put(&mut rest, &work.b[..work.b_len]);
     put(&mut rest, &templates.raw[..templates.raw_len]);
-    // Repeats are overwritten by what follows, at least 67 bytes.
+    // The parts that follow, at least 67 bytes, overwrite repeats.
     let mut kept = 0;
     for (number, raw) in work.all_raws[..work.all_raws_len].iter().enumerate() {
         rest[8 * kept..8 * kept + 8].copy_from_slice(&raw.to_le_bytes());
@@ -165,7 +160,6 @@ pub(crate) fn write(work: &Work, out: &mut [u8]) {
     assert!(rest.is_empty());
 }
 
-/// Unsigned integers.
 trait Unsigned: Copy {
     fn to_le(self) -> Self;
 }

@@ -6,7 +6,7 @@ mod encode;
 pub(crate) use decode::decode;
 pub(crate) use encode::{analyse, reduce, write};
 
-// What the vector forms share with this one.
+// Shared with the vector implementations.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use decode::{rules, Cursor};
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
