@@ -1,22 +1,21 @@
-//! The agent that the program carries needs nothing of the programs that it is brought into: no
-//! loader, no library, no symbol.
+//! The embedded agent is self-contained: it needs no loader, library or symbol of the programs it
+//! is brought into.
 
-/// As the build script has made it.
+/// The agent from the build script.
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uzswap-agent"));
 
-/// Kinds of a segment, a dynamic entry and a section, of the System V ABI.
+/// Segment, dynamic entry and section types of the System V ABI.
 const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 const SHT_DYNSYM: u64 = 11;
 
-/// A little-endian number of an ELF file.
 fn number(at: usize, bytes: usize) -> u64 {
     AGENT[at..at + bytes].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Where a table's entries are: by the file's header, which has its offset, its entries' size and
-/// their count.
+/// Offsets of a table's entries: `offset`, `size` and `count` are the places of its fields in the
+/// file's header.
 fn table(offset: usize, size: usize, count: usize) -> impl Iterator<Item = usize> {
     let (offset, size) = (number(offset, 8) as usize, number(size, 2) as usize);
     (0..number(count, 2) as usize).map(move |index| offset + index * size)
@@ -36,13 +35,13 @@ fn nothing_is_missing_in_the_agent() {
             assert_eq!(needed, 0, "it wants libraries");
         }
     }
-    // It is one that can be mapped anywhere.
+    // Position-independent.
     assert_eq!(dynamic_segments, 1);
     let mut symbol_tables = 0;
     for section in table(40, 58, 60).filter(|&section| number(section + 4, 4) == SHT_DYNSYM) {
         symbol_tables += 1;
         let (start, len) = (number(section + 24, 8) as usize, number(section + 32, 8) as usize);
-        // The first is always empty. A symbol of section 0 is defined elsewhere.
+        // The first symbol is always empty. Section 0 means undefined.
         let undefined =
             (start..start + len).step_by(24).skip(1).filter(|&symbol| number(symbol + 6, 2) == 0).count();
         assert_eq!(undefined, 0, "symbols are missing: nm -D -u names them");

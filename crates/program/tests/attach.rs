@@ -1,4 +1,4 @@
-//! What a program can do to the supervisor while the agent is brought into its processes: nothing.
+//! A program cannot harm the supervisor while the agent is brought into its processes.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use support::{can_link_statically, can_manage, compile_with, has, managed, uzswap, Scratch};
 
-/// The workload, and a copy of it that is setuid root; `None` where there are no such programs.
+/// The workload and a setuid root copy of it; `None` where setuid programs cannot be made.
 struct Race {
     directory: PathBuf,
     program: String,
@@ -28,7 +28,7 @@ impl Race {
         if !can_manage() || !has("cc") || !can_link_statically(&Scratch::new("race-static")) {
             return None;
         }
-        // Where tests are built, other users may not be.
+        // Other users may not reach the build directory.
         let directory = std::env::temp_dir().join(format!("uzswap-race-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
@@ -38,7 +38,7 @@ impl Race {
         testkit::copy_program(&race.program, &race.setuid);
         std::fs::set_permissions(&race.setuid, std::fs::Permissions::from_mode(0o4755)).unwrap();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
-        // Started by an ordinary user it is root, unless the file system forbids.
+        // An ordinary user becomes root by it, unless the file system forbids that.
         let tried = Command::new(&race.setuid).uid(65534).gid(65534).output().unwrap();
         if !tried.status.success() {
             testkit::skip!("root", "no setuid programs here: {}", String::from_utf8_lossy(&tried.stderr));
@@ -54,19 +54,19 @@ impl Drop for Race {
     }
 }
 
-/// So long processes race, beside the rounds that are always run.
+/// Duration of the race, beside the fixed rounds.
 fn seconds() -> String {
     std::env::var("UZSWAP_TEST_RACE_SECONDS").unwrap_or_else(|_| "0".to_owned())
 }
 
-/// The agent was in none of the setuid programs, and in the process that stayed as it was.
+/// The agent reached none of the setuid programs, but the process that stayed unchanged.
 fn none_is_reached(output: &std::process::Output) {
     let (said, printed) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
     assert!(output.status.success(), "{said}{printed}");
     assert!(printed.contains(" found 0 reached 1"), "{printed}{said}");
 }
 
-/// Root's supervisor may reach into every process: it must not into one that becomes setuid.
+/// Root's supervisor may reach into every process, but must skip one that becomes setuid.
 #[test]
 fn processes_that_become_setuid_under_roots_supervisor() {
     let Some(race) = Race::new("root") else { return };
@@ -78,7 +78,7 @@ fn processes_that_become_setuid_under_roots_supervisor() {
     assert!(refused.contains("race-setuid: it is setuid or setgid"), "{report}");
 }
 
-/// The same with an ordinary user's, whose program's file has a capability.
+/// The same with an ordinary user's supervisor, whose file has a capability.
 #[test]
 fn processes_that_become_setuid_under_a_users_supervisor() {
     let Some(race) = Race::new("user") else { return };
@@ -89,7 +89,7 @@ fn processes_that_become_setuid_under_a_users_supervisor() {
     none_is_reached(&output);
 }
 
-/// It gave up root, and lets no process of its new user look into it.
+/// The process gave up root and is not dumpable for its new user.
 #[test]
 fn a_process_that_hides_from_its_user_is_left_alone() {
     let Some(race) = Race::new("hidden") else { return };
@@ -99,12 +99,12 @@ fn a_process_that_hides_from_its_user_is_left_alone() {
     assert!(report["unmanaged"].to_string().contains("it may not be looked into"), "{report}");
 }
 
-/// Reads of its code never return. Other processes of the tree are served: the supervisor passes a
-/// signal on, another static program is managed, and the run ends.
+/// Reads of the process's code block for ever. The supervisor still serves the tree: it forwards a
+/// signal, another static program is managed, and the run ends.
 #[test]
 fn a_process_that_answers_no_read_of_its_memory_delays_no_other() {
     let Some(race) = Race::new("slow") else { return };
-    // The driver has a process that waits until it has an agent.
+    // The driver starts a process that waits until it has an agent.
     let script = format!(
         "trap 'echo signalled' USR1; {0} slow & slow=$!
         while word=; read -t 0.2 word || [ $? -gt 128 ]; do
@@ -125,20 +125,20 @@ fn a_process_that_answers_no_read_of_its_memory_delays_no_other() {
     for _ in 0..3 {
         // SAFETY: a signal to a child that has not been waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
-        // bash has it at the latest when its read returns, which it does several times a second.
+        // bash handles the signal when its read returns, several times a second.
         assert_eq!(lines.next().unwrap(), "signalled");
     }
     std::io::Write::write_all(&mut input, b"race\n").unwrap();
     assert_eq!(lines.next().unwrap(), "rounds 0 found 0 reached 1");
-    // The limit is far above what it takes on a busy machine, and far below for ever.
+    // Far above the time on a busy machine, far below a hang.
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     std::io::Write::write_all(&mut input, b"end\n").unwrap();
     assert!(child.wait().unwrap().success());
 }
 
-/// Small static processes have no agent that would end them: of the program's own, an orphan, one
-/// without an environment, one that is stopped. A process that is none of the tree's and has the
-/// same environment lives on.
+/// Small static processes have no agent that would end them: the program's child, an orphan, one
+/// without an environment, a stopped one. A process outside the tree with the same environment
+/// survives.
 #[test]
 fn a_killed_supervisors_tree_ends_and_no_other_process() {
     let Some(race) = Race::new("killed") else { return };

@@ -1,5 +1,5 @@
-//! Pagers that break, as debug builds do on request: the process ends with a message that says
-//! where, and never waits for a page that never comes.
+//! Debug builds break pagers on request: the process ends with a message that names the place, and
+//! never waits for a lost page.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn workload() -> Option<&'static Workload> {
         if !compile(&source, &target) {
             return None;
         }
-        // More than the loader has to spare, so that it comes from the heap.
+        // Larger than the loader's spare room, so the storage comes from the heap.
         let text = "__thread char storage[100000]; char *touch(void) { storage[5] = 1; return storage; }\n";
         let source = scratch.write("library.c", text);
         let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
@@ -43,7 +43,7 @@ fn workload() -> Option<&'static Workload> {
     workload.as_ref()
 }
 
-/// Runs a command that breaks at `point`; it ends long before it would be done.
+/// Runs a command that breaks at `point`; it must end early.
 fn breaks(point: &str, command: &[&str]) -> (Output, serde_json::Value) {
     let scratch = Scratch::new(&format!("broken-{point}-{}", command.concat().len()));
     let report = scratch.path("report.json");
@@ -55,7 +55,7 @@ fn breaks(point: &str, command: &[&str]) -> (Output, serde_json::Value) {
     (output, serde_json::from_str(&text).expect("the report is JSON"))
 }
 
-/// The one message says what broke and where.
+/// The single message names the failure and its place.
 fn names(output: &Output, report: &serde_json::Value, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     let failure = report["failures"][0].as_str().unwrap_or_else(|| panic!("a failure in {report}; {said}"));
@@ -92,8 +92,8 @@ fn the_end_of_a_child_is_its_parents_affair() {
 
 #[test]
 fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
-    // That one's thread-local storage is on a stack that is paged, and the table of it on a heap
-    // that is paged: a handler that looked there would wait for itself.
+    // Thread-local storage on a paged stack, with its table on a paged heap: a handler that used
+    // either would wait for itself.
     let Some(workload) = workload() else { return };
     for point in ["fault", "fault:3000", "store:100"] {
         let (output, report) = breaks(point, &[&workload.program, "child", "64", &workload.library]);

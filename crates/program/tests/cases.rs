@@ -1,4 +1,5 @@
-//! Programs that once went wrong under uzswap, each of them the smallest that did.
+//! Regressions: programs that once failed under uzswap, each reduced to a minimum. Comments tell
+//! the failure.
 
 #[allow(dead_code)]
 mod support;
@@ -14,14 +15,13 @@ use serde_json::Value;
 use support::{can_manage, compile_with, has, uzswap, workload_in, Scratch};
 use tree::{watch, Ended};
 
-/// Exit status of a workload that cannot do on this machine what it is for.
+/// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 
-/// Runs a command bare and under uzswap. Both must end with status 0 and write the same; returns
+/// Runs a command bare and under uzswap. Both must end with status 0 and print the same; returns
 /// the report.
 ///
-/// Under uzswap it may take twenty times as long, and twenty seconds: what takes longer hangs, or
-/// as good as.
+/// Under uzswap it may take 20 times as long plus 20 s. A longer run counts as a hang.
 fn as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
     let scratch = Scratch::new(&format!("cases-{name}"));
     let directory = |name: &str| {
@@ -53,7 +53,7 @@ fn told(ended: &Ended) -> String {
     format!("{status} after {:?}\n{}{}", ended.took, ended.output, ended.errors)
 }
 
-/// Runs a mode of the workload, which must have had pages evicted.
+/// Runs a mode of the workload; pages must have been evicted.
 fn survives(mode: &str, ram: &str) -> Option<Value> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -64,8 +64,8 @@ fn survives(mode: &str, ram: &str) -> Option<Value> {
     paged_as_bare(mode, ram, &[program, mode])
 }
 
-/// The same as [`as_bare`], until pages were evicted: on a busy machine a short program can be
-/// through before paging begins.
+/// Repeats [`as_bare`] until pages were evicted: on a busy machine a short program may end before
+/// paging begins.
 fn paged_as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
     let mut report = Value::Null;
     for _ in 0..10 {
@@ -77,7 +77,7 @@ fn paged_as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
     panic!("{name}: nothing was evicted: {report}");
 }
 
-/// The budget may be exceeded by 3 % and 8 MiB, for a moment.
+/// The budget may be exceeded briefly by 3 % and 8 MiB.
 fn keeps_its_budget(mode: &str, ram: &str) {
     let Some(report) = survives(mode, ram) else { return };
     let (limit, peak) =
@@ -86,14 +86,14 @@ fn keeps_its_budget(mode: &str, ram: &str) {
     assert!(peak <= most, "{mode}: a peak of {} MiB in {} MiB", peak >> 20, limit >> 20);
 }
 
-/// Both queues were full of faults, so that the event behind them was never read, and every call
-/// answered EAGAIN.
+/// Both queues were full of faults, so the event behind them was never read, and every call
+/// returned EAGAIN.
 #[test]
 fn five_hundred_threads_fault_at_once() {
     survives("crowd", "121M");
 }
 
-/// Threads of the pager kept the process alive, and it could not be ended.
+/// The pager's threads kept the process alive.
 #[test]
 fn the_last_thread_ends_by_itself() {
     survives("last_thread", "90M");
@@ -101,72 +101,72 @@ fn the_last_thread_ends_by_itself() {
     survives("locked_last_thread", "90M");
 }
 
-/// Source and target of a move lay in one block, whose lock was taken twice.
+/// Source and target of a move shared a block, whose lock was taken twice.
 #[test]
 fn evicted_pages_move_within_their_block() {
     survives("near", "50M");
 }
 
-/// Some pieces were registered and others not, so that the kernel did not merge them, and mremap
-/// answered EFAULT.
+/// Some pieces were registered and others not, so the kernel did not merge them, and mremap
+/// returned EFAULT.
 #[test]
 fn pieces_that_the_kernel_merges_stay_one_mapping() {
     survives("pieces", "50M");
 }
 
-/// The kernel had moved the first of two mappings, and another thread's was where it had been: that
-/// moved in its stead.
+/// The kernel had moved the first of two mappings. Another thread mapped its old place, and that
+/// mapping was moved in its stead.
 #[test]
-fn memory_that_moves_takes_nobody_else_s_along() {
+fn a_move_leaves_another_thread_s_mapping_in_place() {
     survives("gaps", "60M");
 }
 
-/// The kernel filled what was new before it reported the move, and no fill was possible before the
-/// report was read: all waited for ever.
+/// The kernel filled new pages before it reported the move, and a fill was impossible before the
+/// report was read: a deadlock.
 #[test]
 fn locked_memory_grows_and_moves() {
     survives("locked_growth", "40M");
 }
 
-/// A heap that may be executed, as SBCL's, stayed in memory: 180 MiB of 130.
+/// An executable heap, as SBCL's, stayed in memory: 180 MiB in a budget of 130 MiB.
 #[test]
 fn a_heap_that_may_be_executed_keeps_its_budget() {
     keeps_its_budget("executable", "60M");
     survives("executable_fork", "60M");
 }
 
-/// Eight calls of mprotect a second.
+/// mprotect ran at eight calls a second.
 #[test]
 fn a_write_barrier_of_thousands_of_mappings() {
     survives("barrier", "120M");
 }
 
-/// The kernel gives a thread that ends no page that is out, so that it did not find the mutexes
+/// At a thread's end the kernel does not fault in evicted pages, so it missed the robust mutexes
 /// that the thread held.
 #[test]
 fn robust_mutexes_of_threads_that_end() {
     survives("robust", "60M");
 }
 
-/// More than fifty times slower.
+/// Ran more than fifty times slower.
 #[test]
 fn a_deep_stack_of_a_thread() {
     survives("deep", "120M");
 }
 
-/// Stacks of main threads were never evicted.
+/// Main threads' stacks were never evicted.
 #[test]
 fn a_deep_stack_of_the_main_thread_keeps_its_budget() {
     keeps_its_budget("main_stack", "60M");
 }
 
-/// A range has one userfaultfd, and the pager had it.
+/// A range has at most one userfaultfd, and the pager's was there.
 #[test]
 fn a_userfaultfd_of_the_program_s_own() {
     survives("own_userfaultfd", "60M");
 }
 
-/// The kernel left out what was not in memory, or refused it: zeroes, or an error.
+/// The kernel skipped or refused evicted pages: zeroes, or an error.
 #[test]
 fn pages_that_a_program_moves_itself_come_along() {
     let scratch = Scratch::new("cases-own-moves");
@@ -179,8 +179,7 @@ fn pages_that_a_program_moves_itself_come_along() {
 }
 
 /// Data was discarded before the kernel refused to guard it, and unmapped before it refused to move
-/// the rest; paging ended for good before it refused to lock; and paths that it cannot read were
-/// read.
+/// the rest. Paging ended before the kernel refused to lock. Unreadable paths were read.
 #[test]
 fn what_the_kernel_refuses_changes_nothing() {
     let scratch = Scratch::new("cases-refused");
@@ -190,25 +189,25 @@ fn what_the_kernel_refuses_changes_nothing() {
     assert!(peak < 70, "paging has ended: a peak of {peak} MiB in 40");
 }
 
-/// The frame was filled with another page while the pipe still had it.
+/// The frame received another page while the pipe still held it.
 #[test]
 fn pipes_keep_the_bytes_that_were_vmspliced() {
     survives("vmsplice", "50M");
 }
 
-/// MADV_GUARD_INSTALL raises no event, so that evicted pages came back when the guards were gone.
+/// MADV_GUARD_INSTALL raises no event, so evicted pages came back after the guards were removed.
 #[test]
 fn what_was_guarded_is_zeroes() {
     survives("guards", "50M");
 }
 
-/// uzswap stopped with its program, and did not notice that the program was continued.
+/// uzswap stopped with its program and did not notice that the program was continued.
 #[test]
 fn a_program_that_is_stopped_and_continued_alone() {
     survives("stopped", "60M");
 }
 
-/// The pager's threads had a copy of the static block of thread-local storage that was too small.
+/// The pager's threads had too small a copy of the static thread-local block.
 #[test]
 fn static_thread_local_storage_of_any_size() {
     if !can_manage() {
@@ -225,8 +224,8 @@ fn static_thread_local_storage_of_any_size() {
     }
 }
 
-/// Evicted pages that did not compress were moved by mremap, and came out different; and the pager
-/// tried the rest of them again and again.
+/// mremap moved evicted pages that did not compress, and they changed; the pager retried the rest
+/// endlessly.
 #[test]
 fn a_bytearray_that_grows_by_random_bytes() {
     if !can_manage() || !has("python3") {

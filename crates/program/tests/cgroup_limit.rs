@@ -1,4 +1,4 @@
-//! The memory limit that programs read in their control group: runtimes size their heaps by it.
+//! The cgroup memory limit that programs read: runtimes size their heaps by it.
 
 mod support;
 
@@ -9,8 +9,8 @@ use support::{can_manage, has, managed, uzswap, Scratch};
 
 const MIB: u64 = 1 << 20;
 
-/// The file with this process's own limit, or where it would be, and what it says; nothing without
-/// control groups.
+/// The file of this process's own limit, or its expected path, and its content; `None` without
+/// cgroups.
 fn own_limit() -> Option<(PathBuf, String)> {
     let membership = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let of = |line: &str| {
@@ -24,8 +24,8 @@ fn own_limit() -> Option<(PathBuf, String)> {
             _ => return None,
         };
         let directory = PathBuf::from(format!("{root}{}", group.trim_end_matches('/')));
-        // On a machine with both versions the second has a directory of its own, and no memory
-        // there.
+        // With both cgroup versions mounted, version 2 has its own directory without a memory
+        // controller.
         (directory.is_dir()
             && (root.ends_with("memory") || Path::new("/sys/fs/cgroup/cgroup.procs").exists()))
         .then(|| directory.join(file))
@@ -53,7 +53,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn it_is_shown_to_whoever_asks() {
+fn every_reader_sees_the_limit() {
     let Some((path, real)) = own_limit() else { return };
     if !can_manage() || !has("cc") {
         return;
@@ -104,7 +104,7 @@ fn a_thread_that_opens_can_be_cancelled() {
     }
 }
 
-/// Others' groups are shown as they are: who looks after them must not be told tales.
+/// Other groups show their actual limits: managers of groups need them.
 #[test]
 fn it_is_shown_for_the_own_group_alone() {
     let Some((path, _)) = own_limit() else { return };
@@ -127,7 +127,7 @@ fn it_is_shown_for_the_own_group_alone() {
     let (there, _) = limit(&[], &["cat", name]);
     let script = format!("echo $$ > {}/cgroup.procs && cat {name}", other.display());
     let (inside, reported) = limit(&[], &["sh", "-c", &script]);
-    // What is lower stays, unless another one was asked for.
+    // A lower limit stays, unless the user asked for another.
     let can_lower = std::fs::write(&file, "67108864").is_ok();
     let (lower, _) = limit(&[], &["sh", "-c", &script]);
     let (asked, _) = limit(&["--cgroup-limit", "100M"], &["sh", "-c", &script]);
@@ -145,7 +145,7 @@ fn it_is_shown_for_the_own_group_alone() {
     }
 }
 
-/// A limit that cannot be raised above what Node, and HotSpot, believe.
+/// A limit that cannot be raised above the value that Node and HotSpot believe.
 #[test]
 fn runtimes_believe_it() {
     let Some((_, real)) = own_limit() else { return };

@@ -1,4 +1,4 @@
-//! `uzswap check`, as a user and a script call it.
+//! `uzswap check` for users and scripts.
 
 #[allow(dead_code)]
 mod support;
@@ -39,7 +39,7 @@ fn every_row_is_answered_and_a_no_has_a_fix() {
     ] {
         assert!(has(name), "{name}");
     }
-    // What it says is what happens.
+    // The verdict matches an actual run.
     let run = uzswap().args(["run", "--ram", "64M", "--", "true"]).output().expect("the program starts");
     if complete {
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));

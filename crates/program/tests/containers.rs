@@ -1,5 +1,5 @@
-//! Containers of Podman: root's and an ordinary user's, with the device and without it, under the
-//! profiles that they come with.
+//! Podman's containers, of root and of an ordinary user, with and without the device, under their
+//! default profiles.
 
 #[allow(dead_code)]
 mod support;
@@ -12,13 +12,13 @@ use std::time::Duration;
 use serde_json::Value;
 use support::{can_manage, compile_with, has};
 
-/// The user that is made for rootless containers.
+/// The user created for rootless containers.
 const USER: &str = "uzswap-containers";
 const WITH_DEVICE: &str = "--device";
 const WITH_FORKS: &str = "--cap-add=SYS_PTRACE";
 
-/// A place that everybody may use, with all that containers need: a root directory whose programs
-/// are this machine's, a node of the device that any user may open, uzswap, and the workload.
+/// A directory open to all users: a root directory with this machine's programs, a device node that
+/// any user may open, uzswap, and the workload.
 struct Containers {
     directory: PathBuf,
     runtime: &'static str,
@@ -26,7 +26,7 @@ struct Containers {
 }
 
 impl Containers {
-    /// `None` where there can be no containers; prints why.
+    /// Returns `None` and prints why if containers cannot run.
     fn new(name: &str, is_rootless: bool) -> Option<Containers> {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 {
@@ -64,7 +64,7 @@ impl Containers {
         self.directory.join(name)
     }
 
-    /// A node of its own, so that other users of this machine do not get at the device.
+    /// Makes a separate node, so that other users of this machine cannot reach the device.
     fn make_node(&self) -> bool {
         let devices = std::fs::read_to_string("/proc/misc").unwrap_or_default();
         let number = devices.lines().find_map(|line| line.strip_suffix(" userfaultfd"));
@@ -85,7 +85,7 @@ impl Containers {
         if !has("useradd") || !has("newuidmap") {
             return false;
         }
-        // One that was left behind by a test that was killed.
+        // Remove the user that a killed test left behind.
         let _ = Command::new("userdel").args(["--remove", USER]).output();
         let home = self.path("home");
         let made = Command::new("useradd").args(["--create-home", "--home-dir"]).arg(home).arg(USER).output();
@@ -112,8 +112,8 @@ impl Containers {
         None
     }
 
-    /// Runs a command in a container of its own. [`WITH_DEVICE`] among the options stands for this
-    /// test's node.
+    /// Runs a command in a new container. [`WITH_DEVICE`] among the options stands for this test's
+    /// node.
     fn run(&self, options: &[&str], command: &[&str]) -> Output {
         let mut podman = match self.is_rootless {
             true => {
@@ -131,7 +131,7 @@ impl Containers {
             "--rm",
             "--network=none",
         ]);
-        // Some kernels' limits for containers are above what a container may be started with here.
+        // Some machines' default limits for containers exceed the permitted ones.
         podman.args(["--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096", "--volume=/usr:/usr:ro"]);
         podman.arg(format!("--volume={}:/mnt", self.path("work").display()));
         for option in options {
@@ -145,13 +145,13 @@ impl Containers {
         podman.arg("--rootfs").arg(self.path("root")).args(command).output().expect("podman starts")
     }
 
-    /// `uzswap check` there: its rows by name.
+    /// Returns the rows of `uzswap check` in a container, by name.
     fn check(&self, options: &[&str]) -> Value {
         let output = self.run(options, &["/mnt/uzswap", "check", "--json"]);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
-    /// The workload is paged there, and all its bytes are right.
+    /// Runs the workload in a container: it must be paged, with all bytes right.
     fn pages(&self, options: &[&str], mode: &str) -> Value {
         let run = "/mnt/uzswap run -q --ram 24M --report /mnt/report.json -- /mnt/workload";
         let command: Vec<&str> = run.split(' ').chain([mode, "40"]).collect();
@@ -171,7 +171,7 @@ impl Containers {
 impl Drop for Containers {
     fn drop(&mut self) {
         if self.is_rootless {
-            // Podman leaves a process of the user's behind, which userdel would stumble over.
+            // Podman leaves a process of the user behind, which makes userdel fail.
             let _ = Command::new("pkill").args(["-KILL", "-u", USER]).status();
             for _ in 0..50 {
                 let gone = Command::new("userdel").args(["--remove", USER]).output();

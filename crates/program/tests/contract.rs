@@ -1,4 +1,4 @@
-//! The program's contract: arguments, exit statuses, what is left alone and what is left behind.
+//! The program's contract: arguments, exit statuses, untouched state and leftovers.
 
 mod support;
 
@@ -141,7 +141,7 @@ fn help_and_the_version_are_asked_for() {
     }
 }
 
-/// Each with the shell's status, a cause and what to do.
+/// Each has the shell's status, a cause and advice.
 #[test]
 fn programs_that_cannot_be_started_are_named_with_the_reason() {
     let scratch = Scratch::new("unstartable");
@@ -199,13 +199,13 @@ fn files_of_pages_are_not_destroyed_by_a_slip() {
     assert_eq!(std::fs::read(again).unwrap(), [7; 8192]);
 }
 
-/// A pipe whose reader is gone.
+/// A pipe without a reader.
 fn unread() -> std::io::PipeWriter {
     std::io::pipe().unwrap().1
 }
 
-/// Messages that cannot be written do not change the exit status; output that is not read ends the
-/// program quietly, as SIGPIPE does.
+/// Unwritable messages do not change the exit status; unread output ends the program quietly, as
+/// SIGPIPE does.
 #[test]
 fn broken_pipes_end_quietly() {
     for (arguments, status) in [
@@ -243,7 +243,7 @@ fn closed_standard_streams_stay_closed() {
     let status =
         |script: &str| Command::new("sh").args(["-c", script]).stderr(Stdio::null()).status().unwrap();
     for redirection in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ""] {
-        // Which of 0, 1 and 2 are open, as a number.
+        // A bit mask of open descriptors 0, 1 and 2.
         let look = "n=0; for i in 0 1 2; do [ -e /proc/$$/fd/$i ] && n=$((n * 2 + 1)) || n=$((n * 2)); done; exit $n";
         let bare = status(&format!("sh -c '{look}' {redirection}"));
         let managed = status(&format!("{program} run -q --ram 1G -- sh -c '{look}' {redirection}"));
@@ -306,7 +306,7 @@ fn nothing_outlives_a_killed_supervisor() {
         .unwrap();
     let pids: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     assert_eq!(pids.len(), 2);
-    // The sleep may not have reached its exec yet, where only the guardian finds it.
+    // The sleep may still be before its exec, where only the guardian finds it.
     child.kill().unwrap();
     child.wait().unwrap();
     let gone = |pid: &String| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -379,7 +379,7 @@ fn shared_memory_beside_the_budget_is_told() {
         return;
     }
     let scratch = Scratch::new("shared");
-    // It is looked for twice a second; a busy machine may take longer.
+    // Strangers are searched twice a second; a busy machine may take longer.
     for seconds in [1, 4, 16] {
         let script = format!(
             "import mmap, time; m = mmap.mmap(-1, 48 << 20); [m.write(bytes(range(256)) * 4096) for _ in range(48)]; time.sleep({seconds})"
@@ -396,7 +396,7 @@ fn shared_memory_beside_the_budget_is_told() {
     panic!("shared memory was not seen");
 }
 
-/// A core dump lacks what is out: its reader must know.
+/// A core dump lacks evicted pages: its reader must be told.
 #[test]
 fn a_core_dump_that_lacks_pages_is_named() {
     if !can_manage() {

@@ -1,7 +1,7 @@
-//! Programs that give up rights: no thread in them keeps any, and they are paged as before.
+//! Programs that give up rights: all their threads do, and paging continues.
 //!
-//! The agent's threads are none of the C library's, which changes those that it knows. They had
-//! root's rights in daemons that had become another user, for code that took over the daemon.
+//! The C library changes only the threads it knows, and not the agent's. Those kept root's rights
+//! in daemons that had become another user, available to code that took over the daemon.
 
 mod support;
 
@@ -10,7 +10,6 @@ use support::{can_link_statically, compile_with, managed, workload_in, Scratch};
 
 const RAM_MIB: &str = "40";
 
-/// Without and with a swap file.
 const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 
 /// The workload; `None` where there are no rights to give up.
@@ -23,8 +22,7 @@ fn workload(scratch: &Scratch) -> Option<String> {
     workload_in(scratch, "credentials")
 }
 
-/// Runs a mode of the workload in a budget that is two thirds of what it fills; what it said, and
-/// the report.
+/// Runs a mode of the workload in 2/3 of its memory; returns its output and the report.
 fn run(scratch: &Scratch, way: &[&str], command: &[&str]) -> (String, Value) {
     let ram = format!("{RAM_MIB}M");
     let options = [&["-q"], way].concat();
@@ -82,7 +80,7 @@ fn another_effective_user_to_and_fro_costs_nothing() {
     assert!(cpu_ms < 2000, "20,000 calls took {cpu_ms} ms of CPU time");
 }
 
-/// Nothing is interposed there.
+/// This path is not interposed.
 #[test]
 fn rights_given_up_by_a_static_program() {
     let scratch = Scratch::new("credentials-static");

@@ -1,5 +1,5 @@
-//! Dask's workers within their budgets. Python needs the packages distributed, pandas and pyarrow;
-//! `UZSWAP_TEST_DASK_PYTHON` names a Python of a virtual environment that has them.
+//! Dask's workers within their budgets. `UZSWAP_TEST_DASK_PYTHON` names a Python of a virtual
+//! environment with the packages distributed, pandas and pyarrow.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use support::{can_manage, managed, Scratch};
 
-/// Whether a Python has what the job imports; prints that it does not.
+/// Returns whether a Python has the job's packages; prints if not.
 fn has_dask(python: &str) -> bool {
     let needs = "import distributed, dask.dataframe, pandas, pyarrow";
     let output = Command::new(python).args(["-c", needs]).output();
@@ -22,15 +22,15 @@ fn has_dask(python: &str) -> bool {
     has
 }
 
-/// A LocalCluster's client, scheduler, nannies and workers are one tree with one budget. The
-/// workers hold more than fits, and the sums are those of the bare run.
+/// A LocalCluster's client, scheduler, nannies and workers share one budget. The workers hold more
+/// than fits, and the sums equal the bare run's.
 #[test]
 fn a_join_on_a_local_cluster() {
     let python = std::env::var("UZSWAP_TEST_DASK_PYTHON").unwrap_or_else(|_| "python3".into());
     if !can_manage() || !has_dask(&python) {
         return;
     }
-    // The job reads its size here, in the bare run and in the managed one.
+    // The job's size, bare and managed.
     std::env::set_var("ROWS", "2400000");
     let scratch = Scratch::new("dask");
     std::env::set_current_dir(scratch.path(".")).unwrap();

@@ -1,4 +1,4 @@
-//! `uzswap device`: the generator against golden directories, and real swap that is undone.
+//! `uzswap device`: the generator against golden directories, and real swap with its clean-up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ fn uzswap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_uzswap"))
 }
 
-/// All files below a directory: text, or where a link points.
+/// Returns all files below a directory: their text or link target.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
     let mut files = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
@@ -30,9 +30,8 @@ fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
     files
 }
 
-/// Each directory of `tests/generator` has a `root`, and what the generator makes of it in
-/// `expected`, as text: one file after the other, each below its name. `UZSWAP_TEST_WRITE=1`
-/// rewrites them.
+/// Each directory of `tests/generator` has an input, `root`, and the generator's expected output as
+/// text in `expected`: each file below its name. `UZSWAP_TEST_WRITE=1` rewrites the expectations.
 #[test]
 fn units_are_as_expected() {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/generator");
@@ -65,7 +64,7 @@ fn units_are_as_expected() {
     assert!(count >= 10);
 }
 
-/// systemd's own reader finds nothing wrong with a unit.
+/// systemd-analyze accepts the units.
 #[test]
 fn units_are_units() {
     let verify = Command::new("systemd-analyze").arg("--version").stdout(Stdio::null()).status();
@@ -88,7 +87,7 @@ fn units_are_units() {
     assert!(!said.contains("uzswap0.service"), "{said}");
 }
 
-/// The kind of file system that a directory is on.
+/// Returns the type of a directory's file system.
 fn file_system(directory: &str) -> String {
     let output = Command::new("stat").args(["-f", "-c", "%T", directory]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -177,7 +176,7 @@ fn swap_is_there_until_told_to_stop() {
         assert!(said.contains("/dev/shm lies in memory (tmpfs)"), "{said}");
         assert_eq!(swaps(), before);
     }
-    // Nothing is left: no mount, no directory, no group.
+    // No mount, directory or group is left.
     assert!(!fs::read_to_string("/proc/mounts").unwrap().contains("/uzswap-device-"));
     for parent in ["/run", "/tmp", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
         let left = fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.file_name());

@@ -1,5 +1,5 @@
-//! Programs that start others with an environment of their own: those are managed too. Where they
-//! cannot be, they run.
+//! Programs that start others with an environment of their own. These are managed too, or run
+//! unmanaged where that is impossible.
 
 mod support;
 
@@ -18,8 +18,7 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, path)| path.as_str())
 }
 
-/// Runs a command whose child fills 64 MiB in 40 MiB: the child's pages were evicted, and it ended
-/// well.
+/// Runs a command whose child fills 64 MiB in 40 MiB: the child must be paged and succeed.
 fn child_is_managed(name: &str, command: &[&str]) {
     let scratch = Scratch::new(&format!("exec-{name}"));
     let (output, report) = managed("40M", &scratch, &["-q"], command);
@@ -29,7 +28,7 @@ fn child_is_managed(name: &str, command: &[&str]) {
     assert_eq!(report["unmanaged"], serde_json::json!([]), "{name}: {report}");
 }
 
-/// Runs a command whose child cannot be managed, or shall not be: it runs, without a message.
+/// Runs a command whose child must stay unmanaged: it runs without a message.
 fn child_is_left_alone(name: &str, command: &[&str]) -> serde_json::Value {
     let scratch = Scratch::new(&format!("alone-{name}"));
     let (output, report) = managed("40M", &scratch, &["-q"], command);
@@ -38,7 +37,7 @@ fn child_is_left_alone(name: &str, command: &[&str]) -> serde_json::Value {
     report
 }
 
-/// Whether namespaces and other roots can be made here; prints that they cannot.
+/// Returns whether namespaces and other roots can be made; prints if not.
 fn can_isolate() -> bool {
     let made = Command::new("unshare").args(["-n", "-fp", "--mount-proc", "true"]).output();
     let made = made.is_ok_and(|output| output.status.success());
@@ -82,12 +81,13 @@ fn large_environments_on_small_stacks_and_a_programs_own_preload() {
     for mode in ["many", "small_stack", "clone", "preloads"] {
         child_is_managed(mode, &[workload, mode, "64"]);
     }
-    // Too large to be completed on the stack: it is as it was, and the program runs by itself.
+    // The environment is too large to be completed on the stack, so it is passed on unchanged, and
+    // the program runs unmanaged.
     child_is_left_alone("thousands", &[workload, "thousands", "4"]);
 }
 
 #[test]
-fn an_environment_of_somebody_elses_stays_as_it_is() {
+fn a_foreign_environment_stays_unchanged() {
     let Some(workload) = workload() else { return };
     let report = child_is_left_alone("strange", &[workload, "strange", "63"]);
     assert_eq!(report["zswpout"], 0, "{report}");
@@ -139,7 +139,7 @@ fn programs_where_the_object_cannot_be_opened_run_without_it() {
     let inside = format!("export MARK=1; {workload} work 4 && env -i MARK=1 {workload} work 4");
     child_is_left_alone("processes", &["unshare", "-fp", "--mount-proc", "sh", "-c", &inside]);
     child_is_left_alone("mounts", &["unshare", "-m", "sh", "-c", &format!("umount -l /proc && {inside}")]);
-    // Another root: the same files, but for /proc.
+    // Another root with the same files except for /proc.
     let scratch = Scratch::new("exec-root");
     let root = scratch.path("root");
     let script = format!(
@@ -164,7 +164,7 @@ fn programs_that_cannot_reach_the_supervisor_run_without_it() {
     if !can_isolate() {
         return;
     }
-    // The abstract address of the supervisor's socket is not known there.
+    // The other namespace lacks the supervisor's abstract address.
     let inside = format!("MARK=1 {workload} work 63; MARK=1 {workload} work 63");
     let report = child_is_left_alone("network", &["unshare", "-n", "sh", "-c", &inside]);
     assert_eq!(report["zswpout"], 0, "{report}");
@@ -174,7 +174,7 @@ fn programs_that_cannot_reach_the_supervisor_run_without_it() {
 fn processes_in_a_namespace_of_their_own_are_known_by_their_numbers_outside() {
     let Some(workload) = workload() else { return };
     if can_isolate() {
-        // Its own number is 1 there. The object's path works, since /proc is the old one.
+        // The child is process 1 there. The object's path works, since /proc is the outer one.
         child_is_managed("pids", &["unshare", "-fp", "sh", "-c", &format!("MARK=1 {workload} work 64")]);
     }
 }

@@ -1,5 +1,5 @@
-//! Facilities of the kernel that reach into a program's memory from elsewhere, or change what a
-//! process is, in less memory than the program wants: the same answer as bare, without and with
+//! Kernel facilities that access a program's memory from outside, or change a process's nature.
+//! With less memory than the program wants, the result must equal the bare run's, with and without
 //! a swap file.
 
 #[allow(dead_code)]
@@ -18,7 +18,7 @@ use serde_json::Value;
 use support::{can_manage, has, workload_in, Scratch};
 use ways::{as_bare, as_bare_under, assert_paged, WAYS};
 
-/// The workload, or `None` where nothing can be managed or compiled.
+/// The workload; `None` where programs cannot be managed or compiled.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -75,7 +75,7 @@ fn a_command_line_in_another_place() {
     same("set_mm");
 }
 
-/// A program that takes on root's rights, in a tree of root's and of a user who is not root.
+/// A program takes on root's rights, in a tree of root's and of another user's processes.
 #[test]
 fn a_setuid_program_in_a_tree() {
     let (Some(workload), true) = (workload(), has("setpriv")) else { return };
@@ -84,7 +84,7 @@ fn a_setuid_program_in_a_tree() {
         testkit::skip!("root", "only root can make a setuid program of root's");
         return;
     }
-    // Where another user finds it.
+    // A directory that other users can read.
     let directory = std::env::temp_dir().join(format!("uzswap-setuid-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     let program = directory.join("work");
@@ -102,11 +102,11 @@ fn a_setuid_program_in_a_tree() {
     }
 }
 
-/// More processes than most trees have, all there at once.
+/// More concurrent processes than most trees have.
 #[test]
 fn three_hundred_processes_at_once() {
     let Some(workload) = workload() else { return };
-    // Each has an agent, which takes some of the budget.
+    // Each process's agent takes a part of the budget.
     let reports = as_bare_under(None, &WAYS[..1], "many", "600M", &[workload, "many", "300"]);
     assert_managed("many", &reports);
 }

@@ -1,12 +1,12 @@
 //! Programs that set a seccomp filter under which no pager could work: every byte is right, in them
-//! and their children.
+//! and in their children.
 
 mod support;
 
 use support::{managed, workload_in, Scratch};
 
-/// _exit() asked for the process's number, which killed it; the agent's threads outlived the
-/// program's last one; and a question about filters was taken for one, so that paging ended.
+/// Regressions: _exit() called getpid(), for which the filter killed it. The agent's threads
+/// outlived the program's last one. A query about filters counted as setting one, so paging ended.
 #[test]
 fn a_program_with_a_strict_filter_ends_as_it_would_and_a_refused_one_changes_nothing() {
     let scratch = Scratch::new("filter-strict");
@@ -36,7 +36,7 @@ fn filters_that_kill_for_what_a_pager_does() {
             code => assert_eq!(code, Some(0), "{how}: {said} {report}"),
         }
         assert!(report["zswpout"].as_u64().unwrap() > 1000, "{how}: nothing was evicted: {report}");
-        // Paging ends with a filter for all threads only, and that is said.
+        // Only a filter for all threads ends paging, with a message.
         let for_all = how.starts_with("threads") || how.starts_with("alone");
         assert_eq!(said.contains("seccomp filter"), for_all, "{how}: {said}");
         assert_eq!(said.contains("mlockall()"), how.starts_with("locked"), "{how}: {said}");

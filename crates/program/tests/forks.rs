@@ -1,5 +1,5 @@
-//! Forks of programs whose memory is larger than their budget: where they are forked, and processes
-//! that are stopped or killed during a fork.
+//! Forks of programs larger than their budget: limits of forking programs, and processes that are
+//! stopped or killed during a fork.
 
 mod support;
 
@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::{managed, uzswap, workload_in, Scratch};
 
-/// Options: none, and more memory on disk.
 const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 /// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
-/// How long anything may take, on a busy machine.
+/// Time limit of a run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn text(bytes: &[u8]) -> String {
@@ -40,12 +39,12 @@ fn run(scratch: &Scratch, way: &[&str], workload: &str, mode: &[&str]) -> Option
     Some((output, report))
 }
 
-/// Everything stays out where the kernel reports forks.
+/// Where the kernel reports forks, no evicted page comes in.
 fn leaves_everything_out(report: &Value) -> bool {
     report["brought_in"] == 0
 }
 
-/// With fewer than 256 descriptors everything came in, 60 to 115 MB over the budget.
+/// Regression: with fewer than 256 descriptors everything came in, 60 to 115 MB over the budget.
 #[test]
 fn few_descriptors_are_enough_for_forks() {
     let scratch = Scratch::new("forks-few");
@@ -54,13 +53,13 @@ fn few_descriptors_are_enough_for_forks() {
         let Some((output, report)) = run(&scratch, way, &workload, &["few", "64"]) else { return };
         assert!(leaves_everything_out(&report), "{way:?}: {report} {}", text(&output.stderr));
     }
-    // Too few for a child's pager: that is said.
+    // Too few for a child's pager: a message says so.
     let Some((output, _)) = run(&scratch, WAYS[0], &workload, &["few", "17"]) else { return };
     let said = text(&output.stderr);
     assert!(said.contains("RLIMIT_NOFILE"), "{said}");
 }
 
-/// Everything came in, since a child's pager could not open its files.
+/// Regression: everything came in, since a child's pager could not open its files.
 #[test]
 fn children_in_a_root_directory_without_proc_leave_everything_out() {
     let scratch = Scratch::new("forks-chroot");
@@ -74,8 +73,8 @@ fn children_in_a_root_directory_without_proc_leave_everything_out() {
     }
 }
 
-/// The child returned through a frame of the interposed syscall(), which was on the other stack: it
-/// was killed by SIGSEGV.
+/// Regression: the child returned through a frame of the interposed syscall() on the other stack,
+/// and died of SIGSEGV.
 #[test]
 fn a_stack_of_its_own_is_returned_on() {
     let scratch = Scratch::new("forks-stack");
@@ -85,7 +84,6 @@ fn a_stack_of_its_own_is_returned_on() {
     }
 }
 
-/// The processes whose parent a process is.
 fn children_of(parent: u32) -> Vec<u32> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -100,11 +98,11 @@ fn children_of(parent: u32) -> Vec<u32> {
 }
 
 fn signal(pid: u32, signal: &str) {
-    // It may have ended.
+    // The process may have ended.
     let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// A program that forks again and again.
+/// A program that forks in a loop.
 struct Storm {
     run: std::process::Child,
     rounds: mpsc::Receiver<String>,
@@ -112,7 +110,7 @@ struct Storm {
 }
 
 impl Storm {
-    /// Started, after its first round.
+    /// Starts the program and waits for its first round.
     fn begin(way: &[&str], workload: &str, rounds: &str, how: &str) -> Storm {
         let mut run = uzswap();
         run.args(["run", "-q", "--ram", "30M"]).args(way);
@@ -131,7 +129,6 @@ impl Storm {
         storm
     }
 
-    /// The next line.
     fn next(&mut self) -> Option<String> {
         match self.rounds.recv_timeout(LIMIT) {
             Ok(line) => Some(line),
@@ -140,7 +137,7 @@ impl Storm {
         }
     }
 
-    /// The forking process, and a child of its.
+    /// Returns the forking process and one of its children.
     fn family(&self) -> (Option<u32>, Option<u32>) {
         let has_name = |pid: &u32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "forks")
@@ -149,7 +146,7 @@ impl Storm {
         (program, program.and_then(|program| children_of(program).first().copied()))
     }
 
-    /// How it ended, and what uzswap said.
+    /// Returns the program's exit status and uzswap's messages.
     fn end(mut self) -> (ExitStatus, String) {
         let until = Instant::now() + LIMIT;
         let status = loop {
@@ -165,8 +162,8 @@ impl Storm {
     }
 }
 
-/// Parent, child and supervisor are stopped at any moment of forks, and go on: none hangs, and
-/// every byte is right.
+/// Parent, child and supervisor are stopped at random moments of forks and continued: none hangs,
+/// and every byte is right.
 #[test]
 fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
     let scratch = Scratch::new("forks-stopped");
@@ -193,7 +190,7 @@ fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
     }
 }
 
-/// With a supervisor that is killed in the middle of a fork goes its tree, whole.
+/// When the supervisor is killed during a fork, its whole tree ends.
 #[test]
 fn a_supervisor_that_is_killed_during_a_fork_takes_its_tree_along() {
     let scratch = Scratch::new("forks-killed");
@@ -204,7 +201,7 @@ fn a_supervisor_that_is_killed_during_a_fork_takes_its_tree_along() {
         std::thread::sleep(Duration::from_millis(5 * turn as u64));
         let (program, child) = storm.family();
         signal(storm.supervisor, "-KILL");
-        // The pipe is closed when the last process of the tree has ended.
+        // The pipe closes with the last process of the tree.
         let lines: Vec<String> = std::iter::from_fn(|| storm.next()).collect();
         assert!(lines.iter().all(|line| line == "round"), "{how} {way:?}: {lines:?}");
         let (status, said) = storm.end();

@@ -1,4 +1,4 @@
-//! The report and `top` say in what forms pages are stored: over the whole tree, each page once.
+//! The report and `top` count stored pages by form: over the whole tree, each page once.
 
 #[allow(dead_code)]
 mod support;
@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use support::{can_manage, has, managed, Scratch};
 
-/// Objects, text, numbers and a repeated word, all of it twice as much as it gets; looked at again
-/// and again.
+/// Objects, text, numbers and a repeated word, in half of the memory they need, read repeatedly.
 const SCRIPT: &str = r#"
 import array, os, sys
 objects = [{'number': i, 'name': 'k%d' % i} for i in range(120000)]
@@ -36,8 +35,8 @@ fn forms(report: &Value) -> BTreeMap<String, u64> {
     serde_json::from_value(report["forms"].clone()).unwrap_or_else(|error| panic!("{error} in {report:#}"))
 }
 
-/// The forms' sum is the pages stored, and those that a fault took back during the call: a few of
-/// each hundred.
+/// The forms' sum is zswpout plus the pages that a fault took back during the store: a few per
+/// cent.
 fn assert_each_once(report: &Value) {
     let (sum, stored) = (forms(report).values().sum::<u64>(), report["zswpout"].as_u64().unwrap());
     assert!(stored > 2000, "hardly anything was evicted: {report:#}");
@@ -70,8 +69,8 @@ fn a_program_with_mixed_data_has_pages_of_every_kind() {
     }
     assert!(said.contains("stored as ") && said.contains(" t16 "), "{said}");
 
-    // The same tree-wide sum where the program becomes another one, and where it forks.
-    // Forked processes have a pool each, of which one alone takes 30 MiB.
+    // The sum over the tree also holds after exec and fork. Each forked process has a pool, which
+    // takes 30 MiB alone.
     for (way, ram) in [("exec", "48M"), ("fork", "72M")] {
         let (output, report) = managed(ram, &scratch, &["-q"], &["python3", script, way]);
         assert_eq!(output.status.code(), Some(0), "{way}: {}", String::from_utf8_lossy(&output.stderr));
@@ -98,9 +97,8 @@ fn a_compressor_of_one_form_is_told_apart_from_repeated_words() {
     assert!(!said.contains("stored as"), "{said}");
 }
 
-/// Builds a heap that is three times as large as what it gets, and so large that denser pages save
-/// more than their codebooks take; rests until it has become smaller or a minute is over, and reads
-/// all of it.
+/// Builds a heap of three times its budget, large enough that denser pages save more than their
+/// codebooks cost; rests until it has shrunk or for a minute, and reads it all.
 const RESTING: &str = r#"
 import gc, time
 gc.disable()

@@ -1,6 +1,5 @@
-//! The page codecs on heaps of real programs, captured while they run: every page returns bit for
-//! bit, all instruction sets write the same bytes and read each other's, and `auto` is never behind
-//! LZ4.
+//! The page codecs on heaps captured from real running programs: every page round-trips, all
+//! instruction sets write the same bytes and read each other's, and `auto` is never behind LZ4.
 
 mod support;
 
@@ -13,12 +12,12 @@ use acomp::{
 use pagecodec::Isa;
 use support::{has, uzswap, Scratch};
 
-/// Pages of each heap at most; they are consecutive in runs.
+/// Maximum pages of a heap, consecutive in runs.
 const PAGES: &str = "6000";
-/// Pages below which a heap proves nothing.
+/// A smaller heap proves nothing.
 const PAGES_MIN: usize = 1000;
 
-/// Ends a program that waits.
+/// Kills a waiting program when dropped.
 struct Waiting(Child);
 
 impl Drop for Waiting {
@@ -28,8 +27,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Starts `command`, waits until it says `ready` (a part of a line), and captures its heap; `None`
-/// where it is not installed, or not to be read.
+/// Starts `command`, waits for a line that contains `ready`, and captures its heap; `None` where it
+/// is not installed or not readable.
 fn heap(name: &str, ready: &str, command: &[&str]) -> Option<Vec<Page>> {
     if !has(command[0]) {
         return None;
@@ -67,7 +66,7 @@ fn context(name: &str) -> Box<dyn Context> {
     registry.find(name).expect("registered").context().expect("memory")
 }
 
-/// The objects of `pages` in batches; a page that does not shrink is kept as it is.
+/// Compresses `pages` in batches; a page that does not shrink is kept raw.
 fn objects(context: &mut dyn Context, pages: &[Page]) -> Vec<Vec<u8>> {
     let mut objects = Vec::new();
     let mut space = [[0u8; PAGE_SIZE]; MAX_BATCH];
@@ -88,7 +87,7 @@ fn objects(context: &mut dyn Context, pages: &[Page]) -> Vec<Vec<u8>> {
     objects
 }
 
-/// Asserts that every object yields its page again.
+/// Asserts that every object decompresses to its page.
 fn check(context: &mut dyn Context, pages: &[Page], objects: &[Vec<u8>], what: &str) {
     for (number, (page, object)) in pages.iter().zip(objects).enumerate() {
         if object.len() == PAGE_SIZE {
@@ -110,7 +109,7 @@ fn size(objects: &[Vec<u8>]) -> usize {
     objects.iter().map(Vec::len).sum()
 }
 
-/// Everything that is promised for a heap.
+/// Checks all properties on one heap.
 fn keeps_its_promises(name: &str, ready: &str, command: &[&str]) {
     let Some(pages) = heap(name, ready, command) else { return };
     for family in ["t16", "auto"] {
@@ -126,7 +125,7 @@ fn keeps_its_promises(name: &str, ready: &str, command: &[&str]) {
     check(context("lz4").as_mut(), &pages, &lz4, &format!("{name}, lz4"));
     println!("{name}: {} pages, auto {} bytes, lz4 {}", pages.len(), size(&auto), size(&lz4));
     assert!(size(&auto) * 100 <= size(&lz4) * 102, "{name}: auto {} bytes, lz4 {}", size(&auto), size(&lz4));
-    // Codebooks are trained on the way: objects of the first round are read when sets have changed.
+    // Codebooks are trained on the way: later sets must still read objects of the first round.
     for isa in Isa::available() {
         let mut dense = context(&format!("t16h:{isa}"));
         let (first, second) = (objects(dense.as_mut(), &pages), objects(dense.as_mut(), &pages));

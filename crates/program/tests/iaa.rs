@@ -1,5 +1,4 @@
-//! `uzswap iaa` as people run it: the built program on emulated devices, on trees of files and on
-//! this machine.
+//! `uzswap iaa` as users run it: on emulated devices, on trees of files and on this machine.
 
 use std::fs;
 use std::io::Write as _;
@@ -25,14 +24,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// Standard output of a run that has to work.
+/// Runs a command that must succeed; returns its standard output.
 fn works(arguments: &[&str]) -> String {
     let output = uzswap(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// Standard error of a run that has to fail as uzswap's own failures do.
+/// Runs a command that must fail with uzswap's failure status; returns its standard error.
 fn fails(arguments: &[&str]) -> String {
     let output = uzswap(arguments);
     assert_eq!(output.status.code(), Some(125), "{arguments:?}: {}", text(&output.stdout));
@@ -45,7 +44,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&works(arguments)).expect("JSON")
 }
 
-/// A directory of this test's own, removed at the end.
+/// A directory of this test, removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -56,7 +55,7 @@ impl Directory {
         Directory(path)
     }
 
-    /// What sysfs shows of a machine, as files in `sys`.
+    /// Writes the sysfs of a machine as files in `sys`.
     fn of(name: &str, spec: &str) -> Self {
         let directory = Self::new(name);
         let spec: EmulateSpec = spec.parse().unwrap();
@@ -197,8 +196,8 @@ fn configure_for_the_kernel_sets_its_driver_too() {
     assert!(error.contains("--type kernel"), "{error}");
 }
 
-/// As the setup script of the kernel's batching series: its driver has the devices that were chosen
-/// and no more, with the series' defaults, by the names that the driver has for its attributes.
+/// Like the setup script of the kernel's batching series: the driver gets only the chosen devices,
+/// with the series' defaults, by the driver's attribute names.
 #[test]
 fn configure_for_the_kernel_takes_devices_away_and_sets_defaults() {
     let directory = Directory::of("script", "sockets=2,devices=2,queues=1");
@@ -230,15 +229,15 @@ fn configure_for_the_kernel_takes_devices_away_and_sets_defaults() {
         assert!(plan.contains(&line), "{line}: {plan}");
     }
     assert_eq!(written(&plan, "/drivers/crypto/"), 3 + 4, "three attributes, and four queues: {plan}");
-    // The caller's wishes, by the newer name.
+    // The newer attribute name.
     let plan = dry(&["--driver", "g_comp_wqs_per_iaa=2", "--others", "keep"]);
     assert_eq!((written(&plan, "iax1"), written(&plan, "echo 2 > ")), (0, 1), "{plan}");
     assert!(plan.contains(&format!("echo 2 > {}", crypto.join("g_wqs_per_iaa").display())), "{plan}");
-    // What is in use is not taken away.
+    // Devices in use are kept.
     fs::write(directory.path("sys/bus/dsa/devices/iax3/clients"), "1\n").unwrap();
     let error = fails(&["configure", "-d", "1", "-q", "2", "--type", "kernel", "--sysfs", &sys]);
     assert!(error.contains("iax3 is used by 1 open file"), "{error}");
-    // Queues for programs are not the kernel's, unless all others are to go.
+    // Queues for programs are kept, unless all others must go.
     let dry = |more: &[&'static str]| {
         let verb = ["configure", "-d", "1", "-q", "1", "--dry-run", "--emulate", EMULATED];
         works(&[&verb[..], more].concat())
@@ -267,7 +266,7 @@ fn impossible_wishes_name_the_cause() {
         let error = fails(&configure(options));
         assert!(error.contains(part), "{part}: {error}");
     }
-    // What cannot be parsed is the command line's own error.
+    // Unparsable values are command-line errors.
     assert_eq!(uzswap(&configure(&["-d", "some", "-q", "1"])).status.code(), Some(125));
 }
 
@@ -289,8 +288,7 @@ fn devices_in_use_are_not_taken_away() {
     assert!(fails(&options).contains("modprobe idxd"));
 }
 
-/// Plain files do not obey: the first unbinding has no file to write to, and everything stays as it
-/// was.
+/// Plain files do not react: the first unbinding has no file to write to, and nothing changes.
 #[test]
 fn a_tree_that_does_not_answer_is_left_as_it_was() {
     let directory = Directory::of("plain", "devices=1,queues=1");
@@ -408,7 +406,7 @@ fn devices_that_do_no_work_are_refused() {
     refused(&["iaa", "test", "--emulate", "work=null"], None);
 }
 
-/// Devices with faults fail the test, and say how.
+/// Devices with faults fail the test, with a description.
 #[test]
 fn faulty_devices_do_not_pass() {
     let arguments = ["test", "--pages", "32", "--emulate", "faults=hardware:0.2,seed=3"];
@@ -416,13 +414,12 @@ fn faulty_devices_do_not_pass() {
     assert_eq!(output.status.code(), Some(125));
     assert!(text(&output.stderr).contains("1 of 1 queues failed"));
     assert!(text(&output.stdout).contains("hardware error"), "{}", text(&output.stdout));
-    // Page faults are served.
     let report =
         json(&["test", "--pages", "32", "--json", "--no-probes", "--emulate", "faults=page:0.02,seed=3"]);
     assert!(report["results"][0]["page_faults"].as_u64().unwrap() > 0, "{report}");
 }
 
-/// Real queues that cannot be opened: each with its own fix.
+/// Real queues that cannot be opened: each has its own advice.
 #[test]
 fn queues_that_cannot_be_opened_say_why() {
     let directory = Directory::of("refused", "devices=1,queues=2");
@@ -449,7 +446,7 @@ fn counters_of_a_load_on_emulated_devices() {
     let report = json(&["stats", "--json", "--emulate", "devices=2,queues=2,generation=2"]);
     let program = &report["programs"][0];
     assert_eq!((&program["command"], &program["emulated"]), (&"uzswap".into(), &true.into()));
-    // 256 pages in two modes; a quarter of them is random and does not shrink.
+    // 256 pages in two modes; a quarter is random and does not shrink.
     assert_eq!(program["global_stats"]["total_comp_calls"], 512);
     assert_eq!(program["global_stats"]["total_completion_comp_buf_overflow_errors"], 128);
     let queues = program["wq_stats"].as_object().unwrap();
@@ -459,7 +456,7 @@ fn counters_of_a_load_on_emulated_devices() {
     assert!(said.contains("total_decomp_bytes_in") && said.contains("wq0.0"), "{said}");
 }
 
-/// The kernel's figures, and their reset, in a tree of files.
+/// The kernel's figures and their reset, in a tree of files.
 #[test]
 fn counters_of_the_kernel() {
     let directory = Directory::of("stats", "devices=1");

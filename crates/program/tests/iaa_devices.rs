@@ -1,4 +1,4 @@
-//! Accelerators that come and go under a running program.
+//! Accelerators that appear and disappear under a running program.
 
 mod support;
 
@@ -9,10 +9,10 @@ use iaa::Published;
 use idxd::emulated::{Control, Presence};
 use support::{can_manage, uzswap, workload_in, Scratch};
 
-/// How long a step may take on a machine that has other work.
+/// Time limit of a step on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The agent's counters, of the process that uses `queue`.
+/// Returns the counters of the process that uses `queue`.
 fn counters(process: u32) -> Option<Published> {
     iaa::published(std::path::Path::new("/proc"))
         .into_iter()
@@ -20,7 +20,7 @@ fn counters(process: u32) -> Option<Published> {
         .find(|program| program.process == process)
 }
 
-/// The managed program: the process of the tree that runs `workload`.
+/// Returns the process of the tree that runs `workload`.
 fn process_of(workload: &str) -> Option<u32> {
     let is_it = |process: u32| {
         let exe = std::fs::read_link(format!("/proc/{process}/exe"));
@@ -30,9 +30,9 @@ fn process_of(workload: &str) -> Option<u32> {
     numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|process| is_it(*process))
 }
 
-/// A program whose pages are compressed by two emulated devices, one of which is disabled, then
-/// both removed, then one and then both brought back, from outside and while it runs. Each time the
-/// work goes where it can, and the program reads what it wrote.
+/// Two emulated devices compress a program's pages. One is disabled, then both are removed, then
+/// one and then both are brought back, from outside while the program runs. Each time the work
+/// moves to the available devices, and the program reads what it wrote.
 #[test]
 fn devices_go_and_return_under_a_program() {
     if !can_manage() {
@@ -80,7 +80,7 @@ fn devices_go_and_return_under_a_program() {
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    // Waits until `is_so` of the counters now and at the step's begin.
+    // Waits until `is_so` holds for the counters now and at the step's begin.
     let mut wait = |what: &str, is_so: &dyn Fn(&Published, &Published) -> bool| {
         let begun = Instant::now();
         let before = counters(process).expect("the program runs");
@@ -118,7 +118,7 @@ fn devices_go_and_return_under_a_program() {
         queue(now, "wq0.0").is_some_and(|calls| calls > 100)
             && queue(now, "wq1.0").is_some_and(|calls| calls > 100)
     });
-    // And quickly, so that requests are under way when devices go.
+    // Change quickly, so that devices disappear with requests in flight.
     for round in 0..20 {
         let presence = if round % 2 == 0 { Presence::Removed } else { Presence::Enabled };
         set(&[("iax0", presence), ("iax1", Presence::Enabled)]);

@@ -1,15 +1,15 @@
-//! The Debian package and the archive of the static program, of what the tests were built with:
-//! installed and used; the Debian package is removed and purged, too.
+//! Installs and uses the Debian package and the archive of the static program, made from the tests'
+//! build; also removes and purges the Debian package.
 //!
-//! All of that happens on an overlay over this machine's files, in mounts of its own: the machine
-//! stays as it is. The commands are in `tests/installed`. The long tests make the packages and the
-//! wheel as they are released, and use them in Debian 12 and 13 without compilers:
+//! This happens on an overlay over this machine's files in a private mount namespace, so the
+//! machine stays unchanged. The commands are in `tests/installed`. The long tests make the packages
+//! and the wheel as for a release, and use them in Debian 12 and 13 without compilers:
 //!
 //! ```text
 //! cargo test -p uzswap --test installed -- --ignored --nocapture --test-threads 1
 //! ```
 //!
-//! `UZSWAP_TEST_PACKAGES` names a folder with packages that were made before.
+//! `UZSWAP_TEST_PACKAGES` names a folder with packages made before.
 
 #[allow(dead_code)]
 mod support;
@@ -21,12 +21,12 @@ use std::process::{Command, Output};
 
 use support::{has, Scratch};
 
-/// A path in the program's folder.
+/// Returns a path in the program's folder.
 fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The plugin of nbdkit that was built for the tests.
+/// Returns nbdkit's plugin from the tests' build.
 fn plugin() -> PathBuf {
     let name = "libnbdkit_uzswap_plugin.so";
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
@@ -39,14 +39,13 @@ fn text(output: &Output) -> String {
     format!("{}\n{out}\n{error}", output.status)
 }
 
-/// Runs a command that is to succeed; the last line of what it printed.
+/// Runs a command that must succeed; returns the last line of its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     String::from_utf8(output.stdout).unwrap().lines().last().unwrap_or_default().to_owned()
 }
 
-/// Whether `cargo deb` is there.
 fn has_cargo_deb() -> bool {
     let output = Command::new(env!("CARGO")).args(["deb", "--version"]).output();
     let has = output.is_ok_and(|output| output.status.success());
@@ -65,7 +64,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Packs what the tests were built with in a directory; the package's path.
+/// Packs the tests' build in a directory; returns the package's path.
 fn pack(script: &str, directory: &Path) -> PathBuf {
     fs::create_dir_all(directory).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_uzswap"), directory.join("uzswap")).unwrap();
@@ -73,7 +72,7 @@ fn pack(script: &str, directory: &Path) -> PathBuf {
     PathBuf::from(run(Command::new(own(script)).arg(directory).env("CARGO", env!("CARGO"))))
 }
 
-/// Packs twice; one of the packages, which are the same.
+/// Packs twice, compares the packages, and returns one.
 fn pack_twice(script: &str, scratch: &Scratch) -> PathBuf {
     let [one, other] = ["first", "again"].map(|name| pack(script, &scratch.path(name)));
     assert!(fs::read(&one).unwrap() == fs::read(other).unwrap(), "two packages of the same programs differ");
@@ -86,7 +85,7 @@ fn try_package(script: &str, package: &Path, scratch: &Scratch, root: &Path) {
     tried.args(["--mount", "--fork", "--kill-child", "sh"]).arg(own("tests/installed/try.sh"));
     tried.arg(own("tests/installed").join(script)).arg(package).arg(scratch.path("mount")).arg(root);
     let output = tried.output().unwrap();
-    // Its own way to say that it cannot be tried here.
+    // The script's status for a machine that cannot run it.
     if output.status.code() == Some(77) {
         testkit::skip!("kernel", "{}", text(&output));
         return;
@@ -124,8 +123,7 @@ fn an_archive_is_unpacked_and_used() {
     try_package("archive.sh", &archive, &scratch, Path::new("/"));
 }
 
-/// Makes the packages as they are released, or finds those that were made; the archive, the wheel
-/// and the Debian package.
+/// Makes the release packages, or finds given ones: the archive, the wheel and the Debian package.
 fn released(scratch: &Scratch) -> [PathBuf; 3] {
     let folder = std::env::var_os("UZSWAP_TEST_PACKAGES").map(PathBuf::from).unwrap_or_else(|| {
         let folder = scratch.path("packages");
@@ -146,7 +144,7 @@ fn released(scratch: &Scratch) -> [PathBuf; 3] {
     })
 }
 
-/// A Debian with what the packages need and no compiler. Its files come from the mirror.
+/// A Debian with the packages' dependencies and no compiler. Its files come from the mirror.
 fn debian(suite: &str, scratch: &Scratch) -> Option<PathBuf> {
     let root = scratch.path(suite);
     let mut maker = Command::new("mmdebstrap");
@@ -161,8 +159,8 @@ fn debian(suite: &str, scratch: &Scratch) -> Option<PathBuf> {
     Some(root)
 }
 
-/// Checks that nothing in the wheel asks for a newer glibc than its name says: module, program, and
-/// the object in the program. The names of the C library's versions are strings in all of them.
+/// Checks that no file in the wheel (module, program, the program's object) needs a newer glibc
+/// than the wheel's name says. The versions of glibc's symbols are strings in all of them.
 fn check_wheel(wheel: &Path, scratch: &Scratch) {
     let folder = scratch.path("wheel");
     run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder));

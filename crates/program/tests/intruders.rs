@@ -1,5 +1,5 @@
-//! Attacks on a run: processes that are none of it, of other users and of this one, and hostile
-//! ones that are.
+//! Attacks on a run: by processes outside of it, of other users and of the same user, and by
+//! hostile processes inside.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use support::{can_manage, compile, has, managed, uzswap, Scratch};
 
-/// The attacker and a workload, where every user finds them.
+/// The attacker and a workload, readable for every user.
 struct Programs {
     directory: PathBuf,
     intruder: String,
@@ -45,7 +45,7 @@ impl Drop for Programs {
     }
 }
 
-/// Whether this is root, who can become another user; prints that it is not.
+/// Returns whether this is root, which can become another user; prints if not.
 fn can_become_another() -> bool {
     // SAFETY: takes nothing.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -59,7 +59,7 @@ fn said(output: &Output) -> (String, String) {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).into()
 }
 
-/// A run whose program computes until it is told to end; with the name of its report.
+/// Starts a run whose program computes until it is told to end.
 fn busy(programs: &Programs, scratch: &Scratch) -> Child {
     let script = format!(
         "read go; i=0; while [ $i -lt 3 ]; do {} plain 64 || exit 9; i=$((i+1)); done",
@@ -71,7 +71,7 @@ fn busy(programs: &Programs, scratch: &Scratch) -> Child {
     run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// A run's address is there once its program runs.
+/// A run's address exists once its program runs.
 fn wait_for_address(run: &Child) {
     let address = format!("@uzswap-{}-", run.id());
     while !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&address) {
@@ -83,8 +83,8 @@ fn report(scratch: &Scratch) -> Value {
     serde_json::from_str(&std::fs::read_to_string(scratch.path("report.json")).unwrap()).unwrap()
 }
 
-/// Ten thousand connections of all kinds, from another user and from a process of this one that is
-/// none of the tree, while it pages.
+/// Ten thousand connections of all kinds, from another user and from a process of the same user
+/// outside the tree, while the tree pages.
 #[test]
 fn strangers_get_nothing_and_leave_nothing() {
     let Some(programs) = Programs::new("strangers") else { return };
@@ -103,7 +103,7 @@ fn strangers_get_nothing_and_leave_nothing() {
     if can_become_another() {
         attackers.push(attack(&OTHER_USER));
     }
-    // The program computes while they attack.
+    // The program computes during the attack.
     drop(run.stdin.take());
     let mut connections = 0;
     for attacker in attackers {
@@ -120,7 +120,7 @@ fn strangers_get_nothing_and_leave_nothing() {
     assert!(!report.to_string().contains("FORGED"), "{report}");
     assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
-    // Some may have waited when the run ended.
+    // Some connections may have waited when the run ended.
     let refused = report["refused_connections"].as_u64().unwrap();
     assert!(
         connections > 100 && refused <= connections && refused + 1024 >= connections,
@@ -130,8 +130,8 @@ fn strangers_get_nothing_and_leave_nothing() {
     assert!(over < 64 << 20, "{report}");
 }
 
-/// Descriptors that take an hour to be closed, from outside of the tree and from within, and
-/// userfaultfds that take for ever to be read: the supervisor waits for none of them.
+/// Descriptors that take an hour to close, from outside and inside the tree, and userfaultfds that
+/// block their readers: the supervisor waits for none of them.
 #[test]
 fn the_supervisor_waits_for_no_descriptor() {
     let Some(programs) = Programs::new("linger") else { return };
@@ -171,7 +171,7 @@ fn the_supervisor_waits_for_no_descriptor() {
     stranger.wait().unwrap();
 }
 
-/// The sockets with names that threads of a process have, as /proc/net/unix tells them.
+/// Returns the named sockets of a process's threads, from /proc/net/unix.
 fn names_of(pid: i32) -> Vec<String> {
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -186,8 +186,8 @@ fn names_of(pid: i32) -> Vec<String> {
     named.collect()
 }
 
-/// Nine strangers' connections to the address at which a program's agent listened for its forks,
-/// and the next fork slept for ever.
+/// Regression: nine strangers connected to the address at which a program's agent listened for its
+/// forks, and the next fork blocked for ever.
 #[test]
 fn a_program_that_forks_has_no_name_that_a_stranger_can_reach() {
     if !can_manage() {
@@ -213,8 +213,8 @@ fn a_program_that_forks_has_no_name_that_a_stranger_can_reach() {
     assert_eq!(run.wait().unwrap().code(), Some(0));
 }
 
-/// A process that becomes another user within a run gets that user's ledger, swap file and key, and
-/// no other's.
+/// A process that becomes another user within a run receives that user's ledger, swap file and key,
+/// and no other's.
 #[test]
 fn users_of_a_tree_share_nothing_writable() {
     let Some(programs) = Programs::new("users") else { return };
@@ -239,7 +239,7 @@ fn users_of_a_tree_share_nothing_writable() {
     assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
 }
 
-/// The two users' processes page at once, in one budget, each to a swap file of its own.
+/// Two users' processes page at the same time in one budget, each to a swap file of its own.
 #[test]
 fn users_of_a_tree_page_in_one_budget() {
     let Some(programs) = Programs::new("budget") else { return };
@@ -255,16 +255,16 @@ fn users_of_a_tree_page_in_one_budget() {
         assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text} {report}");
         assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
         assert!(report["zswpout"].as_u64().unwrap() > 2000, "{report}");
-        // Either can fill its memory before the supervisor has opened what it needs for paging;
-        // later there is no such excuse.
+        // Either may fill its memory before the supervisor has opened the files for paging, but not
+        // later.
         let used = report["series"]["ram_used_bytes"].as_array().unwrap();
         let settled = used[used.len() / 2..].iter().map(|bytes| bytes.as_u64().unwrap());
         assert!(settled.max().unwrap() < 68 << 20, "{report}");
     }
 }
 
-/// A process of the tree writes random words into the ledger that it shares with relatives: their
-/// bytes stay right, and if the budget is exceeded the report says so.
+/// A process of the tree writes random words into its shared ledger: its relatives' bytes stay
+/// right, and the report mentions an exceeded budget.
 #[test]
 fn a_ledger_of_garbage_harms_no_relative() {
     let Some(programs) = Programs::new("garbage") else { return };
@@ -287,8 +287,8 @@ fn a_ledger_of_garbage_harms_no_relative() {
     }
 }
 
-/// A thousand descriptors to keep and a hundred thousand lines: few of either stay, and none is
-/// obeyed by a terminal.
+/// A thousand descriptors to keep and a hundred thousand lines: few of either are kept, and a
+/// terminal obeys none.
 #[test]
 fn a_noisy_process_is_bounded() {
     let Some(programs) = Programs::new("noise") else { return };
@@ -307,7 +307,7 @@ fn a_noisy_process_is_bounded() {
     assert!(report["unmanaged"].as_array().unwrap().len() <= 1000, "{report}");
 }
 
-/// With room for few descriptors, some processes are not managed, and that is said.
+/// With room for few descriptors, some processes run unmanaged, with a message.
 #[test]
 fn too_few_descriptors_are_reported() {
     if !can_manage() {
@@ -328,7 +328,7 @@ fn too_few_descriptors_are_reported() {
     assert!(report.contains("out of descriptors: raise `ulimit -n`"), "{report}");
 }
 
-/// uzswap raises the limit for itself alone.
+/// uzswap raises the limit for itself only.
 #[test]
 fn the_program_has_its_own_limit_of_descriptors() {
     if !can_manage() {
@@ -343,7 +343,7 @@ fn the_program_has_its_own_limit_of_descriptors() {
     assert_eq!((output.status.code(), text), (Some(0), said(&bare).0), "{errors}");
 }
 
-/// The process `pid`'s children of that name.
+/// Returns the children of `pid` with that name.
 fn children(pid: u32, name: &str) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -355,16 +355,17 @@ fn children(pid: u32, name: &str) -> Vec<i32> {
     numbers.filter(is_child).collect()
 }
 
-/// A killed supervisor's address is free, and while the guardian is stopped its tree continues. A
-/// process that takes the address hears nothing: descriptors of a program's memory are sent there.
+/// A killed supervisor's address is free, and its tree continues while the guardian is stopped. A
+/// process that takes the address receives nothing: programs send descriptors of their memory
+/// there.
 #[test]
 fn a_false_supervisor_hears_nothing() {
     if !can_manage() || !has("busybox") {
         return;
     }
     let mut run = uzswap();
-    // The kernel ends the program with the supervisor, but not the program's child. That is static
-    // and small, so that no agent ends it. Each program that it starts has one.
+    // The kernel ends the program with the supervisor, but not the program's child. That child is
+    // static and small, so no agent ends it. Each program that it starts has an agent.
     run.args(["run", "-q", "--ram", "100M", "--", "busybox", "sh", "-c"]);
     run.arg(
         "busybox sh -c 'echo $$; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); /usr/bin/env true; done' & wait",
@@ -382,7 +383,7 @@ fn a_false_supervisor_hears_nothing() {
     let supervisor: u32 = name.split('-').nth(2).unwrap().parse().unwrap();
     let guardian = children(supervisor, "uzswap-guardian");
     assert_eq!(guardian.len(), 1);
-    // The guardian has the object that programs load, so it stays.
+    // The guardian holds the object that programs load, so it stays.
     for (pid, signal) in [(guardian[0], libc::SIGSTOP), (supervisor as i32, libc::SIGKILL)] {
         // SAFETY: signals to processes of this test's run.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
@@ -396,7 +397,7 @@ fn a_false_supervisor_hears_nothing() {
     for _ in 0..3 {
         let mut entry = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let (none, mut byte) = (std::ptr::null_mut(), 0u8);
-        // SAFETY: valid places of those sizes; the accepted socket is this function's.
+        // SAFETY: valid addresses of those sizes; this function owns the accepted socket.
         let heard = unsafe {
             assert_eq!(libc::poll(&mut entry, 1, 60_000), 1, "programs still look for their supervisor");
             let socket = OwnedFd::from_raw_fd(libc::accept(listener.as_raw_fd(), none, none.cast()));
@@ -411,9 +412,8 @@ fn a_false_supervisor_hears_nothing() {
     run.wait().unwrap();
 }
 
-/// Listens for packets at an abstract address.
 fn listen(name: &str) -> std::io::Result<OwnedFd> {
-    // SAFETY: plain numbers and bytes, of which the length is told; the socket is new.
+    // SAFETY: plain numbers and bytes of the given length; the socket is new.
     unsafe {
         let socket =
             OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0));

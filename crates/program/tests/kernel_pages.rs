@@ -1,4 +1,5 @@
-//! What the kernel, or another process, does with a program's memory, and paging must not show.
+//! Accesses of the kernel, or of another process, to a program's memory, in which paging must not
+//! show. Comments on tests tell the former failure.
 
 mod support;
 #[path = "support/tree.rs"]
@@ -12,14 +13,14 @@ use std::time::Duration;
 use support::{can_manage, compile_with, uzswap, Scratch};
 use tree::watch;
 
-/// Exit status of a workload that cannot do on this machine what it is for.
+/// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
-/// So long that the strings that come before it are on pages that are not in use.
+/// Pushes the strings before it onto pages that are not in use.
 const PADDING_BYTES: usize = 30_000;
-/// A word that /proc/PID/environ must show.
+/// A variable that /proc/PID/environ must show.
 const VARIABLE: (&str, &str) = ("KERNEL_TEST", "in the environment");
 
-/// The workload, bound at its start: binding a name at its first call takes kilobytes of stack.
+/// The workload, with symbols bound at its start: lazy binding takes kilobytes of stack.
 fn workload() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<(Scratch, PathBuf)>> = OnceLock::new();
     let made = PROGRAM.get_or_init(|| {
@@ -31,8 +32,7 @@ fn workload() -> Option<&'static Path> {
     made.as_ref().map(|(_, program)| program.as_path())
 }
 
-/// Runs a mode bare, and managed on all ways that pages take; `pages` says whether some must have
-/// gone.
+/// Runs a mode bare and in all managed ways; `pages` says whether pages must have been evicted.
 fn is_as_bare(mode: &str, argument: &str, pages: bool) {
     let Some(program) = workload() else { return };
     let scratch = Scratch::new(&format!("kernel-{mode}"));
@@ -66,7 +66,7 @@ fn is_as_bare(mode: &str, argument: &str, pages: bool) {
     }
 }
 
-/// A file that shows a limit of this process's control group.
+/// Returns a file that shows a limit of this process's cgroup.
 fn limit_file() -> String {
     let membership = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let first = membership.lines().find_map(|line| {
@@ -82,14 +82,14 @@ fn limit_file() -> String {
     first.unwrap_or_else(|| "/sys/fs/cgroup/memory.max".to_owned())
 }
 
-/// The pages at the top of the first stack were out, and ps, pgrep -f and killall did not find the
-/// process.
+/// The pages at the top of the first stack were evicted, and ps, pgrep -f and killall did not find
+/// the process.
 #[test]
 fn arguments_and_environment_stay_readable() {
     is_as_bare("words", "and-words-of-its-own", true);
 }
 
-/// The word's page was out when the thread ended, and the thread that joined it waited for ever.
+/// The word's page was evicted when the thread ended, and the joining thread blocked for ever.
 #[test]
 fn words_that_are_cleared_are_anywhere() {
     is_as_bare("cleared", "", true);
@@ -107,7 +107,7 @@ fn calls_of_handlers_with_small_stacks() {
     is_as_bare("small_stack", &limit_file(), true);
 }
 
-/// The file with the limit to show was written, which raised SIGXFSZ.
+/// Writing the file with the shown limit raised SIGXFSZ.
 #[test]
 fn a_program_that_may_write_no_byte_of_a_file() {
     is_as_bare("no_files", &limit_file(), false);
@@ -125,13 +125,13 @@ fn threads_may_have_any_name() {
     is_as_bare("names", "", true);
 }
 
-/// The system call was made where nothing cancels it.
+/// The system call was made outside of a cancellation point.
 #[test]
 fn a_thread_that_waits_in_vmsplice_can_be_cancelled() {
     is_as_bare("cancelled", "", false);
 }
 
-/// The kernel gives an error where pages are out.
+/// The kernel returns an error for evicted pages.
 #[test]
 fn a_program_reads_and_writes_its_own_memory_as_a_file() {
     is_as_bare("own_memory", "", true);

@@ -1,4 +1,4 @@
-//! What docs/user/limits.md says: beyond each limit a program runs on, and the reason is said.
+//! The limits in docs/user/limits.md: beyond each, a program continues, with a message.
 
 #[allow(dead_code)]
 mod support;
@@ -12,13 +12,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The ledger has 1,024 places: processes beyond run as they are.
+/// The ledger has 1,024 places: further processes run unmanaged.
 #[test]
 fn two_thousand_processes_at_once() {
     let scratch = Scratch::new("crowd");
     let Some(workload) = workload_in(&scratch, "crowd") else { return };
     let beyond = "more processes at a time than the ledger has room for";
-    // Each says hello when its control thread is at it, and some may have ended by then.
+    // Each process says hello when its control thread runs, and some may have ended by then.
     let is_reported = ["1", "5", "25"].iter().any(|seconds| {
         let (output, report) = managed("2G", &scratch, &["-q"], &[&workload, "2000", seconds]);
         let (said, printed) = (text(&output.stderr), text(&output.stdout));
@@ -28,7 +28,7 @@ fn two_thousand_processes_at_once() {
     assert!(is_reported);
 }
 
-/// The reason was said to be that memory was touched faster than pages could leave.
+/// Regression: the message blamed memory touched faster than pages could leave.
 #[test]
 fn memory_that_cannot_leave_is_named_as_the_reason() {
     let scratch = Scratch::new("immovable");

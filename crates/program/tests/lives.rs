@@ -1,5 +1,5 @@
 //! Address spaces that outlive their processes, children that outlive their parents, and trees that
-//! outlive their program.
+//! outlive their program. Comments on tests tell the former failure.
 
 mod support;
 
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use support::{can_manage, has, uzswap, workload_in, Scratch};
 
-/// Options: none, and more memory on disk.
 const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 
 fn workload() -> Option<&'static str> {
@@ -22,7 +21,7 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// Runs a mode of the workload on these paths; what it printed and what uzswap said.
+/// Runs a mode of the workload in these ways; returns its output and uzswap's messages.
 fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<(String, String)> {
     let Some(workload) = workload() else { return Vec::new() };
     let run = |options: &&[&str]| {
@@ -37,14 +36,14 @@ fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<(String, String)> {
     ways.iter().map(run).collect()
 }
 
-/// On every path.
+/// Runs a mode in all ways.
 fn is_right(mode: &str, rounds: u32) {
     for (printed, said) in run(&WAYS, mode, rounds) {
         assert_eq!(printed, "right\n".repeat(rounds as usize), "{said}");
     }
 }
 
-/// On every path, and for more ways to end on the first.
+/// Runs a mode in all ways, and with each of `hows` in the first.
 fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     is_right(&format!("{mode}-{}", hows[0]), rounds);
     for how in &hows[1..] {
@@ -54,28 +53,27 @@ fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     }
 }
 
-/// The supervisor closed the last userfaultfd with the creator's threads, and what shared the
-/// memory read zeroes.
+/// The supervisor closed the last userfaultfd with the creator's threads, and processes that shared
+/// the memory read zeroes.
 #[test]
 fn a_process_that_shares_memory_outlives_its_creator() {
     is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
 }
 
-/// The look for such processes came before the handlers.
+/// The search for such processes came before the handlers.
 #[test]
 fn a_handler_of_quick_exit_makes_a_process_that_shares_memory() {
     is_right("share-quick", 1);
 }
 
-/// The same, where a thread of the program's ends the process while another one waits for its vfork
-/// child.
+/// The same, where another thread ends the process while one waits for its vfork child.
 #[test]
 fn a_child_of_vfork_outlives_its_creator() {
     is_right_however_it_ends("vfork", &["_exit", "exit"], 1);
     is_right("exec-_exit", 1);
 }
 
-/// Has kcmp(2) refused in this process and all that it starts, as container runtimes do.
+/// Refuses kcmp(2) in this process and its children, as container runtimes do.
 fn refuse_kcmp() -> std::io::Result<()> {
     let step =
         |code: u32, k: u32, jt: u8| libc::sock_filter { code: code as u16, jt, jf: u8::from(jt == 0), k };
@@ -91,7 +89,7 @@ fn refuse_kcmp() -> std::io::Result<()> {
         step(back, libc::SECCOMP_RET_ALLOW, 1),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the program's steps are as many as it says.
+    // SAFETY: the program has the given length.
     let answer = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
@@ -103,7 +101,7 @@ fn refuse_kcmp() -> std::io::Result<()> {
     }
 }
 
-/// Where kcmp(2) is refused, one vfork() ever let everything come in at the end, "for a process
+/// Where kcmp(2) is refused, a single vfork() made everything come in at the end, "for a process
 /// that shares it".
 #[test]
 fn a_child_of_vfork_that_has_ended_shares_nothing() {
@@ -123,13 +121,13 @@ fn a_child_of_vfork_that_has_ended_shares_nothing() {
     assert!(report["over_limit_peak_bytes"].as_u64().unwrap() < 8 << 20, "{report}");
 }
 
-/// With a creator that is killed went what its pages are in: the process that needs one is ended,
-/// and that is said.
+/// A killed creator takes the store of its pages along: a process that needs one of them is ended,
+/// with a message.
 #[test]
 fn what_a_killed_creator_took_along_is_never_zeroes() {
     for mode in ["share-kill", "share-bare", "vfork-kill", "exec-kill"] {
         for (printed, said) in run(&WAYS, mode, 1) {
-            // One that needs none of the lost pages is right.
+            // A process that needs none of the lost pages is right.
             let is_ended = said.contains("needs a page of memory that it shared with process");
             assert_eq!(printed, if is_ended { "ended\n" } else { "right\n" }, "{mode}: {said}");
         }
@@ -137,8 +135,8 @@ fn what_a_killed_creator_took_along_is_never_zeroes() {
 }
 
 /// The parent's end took the control thread along before the child had taken over. The C library's
-/// daemon() ends the parent within itself, and no function of this project's hears of signals and
-/// system call instructions.
+/// daemon() ends the parent internally, where no interposed function, signal or patched system call
+/// sees it.
 #[test]
 fn a_parent_that_ends_at_once_leaves_its_child_everything() {
     is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread", "quick"], 3);
@@ -163,7 +161,7 @@ fn threads_close_all_descriptors_while_others_fork() {
     is_right("closing", 1);
 }
 
-/// Half of the pages were the parent's: the child took its table for what the kernel had copied.
+/// Half of the pages were the parent's: the child took its table for the kernel's copy.
 #[test]
 fn what_is_wiped_by_a_bare_call_is_zeroes_in_the_child() {
     is_right("wiped", 1);
@@ -180,7 +178,7 @@ fn an_orphan_sees_the_parent_that_it_would_have() {
     }
 }
 
-/// A child that has not said hello found no supervisor, and ended itself.
+/// A child that had not said hello found no supervisor, and ended itself.
 #[test]
 fn young_children_outlive_the_program() {
     if !can_manage() || !has("sh") {
@@ -238,7 +236,7 @@ fn the_supervisor_lives_as_long_as_its_tree() {
     }
 }
 
-/// What becomes of a process that the program leaves behind was said to nothing but /dev/null.
+/// Messages about a process that the program left behind went to /dev/null only.
 #[test]
 fn the_report_says_what_became_of_processes_that_outlive_the_program() {
     let Some(workload) = workload() else { return };
@@ -271,7 +269,7 @@ fn the_report_says_what_became_of_processes_that_outlive_the_program() {
     }
     assert_eq!((said["exit_status"].as_u64(), page.contains(lost)), (Some(3), false));
     assert!(std::fs::read_to_string(&elsewhere).unwrap().contains(lost));
-    // A file that another process has written since is left alone.
+    // A file that another process has written since is kept.
     let supervisor = run(late);
     std::fs::write(&report, "another run's").unwrap();
     assert_eq!(ends(&supervisor), "another run's");

@@ -1,4 +1,4 @@
-//! Manual pages and completions, as the programs that read them see them.
+//! Manual pages and completions, checked with the programs that read them.
 
 #[allow(dead_code)]
 mod support;
@@ -7,14 +7,14 @@ use std::process::Command;
 
 use support::{has, uzswap, Scratch};
 
-/// Completions for a shell.
+/// Returns the completions for a shell.
 fn completions(shell: &str) -> String {
     let output = uzswap().args(["completions", shell]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// What a program prints that must succeed.
+/// Returns the output of a command that must succeed.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,5 @@
-//! What the kernel does for processes of one thread alone, and what programs do that look whether
-//! they are such: the threads of uzswap's own are not in their way.
+//! Kernel operations for single-threaded processes only, and programs that check for that: uzswap's
+//! threads are not in the way.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use support::{can_manage, has, managed, uzswap, Scratch};
 
-/// 75 MiB that are read again, by a Python under the command before it.
+/// Python reads 75 MiB repeatedly, under the command before it.
 const JOB: &str =
     "a = bytearray(range(256)) * (300 << 10)\nprint(sum(a[i + 7] for i in range(0, len(a), 4096)))";
 
@@ -19,7 +19,7 @@ fn is_refused_bare(command: &[&str]) -> bool {
     !bare.status.success()
 }
 
-/// Linux makes a user namespace for processes of one thread only.
+/// Linux makes a user namespace for single-threaded processes only.
 #[test]
 fn a_user_namespace_of_its_own() {
     if !can_manage() || !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-r", "true"]) {
@@ -42,7 +42,7 @@ fn a_user_namespace_of_its_own() {
     }
 }
 
-/// Chromium's first process ends when it is not alone.
+/// Chromium's first process ends when it is not single-threaded.
 #[test]
 fn threads_that_a_program_counts_are_its_own() {
     if !can_manage() || !has("python3") {

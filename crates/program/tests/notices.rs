@@ -1,5 +1,5 @@
-//! What others wrote and the product contains: notices of all of it, from where it may come, and
-//! under which licences. The same as deny.toml says, for machines without cargo-deny.
+//! Third-party code in the product: notices, permitted sources, and licences. Equals deny.toml, for
+//! machines without cargo-deny.
 //!
 //! THIRD-PARTY-NOTICES.md is made of cargo's own sources. After a change of dependencies:
 //!
@@ -16,14 +16,14 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// What is given to users.
+/// The packages given to users.
 const PRODUCT: [&str; 6] =
     ["uzswap", "uzswap-agent", "uzswap-preload", "uzswap-nbdkit", "uzswap-capi", "uzswap-python"];
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// Libraries in C that crates bring along: the crate, the library, the file with its licence.
+/// C libraries inside crates: the crate, the library, the file with its licence.
 const C_LIBRARIES: [(&str, &str, &str); 5] = [
-    // The author of both; the package leaves out the library's own copy of the licence.
+    // Both have the same author; the package omits the library's own copy of the licence.
     ("aegis", "libaegis", "LICENSE"),
     ("libdeflate-sys", "libdeflate", "libdeflate/COPYING"),
     ("libz-sys", "zlib", "src/zlib/LICENSE"),
@@ -31,7 +31,7 @@ const C_LIBRARIES: [(&str, &str, &str); 5] = [
     ("zstd-sys", "Zstandard", "zstd/LICENSE"),
 ];
 
-/// One of these, or a choice with one of these, is what every crate of the product has.
+/// Every crate of the product has one of these, or offers one of them.
 const LICENCES: [&str; 4] = ["MIT", "Apache-2.0", "BSD-3-Clause", "Zlib"];
 
 struct Crate {
@@ -55,7 +55,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What cargo says of the workspace and its dependencies; `None` where it cannot without a network.
+/// cargo's metadata of the workspace; `None` where that needs a network.
 fn metadata() -> Option<&'static Value> {
     static METADATA: OnceLock<Option<Value>> = OnceLock::new();
     let ask = || {
@@ -74,8 +74,7 @@ fn metadata() -> Option<&'static Value> {
     METADATA.get_or_init(ask).as_ref()
 }
 
-/// The crates of others that the product contains: ordinary dependencies, without what runs in the
-/// compiler.
+/// Third-party crates in the product: ordinary dependencies, without proc macros.
 fn crates(metadata: &Value) -> Vec<Crate> {
     let by_id = |list: &'static str, metadata: &Value| -> BTreeMap<String, Value> {
         let (outer, inner) = list.split_once('.').unwrap_or((list, ""));
@@ -127,7 +126,7 @@ fn crates(metadata: &Value) -> Vec<Crate> {
     found
 }
 
-/// The text of the licence that is taken of a crate's: the shortest of those it offers.
+/// Returns the licence text that is used: the shortest of those that the crate offers.
 fn licence(one: &Crate) -> String {
     let names = ["LICENSE-MIT", "LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING", "LICENSE-APACHE"];
     let path = names.map(|name| one.directory.join(name)).into_iter().find(|path| path.exists());
@@ -135,12 +134,12 @@ fn licence(one: &Crate) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Lines without what differs between copies of one text.
+/// Lines without differences between copies of one text.
 fn normal(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A licence cut in two: who has the copyright, and the rest.
+/// Splits a licence into copyright lines and the rest.
 fn cut(text: &str) -> (Vec<String>, String) {
     let is_holder = |line: &&str| line.trim_start().starts_with("Copyright") && !line.contains("[yyyy]");
     let holders = text.lines().filter(is_holder).map(|line| line.trim().to_owned()).collect();
@@ -150,7 +149,7 @@ fn cut(text: &str) -> (Vec<String>, String) {
     (holders, rest.join("\n").trim().to_owned())
 }
 
-/// The file as it should be.
+/// Returns the expected file.
 fn notices(crates: &[Crate]) -> String {
     let mut all = String::from(
         "# Third-party notices\n\n\
@@ -184,7 +183,7 @@ fn notices(crates: &[Crate]) -> String {
         let Crate { name, version, licence, repository, .. } = one;
         writeln!(all, "| {name} | {version} | {licence} | {repository} |").unwrap();
     }
-    // Each text once, with those it is from.
+    // Each text appears once, with the crates that use it.
     let mut texts: BTreeMap<String, (String, Vec<String>)> = BTreeMap::new();
     for one in crates {
         let (holders, rest) = cut(&licence(one));
@@ -260,7 +259,7 @@ fn no_crate_of_the_product_comes_in_two_versions() {
     }
 }
 
-/// What carries the program carries the notices.
+/// Every package with the program contains the notices.
 #[test]
 fn packages_have_the_notices() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();

@@ -1,5 +1,5 @@
-//! A process that is killed while it forks: its children have every byte, or are ended, which is
-//! said.
+//! A process that is killed while it forks: its children have every byte, or are ended with a
+//! message.
 
 mod support;
 

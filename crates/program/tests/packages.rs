@@ -1,5 +1,5 @@
-//! What is published can be built from what a registry has. The long test packs every package,
-//! unpacks them, and installs the program from there, as `cargo install uzswap` does:
+//! Published packages can be built from a registry. The long test packs every package, unpacks
+//! them, and installs the program from there, as `cargo install uzswap` does:
 //!
 //! ```text
 //! cargo test -p uzswap --test packages -- --ignored --nocapture
@@ -19,7 +19,7 @@ fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The names in a section of a manifest that this workspace has crates for.
+/// Returns the names in a manifest's section that are crates of this workspace.
 fn siblings(manifest: &str, section: &str) -> BTreeSet<String> {
     let section = format!("[{section}]");
     let lines = manifest.lines().skip_while(|line| *line != section).skip(1);
@@ -31,14 +31,14 @@ fn siblings(manifest: &str, section: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The folder of a crate of this workspace.
+/// Returns the folder of a crate of this workspace.
 fn sibling(name: &str) -> Option<PathBuf> {
     let folders = ["../../crates", "../../accel"].map(|folder| own(folder).join(name));
     folders.into_iter().find(|folder| folder.join("Cargo.toml").exists())
 }
 
-/// A package of the program has the sources of what it builds for other programs. A crate that is
-/// forgotten there is noticed by users of a package only.
+/// A package of the program has the sources of the files it embeds. Only users of a package would
+/// notice a missing crate.
 #[test]
 fn all_that_the_agent_is_made_of_is_carried() {
     let mut wanted = BTreeSet::from(["agent".to_owned(), "preload".to_owned()]);
@@ -66,7 +66,7 @@ fn all_that_the_agent_is_made_of_is_carried() {
     }
 }
 
-/// Runs a command that is to succeed; what it wrote.
+/// Runs a command that must succeed; returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -74,7 +74,7 @@ fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -86,8 +86,8 @@ impl Drop for Folder {
 #[test]
 #[ignore = "compiles everything again as it is released, and asks the registry"]
 fn the_program_is_installed_from_its_package() {
-    // Not in the target directory: what is built there finds the repository's workspace and
-    // settings above it.
+    // Outside of the target directory, where cargo would find the repository's workspace and
+    // settings.
     let scratch = Folder(std::env::temp_dir().join(format!("uzswap-packages-{}", std::process::id())));
     let cargo = || {
         let mut cargo = Command::new(env!("CARGO"));
@@ -105,8 +105,7 @@ fn the_program_is_installed_from_its_package() {
             run(Command::new("tar").arg("-xzf").arg(&package).arg("-C").arg(&unpacked));
         }
     }
-    // Nothing of the repository is near, and a registry that has these packages is imitated by
-    // naming their folders.
+    // Far from the repository; the folders imitate a registry that has these packages.
     let version = env!("CARGO_PKG_VERSION");
     let mut install = cargo();
     install.current_dir(&unpacked).args(["install", "--path", &format!("uzswap-{version}")]);

@@ -1,4 +1,4 @@
-//! The report as a page: what a browser shows is what the JSON report of the same run says.
+//! The report as a page: a browser shows the figures of the same run's JSON report.
 
 #[allow(dead_code)]
 mod support;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use support::{can_manage, Scratch};
 
-/// A browser without a screen, if there is one.
+/// Returns a headless browser, if there is one.
 fn browser() -> Option<&'static str> {
     static ANSWER: OnceLock<Option<&'static str>> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -18,11 +18,11 @@ fn browser() -> Option<&'static str> {
     })
 }
 
-/// What a browser has made of a file when its scripts have run; `options` are the browser's own.
+/// Returns a file's DOM after its scripts have run; `options` are the browser's own.
 fn shown(browser: &str, scratch: &Scratch, file: &Path, options: &[&str]) -> String {
     let mut command = Command::new("timeout");
     command.args(["120", browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
-    // Anything that the page loads from elsewhere would be missing.
+    // Without a resolver, the page cannot load anything from elsewhere.
     command.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000", "--dump-dom"]);
     command.arg(format!("--user-data-dir={}", scratch.path("browser").display())).args(options);
     let output = command.arg(format!("file://{}", file.display())).output().expect("timeout starts");
@@ -30,7 +30,7 @@ fn shown(browser: &str, scratch: &Scratch, file: &Path, options: &[&str]) -> Str
     String::from_utf8(output.stdout).expect("a page is UTF-8")
 }
 
-/// A job of two processes that wants twice its budget; its page and its JSON report.
+/// Runs a job of two processes that wants twice its budget; returns its page and its JSON report.
 fn reports(scratch: &Scratch) -> (String, Value) {
     let (page, json) = (scratch.path("r.html"), scratch.path("r.json"));
     let task = format!(
@@ -45,7 +45,7 @@ fn reports(scratch: &Scratch) -> (String, Value) {
     (std::fs::read_to_string(page).expect("a page"), serde_json::from_str(&json).expect("JSON"))
 }
 
-/// The value of an attribute in a tag, with characters instead of their names.
+/// Returns an attribute of a tag, unescaped.
 fn attribute(tag: &str, name: &str) -> Option<String> {
     let value = tag.split_once(&format!(" {name}=\""))?.1.split('"').next()?;
     Some(plain(value))
@@ -57,7 +57,7 @@ fn plain(text: &str) -> String {
         .fold(text.to_owned(), |text, (name, character)| text.replace(name, character))
 }
 
-/// The marked figures of a page: name, value, and the text that is shown.
+/// Returns the marked figures of a page: name, value, shown text.
 fn figures(page: &str) -> Vec<(String, Value, String)> {
     let tags = page.split('<').filter(|part| part.contains(" data-figure=\""));
     tags.map(|part| {
@@ -95,7 +95,7 @@ fn a_series_and_the_processes_agree_with_the_sums() {
     }
     let most = |name: &str| column(&report, name).into_iter().fold(0.0, f64::max);
     assert!(number(&report, "zswpout") > 1000.0 && most("pool_total_size") > 0.0);
-    // Looked at in the same moments, one after the other.
+    // Both are sampled at the same looks, one after the other.
     let (wanted, peak) = (most("ram_wanted_bytes"), number(&report, "ram_wanted_peak_bytes"));
     assert!((wanted - peak).abs() < peak / 4.0 && wanted > f64::from(60 << 20), "{wanted} {peak}");
 
@@ -141,8 +141,8 @@ fn a_browser_shows_the_reports_figures() {
     assert!(dom.contains("class=\"line level\"") && !dom.contains("NaN"));
 }
 
-/// A page that shows another one in a frame of a telephone's width, moves a pointer over its first
-/// chart, and writes down what it sees.
+/// A page that shows another in a frame of a telephone's width, moves a pointer over its first
+/// chart, and records the result.
 const FRAME: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body><iframe style="width:400px;height:900px;border:0"></iframe><script>
 const frame = document.querySelector("iframe");
 frame.onload = () => {
@@ -164,7 +164,7 @@ fn a_page_is_readable_on_a_telephone_light_and_dark() {
     let Some(browser) = browser().filter(|_| can_manage()) else { return };
     let scratch = Scratch::new("frame");
     let (page, _) = reports(&scratch);
-    // Within a script nothing may end it.
+    // The text must not end the script.
     let quoted = serde_json::to_string(&page).unwrap().replace('<', "\\u003c");
     let frame = scratch.write("frame.html", &FRAME.replace("PAGE", &quoted));
     let seen = |scheme: &str| {
@@ -175,10 +175,10 @@ fn a_page_is_readable_on_a_telephone_light_and_dark() {
             attribute(&body, &format!("data-{name}")).unwrap_or_else(|| panic!("{name} in {body}"))
         }
     };
-    // By the browser's own numbers.
+    // The browser's own measurements.
     let (dark, light) =
         (seen("--blink-settings=preferredColorScheme=0"), seen("--blink-settings=preferredColorScheme=1"));
-    // A bar to scroll down by may take its part.
+    // A scroll bar may take its part.
     assert_eq!(light("scrolled"), light("width"), "nothing sticks out");
     assert!(light("width").parse::<f64>().unwrap() <= 400.0, "{}", light("width"));
     assert!(light("plot").parse::<f64>().unwrap() > 250.0, "{}", light("plot"));

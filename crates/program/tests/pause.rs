@@ -1,4 +1,4 @@
-//! Looking inside a managed process: `uzswap pause` and `uzswap resume`.
+//! Inspecting a managed process: `uzswap pause` and `uzswap resume`.
 
 #[allow(dead_code)]
 mod support;
@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use support::{can_manage, has, uzswap, Scratch};
 
-/// Prints its process and an address, and says what it has there when it is told to.
+/// Prints its process id and an address, and the content there on request.
 const SCRIPT: &str = "
 import ctypes, os, sys
 data = [bytes([n % 251]) * 4096 for n in range(24000)]
@@ -49,7 +49,7 @@ fn a_paused_process_can_be_read_and_goes_on() {
     } else {
         testkit::skip!("tool", "gdb is not installed");
     }
-    // The whole tree by its supervisor.
+    // The whole tree, by its supervisor.
     let resumed = uzswap().args(["resume", &child.id().to_string()]).output().unwrap();
     assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
     assert!(String::from_utf8_lossy(&resumed.stdout).contains("resumed"));
@@ -70,11 +70,11 @@ fn a_process_that_is_not_managed_is_named() {
     assert!(String::from_utf8_lossy(&answer.stderr).contains("no managed process 1"));
 }
 
-/// A managed program with pages out, which waits.
+/// A waiting managed program with evicted pages.
 struct Job {
     run: Child,
     program: u32,
-    /// Where it has 4096 bytes of value 7.
+    /// The address of 4096 bytes of value 7.
     at: u64,
     input: ChildStdin,
     _output: BufReader<ChildStdout>,
@@ -95,7 +95,7 @@ impl Job {
         Job { run, program, at, input, _output: output }
     }
 
-    /// The front, the supervisor, the guardian.
+    /// Returns the front, the supervisor and the guardian.
     fn of_uzswap(&self) -> [u32; 3] {
         let front = self.run.id();
         let children = |pid: u32| {
@@ -109,7 +109,7 @@ impl Job {
         [front, supervisor, children(supervisor).into_iter().find(is_guardian).expect("a guardian")]
     }
 
-    /// What its end says.
+    /// Ends the program; returns its messages.
     fn end(mut self) -> String {
         self.input.write_all(b"\n\n").unwrap();
         drop(self.input);
@@ -175,7 +175,7 @@ fn a_command_sees_all_of_a_process_that_pages_again_after_it() {
     }
     let missing = answer(&["pause", &program, "--", "/no/such/program"]);
     assert!(missing.status.code() == Some(127) && text(&missing.stderr).contains("/no/such/program"));
-    // A signal that reaches `pause` reaches the command, and the process continues after it.
+    // `pause` forwards a signal to the command, and the process continues afterwards.
     let mut waits = uzswap();
     waits.args(["pause", &program, "--", "sh", "-c", "echo ready; exec sleep 60"]).stdout(Stdio::piped());
     let mut waits = waits.spawn().unwrap();
@@ -189,7 +189,7 @@ fn a_command_sees_all_of_a_process_that_pages_again_after_it() {
         let gdb = answer(&["pause", &program, "--", "gdb", "-p", "{}", "-batch", "-ex", &script]);
         assert!(text(&gdb.stdout).contains("0x07"), "{}{}", text(&gdb.stdout), text(&gdb.stderr));
     }
-    // Who was paused before stays so; otherwise all page again.
+    // Processes that were paused before stay paused; otherwise all page again.
     let out = |pages: &dyn Fn(u64) -> bool| {
         let shown = answer(&["top", "--once", "--json", "--interval", "0.05", &program]);
         let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
@@ -230,7 +230,7 @@ fn a_capture_says_what_it_lacks_and_has_all_of_a_paused_process() {
     );
     assert!(pages("whole") > 20000, "{} pages", pages("whole"));
     job.end();
-    // One that is no run is captured as it is, which is said.
+    // An unmanaged process is captured as it is, with a message.
     let mut other = uzswap();
     let mut other = other.args(["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();

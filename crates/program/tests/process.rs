@@ -1,4 +1,4 @@
-//! Programs that are unlike others to the kernel: by their threads, their limits, their times.
+//! Programs with unusual threads, limits or times. Comments on tests tell the former failure.
 
 #[allow(dead_code)]
 mod support;
@@ -12,10 +12,10 @@ use std::sync::OnceLock;
 use support::{workload_in, Scratch};
 use ways::{as_bare, as_bare_under, assert_paged, WAYS};
 
-/// For 96 MiB that compress to 54: in 60 MiB hardly anything was left for pages in use.
+/// For 96 MiB that compress to 54 MiB: 60 MiB left hardly anything for pages in use.
 const BUDGET: &str = "76M";
 
-/// The workload, or `None` where nothing can be managed or compiled.
+/// The workload; `None` where programs cannot be managed or compiled.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -25,7 +25,7 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// /proc/PID/statm of a first thread that has ended says 0, and the budget was not kept.
+/// /proc/PID/statm of an ended first thread shows 0, and the budget was not kept.
 #[test]
 fn a_first_thread_that_ends_keeps_its_budget() {
     let Some(workload) = workload() else { return };
@@ -39,7 +39,7 @@ fn a_first_thread_that_ends_keeps_its_budget() {
     }
 }
 
-/// The message that would have said so needed a descriptor.
+/// The message about it needed a descriptor.
 #[test]
 fn few_descriptors_are_named_where_they_are_too_few() {
     let Some(workload) = workload() else { return };

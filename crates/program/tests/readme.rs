@@ -1,5 +1,4 @@
-//! README's first example does and says what README shows. Figures that differ from run to run are
-//! left out.
+//! README's first example works and prints what README shows, except for figures that vary.
 
 mod support;
 
@@ -7,7 +6,7 @@ use std::path::Path;
 
 use support::{can_manage, has, uzswap};
 
-/// Figures become N, and the forms in which pages were stored stand in alphabetical order.
+/// Replaces figures by N and sorts the storage forms.
 fn shape(line: &str) -> String {
     let is_figure = |word: &str| word.starts_with(|byte: char| byte.is_ascii_digit());
     let mask = |word: &str| if is_figure(word) { "N".to_owned() } else { word.to_owned() };
@@ -17,7 +16,7 @@ fn shape(line: &str) -> String {
     }
 }
 
-/// The forms that a line names, with their shares.
+/// Returns a line's forms with their shares.
 fn forms(text: &str) -> Vec<(String, f64)> {
     let line = text.lines().find_map(|line| line.split_once("stored as ")).expect("forms").1;
     let form = |part: &str| {

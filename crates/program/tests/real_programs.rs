@@ -1,5 +1,4 @@
-//! Real programs: the same answer and the same exit status, bare and in about half of the memory
-//! they want.
+//! Real programs: the same output and exit status, bare and in about half of the memory they want.
 
 mod support;
 
@@ -8,7 +7,7 @@ use std::process::Command;
 
 use support::{can_manage, has, managed, Scratch};
 
-/// Runs `command` bare and managed and compares everything it says on stdout.
+/// Runs `command` bare and managed and compares the standard outputs.
 fn same_answer(name: &str, ram: &str, directory: &Path, command: &[&str]) {
     if !can_manage() || !has(command[0]) {
         return;
@@ -152,7 +151,7 @@ fn redis_under_load_then_a_digest() {
         let output = Command::new("redis-cli").args(["-s", socket]).args(arguments).output().unwrap();
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
-    // Known values: the digest can be recomputed by reading all of them back.
+    // Known values, so the digest can be recomputed from them.
     assert_eq!(cli(&["debug", "populate", "120000", "key", "400"]), "OK");
     let digest = cli(&["debug", "digest"]);
     let load = ["-s", socket, "-q", "-t", "get,set", "-n", "60000", "-r", "50000", "-d", "300"];
@@ -174,7 +173,7 @@ fn redis_under_load_then_a_digest() {
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
 }
 
-/// A stress program's own verification passes while pages go out.
+/// A stress program's own verification passes while pages are evicted.
 fn verifies_itself(name: &str, ram: &str, command: &[&str]) {
     if !can_manage() || !has(command[0]) {
         return;
@@ -193,8 +192,8 @@ fn stress_ng_verifies_its_memory() {
     verifies_itself("stress-ng", "60M", &command);
 }
 
-/// A table of 24,000 cells, and objects; its processes are forked by one that is alone in its first
-/// thread.
+/// A table of 24,000 cells, and objects. A process that has only its first thread forks its
+/// processes.
 #[test]
 fn chromium_renders_a_page() {
     let scratch = Scratch::new("chromium-src");

@@ -1,4 +1,4 @@
-//! Programs with sanitizers, of GCC and Clang, their runtimes linked and shared.
+//! Programs with sanitizers of GCC and Clang, with static and shared runtimes.
 
 mod support;
 #[path = "support/tree.rs"]
@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::{can_manage, has, uzswap, Scratch};
 use tree::watch;
 
-/// Compiles the workload; `None` where the compiler has no such runtime.
+/// Compiles the workload; `None` where the compiler lacks the runtime.
 fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<PathBuf> {
     let program = scratch.path("sanitized");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/sanitized.c");
@@ -32,7 +32,7 @@ fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<PathB
     Some(program)
 }
 
-/// Runs the modes bare, and managed on the ways that pages take.
+/// Runs the modes bare, and managed in the given ways.
 fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], ways: &[&[&str]]) {
     if !can_manage() || !has(compiler) {
         return;
@@ -68,8 +68,8 @@ const POOL: &[&str] = &[];
 const WAYS: [&[&str]; 2] = [POOL, &["--swap", "256M"]];
 const MODES: [&str; 4] = ["", "leak", "asked", "starts"];
 
-/// GCC's runtime is a library, and refused to start behind uzswap's object. At the end its tracer
-/// stopped the pager, and then waited for pages.
+/// Regression: GCC's shared runtime refused to start behind uzswap's object. At the end its tracer
+/// stopped the pager and then waited for pages.
 #[test]
 fn address_sanitizer_as_a_library() {
     is_as_bare("gcc", &["-fsanitize=address"], &MODES, &[POOL]);

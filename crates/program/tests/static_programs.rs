@@ -1,4 +1,4 @@
-//! Programs that no dynamic loader brings anything to: static C, Rust and Go, and what they start.
+//! Programs without a dynamic loader: static C, Rust and Go, and the programs they start.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// The command's bytes are right, it is managed, and pages really went out.
+/// The command must be managed and right, with evicted pages.
 fn is_managed(name: &str, ram: &str, command: &[&str]) -> String {
     let scratch = Scratch::new(&format!("static-run-{name}"));
     let (output, report) = managed(ram, &scratch, &["-q"], command);
@@ -90,7 +90,7 @@ fn a_static_program_with_another_root() {
         testkit::skip!("namespace", "no namespaces can be made");
         return;
     }
-    // What pages it looks into /proc, which every root has that programs are to run in.
+    // Paging reads /proc, which every root for programs has.
     let scratch = Scratch::new("static-root");
     let root = scratch.path("root");
     std::fs::create_dir_all(root.join("proc")).unwrap();
@@ -115,9 +115,8 @@ fn one_that_is_traced_runs_alone_and_is_named() {
     assert!(named, "{report}");
 }
 
-/// The story: a thread took the lock of musl's list of threads, and the page with the lock was out
-/// when the kernel was to release it for the thread that had ended. All others waited for it for
-/// ever.
+/// Regression: a thread took the lock of musl's thread list, and the lock's page was evicted when
+/// the kernel had to release it at the thread's end. All other threads waited for it for ever.
 #[test]
 fn what_the_kernel_clears_for_ending_threads_stays() {
     if !can_manage() || !has("musl-gcc") {
@@ -154,8 +153,7 @@ fn a_go_program_and_its_collector() {
     assert_eq!(said, String::from_utf8(bare.stdout).unwrap());
 }
 
-/// A table of small objects, changed by several goroutines, whose sum does not depend on their
-/// order.
+/// Goroutines change a table of small objects, whose sum does not depend on their order.
 const GO: &str = r#"package main
 
 import (

@@ -1,5 +1,4 @@
-//! `uzswap run --swap`: programs whose data do not fit compressed either, and what happens when the
-//! disk fails.
+//! `uzswap run --swap`: programs whose data do not fit compressed, and failing disks.
 
 mod support;
 
@@ -10,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use support::{managed, uzswap, workload_in, Scratch};
 
-/// MiB of the workload's data, and its memory.
+/// MiB of the workload's data, and its budget.
 const DATA: &str = "96";
 const RAM: &str = "40M";
 
-/// The workload, or `None` where nothing can be managed or compiled.
+/// The workload; `None` where programs cannot be managed or compiled.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -24,7 +23,7 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// A directory for swap files that is on a disk; prints that there is none.
+/// Returns a directory for swap files on a disk; prints if there is none.
 fn on_disk(scratch: &Scratch) -> Option<String> {
     let directory = scratch.path("swap");
     std::fs::create_dir_all(&directory).unwrap();
@@ -173,7 +172,7 @@ fn a_directory_in_memory_is_refused_with_the_reason() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("/no/such/dir"));
 }
 
-/// Bytes of deleted files that a process has open in a directory.
+/// Bytes of the deleted files in a directory that a process holds open.
 fn open_files(pid: u32, directory: &str) -> usize {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -210,14 +209,13 @@ fn nothing_is_left_when_anybody_is_killed() {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         text.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect()
     };
-    // The supervisor is a child of the process that was started.
     let supervisor = children_of(run.id())[0];
     assert!(open_files(supervisor, &directory) > 0, "the supervisor holds the file");
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "which has no name");
     let children = children_of(supervisor);
     Command::new("kill").args(["-9", &run.id().to_string()]).status().unwrap();
     run.wait().unwrap();
-    // The tree goes with its supervisor; with its last process the file.
+    // The tree ends with its supervisor, and the file with the last process.
     let give_up = Instant::now() + Duration::from_secs(60);
     while children.iter().any(|pid| open_files(*pid, &directory) > 0 || is_alive(*pid)) {
         assert!(Instant::now() < give_up, "a process of the tree lives on");

@@ -1,5 +1,5 @@
-//! A real program whose swap file lies on a disk that is full, or fails: it has every byte, or is
-//! ended with a message.
+//! A real program whose swap file lies on a full or failing disk: it has every byte, or is ended
+//! with a message.
 
 #[allow(dead_code)]
 mod support;
@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use support::{can_manage, has, uzswap, Scratch};
 
-/// Data of Python's and SQLite's own that do not compress, 110 MiB; their digest. It waits for a
-/// line before it reads them.
+/// 110 MiB of Python's and SQLite's incompressible data and their digest. Waits for a line before
+/// it reads them.
 const SCRIPT: &str = "
 import hashlib, random, sqlite3, sys
 r = random.Random(5)
@@ -27,8 +27,8 @@ for turn in range(2):
 print(digest.hexdigest(), flush=True)
 ";
 
-/// Runs the script with its swap file on a file system of `mib` in a file, to which `change` does
-/// something when memory is full. `None` where none can be made.
+/// Runs the script with its swap file on a file system in a file of `mib`. `change` alters the file
+/// when memory is full. `None` where that is impossible.
 fn run_on_disk(mib: u64, change: impl FnOnce(&std::fs::File)) -> Option<Output> {
     if !can_manage() || !["python3", "mkfs.ext4", "unshare", "mount"].iter().all(|program| has(program)) {
         return None;
@@ -55,7 +55,7 @@ fn run_on_disk(mib: u64, change: impl FnOnce(&std::fs::File)) -> Option<Output> 
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     change(&file);
-    // One that has been ended reads nothing.
+    // An ended program reads nothing.
     let _ = run.stdin.take().unwrap().write_all(b"\n");
     let mut rest = Vec::new();
     output.read_to_end(&mut rest).unwrap();
@@ -64,7 +64,7 @@ fn run_on_disk(mib: u64, change: impl FnOnce(&std::fs::File)) -> Option<Output> 
     Some(ended)
 }
 
-/// The digest of the script alone.
+/// The digest of a bare run.
 fn expected() -> Vec<u8> {
     let output = Command::new("python3").args(["-c", SCRIPT]).stdin(Stdio::null()).output().unwrap();
     output.stdout.strip_prefix(b"up\n").unwrap().to_vec()
@@ -83,7 +83,7 @@ fn a_full_disk_leaves_a_real_program_its_bytes() {
 
 #[test]
 fn a_disk_that_fails_ends_a_real_program_or_leaves_it_its_bytes() {
-    // What lies behind the cut fails to be read, and to be written, from here on.
+    // Reads and writes beyond the new end fail from here on.
     let Some(output) = run_on_disk(400, |image| image.set_len(24 << 20).unwrap()) else { return };
     match output.status.code() {
         Some(0) => assert_eq!(output.stdout, expected(), "{}", said(&output)),

@@ -1,6 +1,5 @@
-//! Disks that fail under `uzswap run --swap`: the program has the right bytes, or ends with a
-//! message that names the page and the file. It never waits for ever, and never reads zeroes or
-//! another page.
+//! Failing disks under `uzswap run --swap`: the program has the right bytes, or ends with a message
+//! that names the page and the file. It never hangs and never reads zeroes or another page.
 
 #[path = "support/between.rs"]
 mod between;
@@ -16,10 +15,10 @@ use between::{put_between, Answer, Call, Kind};
 use support::{uzswap, workload_in, Scratch};
 use tree::watch;
 
-/// MiB of the workload's data, and its memory.
+/// MiB of the workload's data, and its budget.
 const DATA: &str = "64";
 const RAM: &str = "32M";
-/// After this long a program counts as stuck; the slowest takes seconds.
+/// Time limit; the slowest run takes seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn workload() -> Option<&'static str> {
@@ -49,8 +48,8 @@ impl Ran {
         assert_eq!(self.report["failures"], serde_json::json!([]), "{}", self.said);
     }
 
-    /// The program was ended, by uzswap, with a message that names a page and the file, before it
-    /// saw a wrong byte.
+    /// uzswap ended the program, with a message that names a page and the file, before it saw a
+    /// wrong byte.
     fn assert_lost(&self) {
         assert_eq!(self.status, Some(125), "{}", self.said);
         let failure = self.report["failures"][0].as_str().unwrap_or_else(|| panic!("{}", self.report));
@@ -60,8 +59,8 @@ impl Ran {
     }
 }
 
-/// Runs the workload's `mode` over a swap file about each of whose transfers `judge` decides;
-/// `None` where that cannot be done.
+/// Runs the workload's `mode`; `judge` decides about each transfer of its swap file. `None` where
+/// that is impossible.
 fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 'static) -> Option<Ran> {
     let workload = workload()?;
     let scratch = Scratch::new(&format!("swap-faults-{name}"));
@@ -87,7 +86,7 @@ fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 's
     Some(Ran { status: status.code(), said: ended.errors, report })
 }
 
-/// Whether a call is a transfer of data, not what is tried when the file is opened.
+/// Returns whether a call transfers data, unlike the probes at the file's opening.
 fn is_data(call: &Call, kind: Kind) -> bool {
     call.kind == kind && (call.offset, call.len) != (0, 4096)
 }
@@ -109,7 +108,7 @@ fn the_disk_is_full_for_a_while() {
     let scratch = Scratch::new("swap-faults-room");
     let (room, mut refused) = (scratch.path("room"), 0);
     let path = room.to_str().unwrap().to_owned();
-    // The program ends when a later write went on.
+    // The program ends when a later write succeeds.
     let judge = move |call: &Call| match call.kind {
         Kind::Write if call.offset >= 16 << 20 && refused < 2 => {
             refused += 1;
@@ -186,7 +185,7 @@ fn other_bytes_come_back() {
 }
 
 #[test]
-fn somebody_cuts_the_file_off() {
+fn the_file_is_truncated() {
     let mut reads = 0;
     let judge = move |call: &Call| {
         reads += u32::from(is_data(call, Kind::Read));

@@ -1,6 +1,6 @@
-//! Attacks on the swap file of `uzswap run --swap` by one who can write to it, through /proc, while
-//! the program has pages there: the program has the right bytes, or is ended with status 125 and a
-//! message that names the page and the file.
+//! Attacks on the swap file of `uzswap run --swap` by a writer through /proc while pages are in it:
+//! the program has the right bytes, or is ended with status 125 and a message that names the page
+//! and the file.
 
 mod support;
 
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use support::{uzswap, workload_in, Scratch};
 
-/// MiB of the workload's data, and its memory: more than half of the data is in the file.
+/// MiB of the workload's data, and its budget: more than half of the data is in the file.
 const DATA: &str = "64";
 const RAM: &str = "32M";
 const SEGMENT_BYTES: usize = 1 << 20;
@@ -27,8 +27,7 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// The swap file of a run, as root opens it: the supervisor is the only child of the process that
-/// was started.
+/// Opens a run's swap file as root does: the supervisor is the only child of the started process.
 fn swap_file(run: u32, directory: &Path) -> File {
     let children =
         std::fs::read_to_string(format!("/proc/{run}/task/{run}/children")).expect("the run's children");
@@ -40,7 +39,7 @@ fn swap_file(run: u32, directory: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("the swap file can be opened")
 }
 
-/// The file in segments.
+/// Reads the file's segments.
 fn segments(file: &File) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     (&*file).read_to_end(&mut all).unwrap();
@@ -54,8 +53,8 @@ fn put(file: &File, segments: &[Vec<u8>]) {
     file.sync_all().unwrap();
 }
 
-/// Runs the workload; `attack` changes the file when all pages were written for the second time. It
-/// has the segments of the first time, too, all of which were rewritten since.
+/// Runs the workload; `attack` changes the file after all pages were written twice. It also
+/// receives the segments of the first time, all of which were rewritten since.
 fn run(name: &str, plain: bool, attack: impl Fn(&File, &[Vec<u8>])) -> Option<(i32, String)> {
     let workload = workload()?;
     let scratch = Scratch::new(&format!("swap-integrity-{name}"));
@@ -114,7 +113,7 @@ fn a_file_that_is_left_alone_is_right() {
 fn flipped_bits() {
     assert_lost("flipped", |file, _| {
         let mut now = segments(file);
-        // One in each block.
+        // One byte in each block.
         now.iter_mut().flat_map(|segment| segment.chunks_mut(4096)).for_each(|block| block[100] ^= 4);
         put(file, &now);
     });

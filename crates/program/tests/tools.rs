@@ -1,4 +1,4 @@
-//! ps, pgrep, pkill, killall, top and systemctl show and find a managed process whose pages are out
+//! ps, pgrep, pkill, killall, top and systemctl show and find a managed process with evicted pages
 //! as they do a bare one.
 
 #[allow(dead_code)]
@@ -11,12 +11,12 @@ use support::{has, uzswap, workload_in, Scratch};
 
 /// Fifteen characters: the longest name that the kernel keeps whole.
 const NAME: &str = "uzswap-toolee-x";
-/// A word of its arguments and of its environment.
+/// A word in its arguments and its environment.
 const MARK: &str = "a-word-that-no-other-process-has";
-/// So long that strings of the arguments lie on pages that are not in use.
+/// Pushes strings of the arguments onto pages that are not in use.
 const PADDING_BYTES: usize = 12_000;
 
-/// The workload under test, running.
+/// The running workload.
 struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -40,7 +40,7 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// What the tools show of it, by their names.
+    /// Returns the tools' outputs about it, by tool.
     fn shown(&self) -> Vec<(String, String)> {
         let pid = &*self.pid;
         let mut tools: Vec<Vec<&str>> = vec![
@@ -57,13 +57,13 @@ impl Running {
         shown.collect()
     }
 
-    /// What a tool says, without the number of the process and what differs between any two
+    /// Returns a tool's output without the process id and values that differ between any two
     /// processes.
     fn ask(&self, tool: &[&str]) -> String {
         let output = Command::new(tool[0]).args(&tool[1..]).env("COLUMNS", "512").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let text = match tool[0] {
-            // Of top's line, the command.
+            // Only the command of top's line.
             "top" => {
                 let line = text.lines().find(|line| line.trim_start().starts_with(&self.pid));
                 let words: Vec<&str> = line.unwrap_or_default().split_ascii_whitespace().skip(11).collect();
@@ -71,8 +71,7 @@ impl Running {
             }
             _ => text,
         };
-        // Of the environment, which begins as the bare one's does, what `run` and shells set
-        // differs.
+        // Omit the variables of the environment that `run` and shells set.
         let differs = ["UZSWAP_", "LD_PRELOAD=", "_="];
         let arguments = text.find("its last argument").map_or(0, |at| at + "its last argument".len());
         let (arguments, environment) = text.split_at(arguments);
@@ -116,7 +115,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // After a failure it would stay, and with it what waits for its output.
+        // A surviving child would block readers of its output.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -171,7 +170,7 @@ fn systemctl_shows_a_managed_service_as_a_bare_one() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         let output =
             Command::new("systemctl").args(["status", "--full", "--no-pager", &unit]).output().unwrap();
-        // The service itself, and under it the program with its own command line.
+        // The service itself, and below it the program with its own command line.
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().any(|shown| shown.ends_with(&line) && !shown.contains("uzswap run"))
     });

@@ -1,4 +1,4 @@
-//! `uzswap top`: runs are seen while they last.
+//! `uzswap top`: runs are visible while they last.
 
 #[allow(dead_code)]
 mod support;
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use support::uzswap;
 
-/// The output of `top --once --json` about one run, if any.
+/// Returns the output of `top --once --json` about one run, if any.
 fn look(pid: u32) -> Option<Value> {
     let output =
         uzswap().args(["top", "--once", "--json", "--interval", "0.2"]).output().expect("top starts");
@@ -18,7 +18,7 @@ fn look(pid: u32) -> Option<Value> {
     trees.as_array().expect("an array").iter().find(|tree| tree["pid"] == pid).cloned()
 }
 
-/// A job that wants twice its budget, has used all of it, and stays until it is told to end.
+/// A job that wants twice its budget, has used all of it, and waits to be ended.
 struct Job {
     run: Child,
     input: ChildStdin,
@@ -83,7 +83,7 @@ fn a_run_is_seen_with_its_budget_and_use_while_it_lasts() {
 }
 
 #[test]
-fn looks_follow_each_other_until_nobody_reads() {
+fn looks_repeat_until_the_reader_closes() {
     let mut top = uzswap();
     top.args(["top", "--json", "--interval", "0.05"]).stdout(Stdio::piped());
     let mut top = top.spawn().expect("top starts");
@@ -98,7 +98,7 @@ fn looks_follow_each_other_until_nobody_reads() {
 
 #[test]
 fn without_any_run_it_says_so() {
-    // In a process namespace of its own nothing else runs. Not everywhere may one be made.
+    // A new process namespace contains no run. Some machines forbid making one.
     let alone = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
         command.args(["--fork", "--pid", "--mount-proc", env!("CARGO_BIN_EXE_uzswap")]).args(arguments);
@@ -115,9 +115,8 @@ fn without_any_run_it_says_so() {
 /// A sample of Prometheus' text format: name, labels, value.
 type Sample = (String, Vec<(String, String)>, f64);
 
-/// Reads the format strictly, as its description has it: a family has one HELP and one TYPE line,
-/// before its samples, which stand together; names, labels and values are well formed; no sample
-/// comes twice.
+/// Parses the format strictly by its specification: a family has one HELP and one TYPE line, before
+/// its samples, which are adjacent; names, labels and values are well formed; samples are unique.
 fn samples(text: &str) -> Vec<Sample> {
     let is_name = |name: &str, more: &str| {
         let mut characters = name.chars();
@@ -210,7 +209,7 @@ fn prometheus_reads_what_top_prints_for_it() {
         .collect();
     assert!(buckets.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1), "{buckets:?}");
     assert_eq!(buckets.last(), Some(&(f64::INFINITY, value("uzswap_fault_duration_seconds_count"))));
-    // Prometheus' own judgement, where it is installed.
+    // Prometheus' own checker, where it is installed.
     if support::has("promtool") {
         let scratch = support::Scratch::new("prometheus");
         let file = std::fs::File::open(scratch.write("metrics", &text)).unwrap();

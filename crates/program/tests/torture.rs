@@ -42,7 +42,7 @@ struct Case {
 }
 
 impl Case {
-    /// One thread with everything, in 60 % of its memory.
+    /// One thread with all features, in 60 % of its memory.
     fn new(seed: u64) -> Self {
         Case {
             seed: first_seed() + seed,
@@ -68,12 +68,12 @@ impl Case {
         ["run", "--ram", &format!("{ram}M"), "--verify", "--"].map(str::to_owned).to_vec()
     }
 
-    /// How to run it again.
+    /// Returns the command that replays the run.
     fn replay(&self) -> String {
         format!("uzswap {} ./torture {}", self.options().join(" "), self.arguments().join(" "))
     }
 
-    /// Says what went wrong, if anything did.
+    /// Runs the case; returns an error that describes the failure.
     fn run(&self, torture: &str) -> Result<String, String> {
         let mut command = uzswap();
         command.args(self.options()).arg(torture).args(self.arguments());
@@ -100,7 +100,7 @@ fn first_seed() -> u64 {
     std::env::var("UZSWAP_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"))
 }
 
-/// The workload; `None` where there is no compiler.
+/// The workload; `None` without a compiler.
 fn torture() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -110,7 +110,7 @@ fn torture() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// Every case must end well. All are tried, so that one run tells what is wrong.
+/// All cases run, so that one run shows every failure.
 fn survives(cases: impl IntoIterator<Item = Case>) {
     if !can_manage() {
         return;
@@ -155,7 +155,7 @@ fn several_processes() {
     survives([case.clone(), Case { processes: 3, threads: 1, seed: case.seed + 1, ..case }]);
 }
 
-/// Fewer things at a time happen more often.
+/// With fewer features, each acts more often.
 const FEATURES: [&str; 10] = [
     "none,resize,move,near,part,leave,join,replace,memfd",
     "none,fork,rawfork,exec,advice,lodge,last",
@@ -190,7 +190,7 @@ fn few_features_at_a_time() {
     }));
 }
 
-/// What a seed says about everything else.
+/// Derives a case from a seed.
 fn case_of(seed: u64) -> Case {
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut draw = |below: u64| {

@@ -1,8 +1,8 @@
-//! Programs of other users than root, and those that become such.
+//! Programs of users other than root, and programs that become one.
 //!
-//! What a program may not open or agree on itself its supervisor does for it, if that may;
-//! otherwise what cannot be done right is not done: a fork without a report would leave its child
-//! zeroes where pages were out.
+//! The supervisor opens files and agrees on features for a process that may not. Where it may not
+//! either, the operation is not done: a fork without a report would give its child zeroes for
+//! evicted pages.
 
 mod support;
 
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::{can_link_statically, can_manage, compile_with, has, managed, Scratch};
 
-/// Everything that another user needs: the workload, dynamic and static, and uzswap.
+/// The files for another user: the workload, dynamic and static, and uzswap.
 struct Public(PathBuf);
 
 impl Public {
-    /// `None` where there is no other user to become; prints why.
+    /// Returns `None` and prints why if there is no other user to become.
     fn new(name: &str) -> Option<Public> {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 || !has("setpriv") {
@@ -26,7 +26,7 @@ impl Public {
         if !can_manage() || !has("cc") {
             return None;
         }
-        // Where tests are built, only root may be.
+        // Only root may reach the build directory.
         let directory = std::env::temp_dir().join(format!("uzswap-users-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -45,7 +45,7 @@ impl Public {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// The workload without a dynamic loader; `None` where that cannot be built.
+    /// The static workload; `None` where it cannot be built.
     fn static_workload(&self) -> Option<String> {
         if !can_link_statically(&Scratch::new("users-static")) {
             return None;
@@ -61,7 +61,7 @@ impl Drop for Public {
     }
 }
 
-/// Whether a process that has lost its rights can be lent the device.
+/// Returns whether the device can be lent to a process that has lost its rights.
 fn has_device() -> bool {
     let has = Path::new("/dev/userfaultfd").exists();
     if !has {
@@ -70,7 +70,7 @@ fn has_device() -> bool {
     has
 }
 
-/// All bytes were right, all processes are managed, and pages went out.
+/// All bytes were right, all processes are managed, and pages were evicted.
 fn is_paged(name: &str, output: &std::process::Output, report: &Value) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*said), (Some(0), ""), "{name}: {report}");
@@ -78,10 +78,10 @@ fn is_paged(name: &str, output: &std::process::Output, report: &Value) {
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{name}: nothing was evicted: {report}");
 }
 
-/// It loads no object of ours: the supervisor's path to it is closed to that user. So its forks are
-/// heard of by the kernel's report alone, which only root may ask for.
+/// The program loads no preload object, since that user may not open the supervisor's path. So only
+/// the kernel's report shows its forks, which only root may request.
 #[test]
-fn a_program_that_root_started_as_somebody_else() {
+fn a_program_that_root_starts_as_another_user() {
     let Some(public) = Public::new("dropped") else { return };
     if !has_device() {
         return;
@@ -98,9 +98,9 @@ fn a_program_that_root_started_as_somebody_else() {
     }
 }
 
-/// What its children's pagers need is not theirs to open any more.
+/// The process may no longer open the files that its children's pagers need.
 #[test]
-fn a_daemon_that_becomes_somebody_else_and_forks() {
+fn a_daemon_becomes_another_user_and_forks() {
     let Some(public) = Public::new("daemon") else { return };
     if !has_device() {
         return;
@@ -108,13 +108,13 @@ fn a_daemon_that_becomes_somebody_else_and_forks() {
     let scratch = Scratch::new("users-daemon");
     let (output, report) = managed("40M", &scratch, &["-q"], &[&public.text("workload"), "drop_fork", "64"]);
     is_paged("drop_fork", &output, &report);
-    // What was out when it gave up root comes in, once, and nothing for forks.
+    // The evicted pages came in once, when it gave up root, and none for forks.
     let pages = 64 << 8;
     assert!(report["brought_in"].as_u64().unwrap() < pages, "paging ended for a fork: {report}");
 }
 
-/// Runs the workload under an ordinary user's uzswap, who may open the device; returns the report.
-fn as_somebody(public: &Public, uzswap: &str, workload: &str, mode: &str) -> Option<Value> {
+/// Runs the workload under an ordinary user's uzswap with access to the device; returns the report.
+fn as_ordinary_user(public: &Public, uzswap: &str, workload: &str, mode: &str) -> Option<Value> {
     let report = public.text(&format!("{mode}.json"));
     let command = ["run", "-q", "--ram", "40M", "--report", &report, "--", workload, mode, "64"];
     let output = support::as_user(&public.0, uzswap, &command)?;
@@ -130,7 +130,7 @@ fn an_ordinary_user_s_programs() {
         return;
     }
     for mode in ["plain", "threads", "fork", "raw_fork"] {
-        let Some(report) = as_somebody(&public, &public.text("uzswap"), &public.text("workload"), mode)
+        let Some(report) = as_ordinary_user(&public, &public.text("uzswap"), &public.text("workload"), mode)
         else {
             return;
         };
@@ -139,22 +139,22 @@ fn an_ordinary_user_s_programs() {
     }
 }
 
-/// Its children read zeroes where its pages were out.
+/// Regression: its children read zeroes for its evicted pages.
 #[test]
-fn an_ordinary_user_s_static_program_whose_forks_nobody_would_see() {
+fn a_static_program_without_fork_reports_is_unmanaged() {
     let Some(public) = Public::new("unseen") else { return };
     if !has_device() || !has("unshare") {
         return;
     }
     let Some(workload) = public.static_workload() else { return };
-    let Some(report) = as_somebody(&public, &public.text("uzswap"), &workload, "fork") else { return };
+    let Some(report) = as_ordinary_user(&public, &public.text("uzswap"), &workload, "fork") else { return };
     assert_eq!(report["zswpout"], 0, "{report}");
     let why = report["unmanaged"][0].as_str().unwrap_or_default();
     assert!(why.contains("its forks cannot be seen") && why.contains("setcap"), "{report}");
 }
 
-/// The file has CAP_SYS_PTRACE: forks of static programs are seen, and dynamic programs find the
-/// object.
+/// The file has CAP_SYS_PTRACE: forks of static programs are reported, and dynamic programs find
+/// the object.
 #[test]
 fn an_ordinary_user_s_programs_where_the_file_has_a_capability() {
     let Some(public) = Public::new("capable") else { return };
@@ -163,15 +163,15 @@ fn an_ordinary_user_s_programs_where_the_file_has_a_capability() {
     workloads.extend(public.static_workload());
     for workload in &workloads {
         for mode in ["plain", "threads", "fork", "raw_fork"] {
-            let Some(report) = as_somebody(&public, &capable, workload, mode) else { return };
+            let Some(report) = as_ordinary_user(&public, &capable, workload, mode) else { return };
             assert!(report["zswpout"].as_u64().unwrap() > 1000, "{workload} {mode}: {report}");
             assert_eq!(report["unmanaged"], serde_json::json!([]), "{workload} {mode}: {report}");
         }
     }
 }
 
-/// The process that a user starts has no capability of its file, may be looked into, and hands on
-/// the variables that the loader takes away from programs with more rights than their user.
+/// The process that a user starts has no capability of its file, is dumpable, and passes on the
+/// variables that the loader removes from privileged programs.
 #[test]
 fn nothing_of_a_capability_is_left_in_the_process_that_has_it() {
     let Some(public) = Public::new("rights") else { return };

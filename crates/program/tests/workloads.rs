@@ -1,5 +1,4 @@
-//! Programs that are hard on their pager: every byte they wrote must be what they read, after all
-//! that they do in between.
+//! Programs that are hard on their pager: they must read every byte that they wrote.
 
 mod support;
 
@@ -8,7 +7,7 @@ use std::sync::OnceLock;
 use support::{managed, workload_in, Scratch};
 use sys::capabilities;
 
-/// Runs one mode of the workload over 64 MiB in 40 MiB; returns its exit status and the report.
+/// Runs one mode of the workload over 64 MiB in 40 MiB; returns its exit status, output and report.
 fn workload(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, String, serde_json::Value)> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -21,12 +20,12 @@ fn workload(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, Str
     Some((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), report))
 }
 
-/// Whether this process may have forks reported.
+/// Returns whether this process may have forks reported.
 fn can_watch_forks() -> bool {
     capabilities::has(capabilities::SYS_PTRACE)
 }
 
-/// As [`survives`], of modes that fork past the C library.
+/// As [`survives`], for modes that fork without the C library.
 fn survives_bare_forks(mode: &str, options: &[&str]) {
     match can_watch_forks() {
         true => survives(mode, options),
@@ -34,7 +33,7 @@ fn survives_bare_forks(mode: &str, options: &[&str]) {
     }
 }
 
-/// The mode's bytes were right, and pages really went out and came back.
+/// The mode's bytes were right, and pages were evicted and came back.
 fn survives(mode: &str, options: &[&str]) {
     let Some((status, said, report)) = workload(mode, "40M", options) else { return };
     assert_eq!(status, Some(0), "{mode}: {said}");
@@ -55,7 +54,7 @@ fn every_load_verified_with_zstd() {
 fn emulated_accelerators_also_when_they_fail() {
     let with = |name| ["--verify", "--compressor", name];
     survives("fork", &with("deflate-iaa-dynamic:generation=2"));
-    // Lost completions, page faults and hardware errors, a hundred or more of them.
+    // A hundred or more lost completions, page faults and hardware errors.
     survives("threads", &with("deflate-iaa:faults=lost:.001/page:.1/hardware:.01,patience_ms=2"));
     let Some((status, said, report)) = workload("plain", "40M", &with("deflate-iaa:emulate")) else { return };
     assert_eq!((status, &report["emulated"]), (Some(0), &true.into()), "{said}");
@@ -83,7 +82,7 @@ fn a_fork_leaves_everything_where_it_is() {
     fork_in_place("auto");
 }
 
-/// Emulated devices are copied with all other memory of the process.
+/// Emulated devices are copied with the process's memory.
 #[test]
 fn a_fork_leaves_everything_where_it_is_with_emulated_devices() {
     fork_in_place("deflate-iaa:emulate");
@@ -96,7 +95,7 @@ fn fork_in_place(compressor: &str) {
     assert_eq!(status, Some(0), "{said}");
     let budget = 32 << 20;
     let brought = report["brought_in"].as_u64().unwrap() * 4096;
-    // Where the kernel does not report forks, or cannot move pages, everything comes in.
+    // Where the kernel does not report forks or cannot move pages, everything comes in.
     if can_watch_forks() {
         assert_eq!(brought, 0, "{report}");
         let peak: u64 = said
@@ -124,8 +123,8 @@ fn a_fork_past_the_c_library_never_reads_zeroes() {
     survives_bare_forks("raw_fork", &[]);
 }
 
-/// The story: the child of another thread's bare fork had ended, which was taken for the end of the
-/// one that was waited for.
+/// Regression: the end of another thread's bare-forked child was taken for the end of the awaited
+/// one.
 #[test]
 fn forks_of_several_threads_at_once() {
     survives_bare_forks("forks_at_once", &["--verify"]);

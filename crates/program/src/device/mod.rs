@@ -12,7 +12,7 @@ mod ublk;
 
 use anyhow::Result;
 
-/// Subcommands of `uzswap device`.
+/// What to do.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "From nothing to swap, on a kernel with ublk (6.0 and later):
   cargo build --release -p uzswap

@@ -8,7 +8,7 @@ use device::SwapDisk;
 
 use crate::size;
 
-/// Storage options, shared by all kinds of device.
+/// The same for every kind of device.
 #[derive(Debug, Clone, clap::Args)]
 pub struct StorageArguments {
     /// Write blocks that do not fit into memory to a file on disk of at most SIZE; 5 % of the disk

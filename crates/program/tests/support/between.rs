@@ -1,6 +1,5 @@
-//! A failing device between programs and a file: every read, write and reservation of the file by a
-//! process tree is held by the kernel (seccomp's user notification, Linux 5.5) until a test says
-//! what becomes of it.
+//! A failing device between programs and a file: the kernel holds every read, write and reservation
+//! of the file by a process tree (seccomp's user notification, Linux 5.5) until the test decides.
 
 use std::fs::{read_link, File, OpenOptions};
 use std::io;
@@ -12,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread::JoinHandle;
 
-/// What a program wants of the file.
+/// The kind of access to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Read,
@@ -21,7 +20,7 @@ pub enum Kind {
     Blocks,
 }
 
-/// One such call.
+/// One access to the file.
 pub struct Call {
     pub kind: Kind,
     pub offset: u64,
@@ -30,17 +29,17 @@ pub struct Call {
     descriptor: u64,
 }
 
-/// What becomes of it.
+/// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done as if unobserved.
+    /// The call proceeds.
     Go,
-    /// It fails with this error.
+    /// The call fails with this error.
     Fail(i32),
 }
 
 impl Call {
-    /// The file, to damage it.
+    /// Returns the file, to damage it.
     pub fn file(&self) -> File {
         let path = format!("/proc/{}/fd/{}", self.thread, self.descriptor);
         OpenOptions::new().read(true).write(true).open(path).expect("the caller has the file open")
@@ -50,9 +49,8 @@ impl Call {
 const CALLS: [(libc::c_long, Kind); 3] =
     [(libc::SYS_pread64, Kind::Read), (libc::SYS_pwrite64, Kind::Write), (libc::SYS_fallocate, Kind::Blocks)];
 
-/// Has `judge` decide about every call of `command`, and of what it starts, for files in
-/// `directory`. Join the thread after the command has ended; it returns false where the kernel does
-/// not do this.
+/// Lets `judge` decide about every call of `command` and its children on files in `directory`. Join
+/// the thread after the command has ended; it returns false where the kernel lacks this.
 pub fn put_between(
     command: &mut Command,
     directory: PathBuf,
@@ -60,7 +58,7 @@ pub fn put_between(
 ) -> JoinHandle<bool> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let socket = theirs.as_raw_fd();
-    // SAFETY: system calls alone, in a child of one thread.
+    // SAFETY: only system calls, in a child with one thread.
     unsafe { command.pre_exec(move || listen(socket)) };
     std::thread::spawn(move || {
         let listener = receive(ours.as_raw_fd());
@@ -69,8 +67,7 @@ pub fn put_between(
     })
 }
 
-/// In the child: sets the filter and sends its descriptor; one byte without it where that cannot
-/// be.
+/// In the child: sets the filter and sends its descriptor, or one byte without it on failure.
 fn listen(socket: RawFd) -> io::Result<()> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -81,7 +78,7 @@ fn listen(socket: RawFd) -> io::Result<()> {
         k: number as u32,
     };
     let mut filter = [
-        // The number of the call; programs here have one architecture.
+        // The call's number. Programs here have one architecture.
         statement(load, 0),
         jump(CALLS[0].0, 3),
         jump(CALLS[1].0, 2),
@@ -99,7 +96,7 @@ fn listen(socket: RawFd) -> io::Result<()> {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: a filter of this function's, for this thread, which is the child's only one.
+    // SAFETY: a filter of this function, for the child's only thread.
     let listener = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
@@ -115,7 +112,7 @@ struct Control([u8; 64]);
 fn with_message<T>(message: impl FnOnce(&mut libc::msghdr) -> T) -> T {
     let (mut byte, mut control) = (0u8, Control([0; 64]));
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: all of it is set below, or zero as it may be.
+    // SAFETY: zeroes are valid; the needed fields are set below.
     let mut header: libc::msghdr = unsafe { zeroed() };
     (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
     header.msg_control = control.0.as_mut_ptr().cast();
@@ -137,7 +134,7 @@ fn send(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
                 libc::CMSG_DATA(control).cast::<RawFd>().write_unaligned(descriptor);
             }
         }
-        // SAFETY: a message with all that it points to.
+        // SAFETY: everything the message points to is valid.
         match unsafe { libc::sendmsg(socket, header, 0) } {
             1 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -147,7 +144,7 @@ fn send(socket: RawFd, descriptor: RawFd) -> io::Result<()> {
 
 fn receive(socket: RawFd) -> Option<OwnedFd> {
     with_message(|header| {
-        // SAFETY: as in `send`; a descriptor that came is this function's alone.
+        // SAFETY: as in `send`; this function owns a received descriptor.
         unsafe {
             if libc::recvmsg(socket, header, libc::MSG_CMSG_CLOEXEC) != 1 {
                 return None;
@@ -158,7 +155,7 @@ fn receive(socket: RawFd) -> Option<OwnedFd> {
     })
 }
 
-/// Returns when no process is left to ask.
+/// Serves notifications until no process is left.
 fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(&Call) -> Answer) {
     loop {
         let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -169,12 +166,12 @@ fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(
         if poll.revents & libc::POLLIN == 0 {
             return;
         }
-        // SAFETY: all zero, as the kernel wants it.
+        // SAFETY: the kernel requires zeroes.
         let mut asked: libc::seccomp_notif = unsafe { zeroed() };
         // SAFETY: a structure to write to.
         if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, &mut asked) } != 0
         {
-            // Killed in between.
+            // The caller was killed.
             continue;
         }
         let call = call_of(&asked);

@@ -1,4 +1,4 @@
-//! What the tests of the program share.
+//! Helpers shared by the program's tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,8 +7,7 @@ use std::sync::OnceLock;
 
 use sys::userfaultfd::{feature, Userfaultfd};
 
-/// The program under test, without the variables of tests: it would hand on all that begin as its
-/// own do.
+/// The program under test, without the variables of tests, which it would pass on by their prefix.
 pub fn uzswap() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
     let is_of_tests = |name: &str| name == "UZSWAP_REQUIRE" || name.starts_with("UZSWAP_TEST_");
@@ -19,7 +18,7 @@ pub fn uzswap() -> Command {
     command
 }
 
-/// Whether programs can be managed here; else each caller skips.
+/// Returns whether programs can be managed; otherwise callers skip.
 pub fn can_manage() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
@@ -31,7 +30,7 @@ pub fn can_manage() -> bool {
     why_not.is_none()
 }
 
-/// Whether a program is installed; prints that it is not.
+/// Returns whether a program is installed; prints if not.
 #[allow(dead_code)]
 pub fn has(program: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
@@ -42,14 +41,14 @@ pub fn has(program: &str) -> bool {
     found
 }
 
-/// A directory of one test, removed at its end; of several tests, by the next run.
+/// A test's directory, removed when dropped or, after a crash, by the next run.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     #[allow(dead_code)]
-    /// An empty directory.
+    /// Makes an empty directory.
     pub fn new(name: &str) -> Self {
-        // Tests that run side by side may choose the same name.
+        // Concurrent tests may choose the same name.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -60,7 +59,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// A path in it.
+    /// Returns a path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -80,8 +79,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes the directories of processes that have ended: statics are never dropped, and a test may
-/// be killed.
+/// Removes directories of ended processes: statics are never dropped, and a test may be killed.
 #[allow(dead_code)]
 fn remove_leftovers(all: &Path) {
     for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {
@@ -93,7 +91,7 @@ fn remove_leftovers(all: &Path) {
     }
 }
 
-/// Runs `command` under uzswap; returns what it said and the report.
+/// Runs `command` under uzswap; returns its output and the report.
 #[allow(dead_code)]
 pub fn managed(
     ram: &str,
@@ -112,8 +110,8 @@ pub fn managed(
     (output, report)
 }
 
-/// Compiles `tests/workloads/NAME.c`; the program's path, or `None` where nothing can be managed or
-/// compiled.
+/// Compiles `tests/workloads/NAME.c`; returns its path, or `None` where programs cannot be managed
+/// or compiled.
 #[allow(dead_code)]
 pub fn workload_in(scratch: &Scratch, name: &str) -> Option<String> {
     if !can_manage() {
@@ -130,13 +128,13 @@ pub fn compile(source: &Path, target: &Path) -> bool {
     compile_with(&[], source, target)
 }
 
-/// The same with options for the compiler.
+/// Compiles a C file with options.
 #[allow(dead_code)]
 pub fn compile_with(options: &[&str], source: &Path, target: &Path) -> bool {
     compile_all(options, &[source.to_owned()], target)
 }
 
-/// Compiles all C files of the directory `tests/workloads/NAME` to one program; its path, or `None`
+/// Compiles all C files of `tests/workloads/NAME` to one program; returns its path, or `None`
 /// without a compiler.
 #[allow(dead_code)]
 pub fn workload_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
@@ -147,7 +145,7 @@ pub fn workload_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
     compile_all(&[], &sources, &target).then(|| target.to_str().unwrap().to_owned())
 }
 
-/// Whether programs can be linked statically; prints that they cannot.
+/// Returns whether programs can be linked statically; prints if not.
 #[allow(dead_code)]
 pub fn can_link_statically(scratch: &Scratch) -> bool {
     let trial = scratch.write("trial.c", "int main(void) { return 0; }\n");
@@ -170,12 +168,12 @@ fn compile_all(options: &[&str], sources: &[PathBuf], target: &Path) -> bool {
     true
 }
 
-/// Another user than root, as setpriv(1) becomes it.
+/// setpriv(1)'s arguments for a user other than root.
 #[allow(dead_code)]
 pub const USER: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// A copy of the program in `directory` whose file has CAP_SYS_PTRACE; `None` where files have no
-/// capabilities.
+/// Copies the program to `directory` and gives the file CAP_SYS_PTRACE; `None` where files cannot
+/// have capabilities.
 #[allow(dead_code)]
 pub fn capable(directory: &Path) -> Option<String> {
     if !has("setcap") {
@@ -192,8 +190,8 @@ pub fn capable(directory: &Path) -> Option<String> {
 }
 
 /// Runs uzswap's file `program` as an ordinary user who may open /dev/userfaultfd: a node in
-/// `directory`, which no other process sees at that place. `None` where that cannot be had; prints
-/// why.
+/// `directory`, mounted in a private namespace. Returns `None` and prints why if that is
+/// impossible.
 #[allow(dead_code)]
 pub fn as_user(directory: &Path, program: &str, arguments: &[&str]) -> Option<Output> {
     let isolates =

@@ -1,5 +1,4 @@
-//! A program whose processes are watched: what they wait for is told when they do not end, and then
-//! all are killed.
+//! A watched program: if its processes do not end in time, prints what they wait for and kills all.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,22 +8,22 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How a program ended, and what it said.
+/// A program's end and output.
 pub struct Ended {
-    /// `None`: it did not, and was killed.
+    /// `None`: it did not end and was killed.
     pub status: Option<ExitStatus>,
     /// Its standard output.
     #[allow(dead_code)]
     pub output: String,
-    /// Its standard error; if it was killed, then also what its threads waited for.
+    /// Its standard error; if it was killed, also what its threads waited for.
     pub errors: String,
-    /// How long it took.
+    /// Its duration.
     #[allow(dead_code)]
     pub took: Duration,
 }
 
-/// Runs a command in a process group of its own, for so long at most. What it writes goes to files
-/// in `directory`, so that nothing waits for a reader.
+/// Runs a command in a new process group, for at most `limit`. Its output goes to files in
+/// `directory`, so that it never waits for a reader.
 pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended {
     let (output, errors) = (directory.join("output"), directory.join("errors"));
     let start = Instant::now();
@@ -48,7 +47,8 @@ pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended 
     };
     let took = start.elapsed();
     for process in processes_of(child.id()) {
-        // SAFETY: kill() with the number of a process in the group made above, which is ours alone.
+        // SAFETY: kill() with the number of a process in the group made above, which is this
+        // function's.
         unsafe { libc::kill(process, libc::SIGKILL) };
     }
     if status.is_none() {
@@ -58,7 +58,6 @@ pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended 
     Ended { status, output: read(output), errors: read(errors) + &waited_for, took }
 }
 
-/// The processes of a group.
 fn processes_of(group: u32) -> Vec<i32> {
     let all =
         read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -67,12 +66,12 @@ fn processes_of(group: u32) -> Vec<i32> {
 
 fn group_of(process: i32) -> Option<u32> {
     let stat = read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which may have any characters: state, parent, group.
+    // After the name, which may contain any characters: state, parent, group.
     stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
 }
 
-/// Where the threads of a process are, as far as gdb is there and can read its memory within a
-/// while: what serves that memory may stand still by now.
+/// Backtraces of a process, if gdb is installed and can read its memory in time: the server of that
+/// memory may be stopped.
 fn backtraces(process: i32) -> String {
     let mut gdb = Command::new("timeout");
     gdb.args(["-s", "KILL", "20", "gdb", "-batch", "-ex", "thread apply all backtrace 16"]);
@@ -83,7 +82,7 @@ fn backtraces(process: i32) -> String {
     text.lines().filter(is_place).map(|line| format!("    {line}\n")).collect()
 }
 
-/// What every thread of a group waits for; those that wait for the same are counted.
+/// Lists what the threads of a group wait for, with the number of threads for each.
 fn threads_of(group: u32) -> String {
     let mut text = String::new();
     for process in processes_of(group) {
@@ -106,7 +105,7 @@ fn thread(task: &Path) -> String {
     let read = |name: &str| read_to_string(task.join(name)).unwrap_or_default().trim().to_owned();
     let status = read("status");
     let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("gone").trim();
-    // The number of the call and its first arguments: of futex(2) the word, and what it was.
+    // The call's number and first arguments: for futex(2) the word and its expected value.
     let call = read("syscall").split(' ').take(4).collect::<Vec<_>>().join(" ");
     let stack = read("stack").replace('\n', "\n      ");
     format!("{}: {state}, in {}, system call {call}\n      {stack}", read("comm"), read("wchan"))

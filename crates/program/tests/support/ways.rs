@@ -1,4 +1,4 @@
-//! A command run bare, and then under uzswap without and with a swap file.
+//! Runs a command bare, and then under uzswap with and without a swap file.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -12,19 +12,18 @@ use super::tree::{watch, Ended};
 /// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 
-/// To the pool, and on to a swap file: a name, and options.
+/// Names and options: the pool alone, and a swap file behind it.
 pub const WAYS: [(&str, &[&str]); 2] = [("pool", &[]), ("swap", &["--swap", "256M"])];
 
-/// Runs a command bare and in every way. Each run must end with status 0 and write what the bare
-/// one writes. Returns the reports with the names of the ways; none where the machine cannot run
-/// the command.
+/// Runs a command bare and in every way. Each run must end with status 0 and print the same as the
+/// bare one. Returns the reports by way; none where this machine cannot run the command.
 ///
-/// A run that takes twenty times as long as the bare one and a minute counts as one that hangs.
+/// A run that takes 20 times as long as the bare one plus a minute counts as a hang.
 pub fn as_bare(name: &str, ram: &str, command: &[&str]) -> Vec<(&'static str, Value)> {
     as_bare_under(None, &WAYS, name, ram, command)
 }
 
-/// The same in some ways, in a shell that has run a command before.
+/// The same in the given ways, in a shell that has run a command before.
 pub fn as_bare_under(
     before: Option<&str>,
     ways: &[(&'static str, &[&str])],
@@ -73,8 +72,7 @@ fn told(ended: &Ended) -> String {
     format!("{status} after {:?}\n{}{}", ended.took, ended.output, ended.errors)
 }
 
-/// Pages were evicted. By how much the budget was exceeded for a moment depends on what else the
-/// machine does.
+/// Pages were evicted. The momentary excess depends on the machine's other load.
 pub fn assert_paged(name: &str, reports: &[(&str, Value)]) {
     for (way, report) in reports {
         let evicted = report["zswpout"].as_u64().unwrap_or_else(|| panic!("{name}, {way}: {report}"));

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn root_reaches_whoever_gave_up_its_rights_for_good() {
+    fn root_reaches_processes_that_gave_up_rights_for_good() {
         let root = rights(ROOTS, ROOTS, "000001ffffffffff", 0);
         assert_eq!(root.refusal(&root, 0), None);
         let dropped = rights(OURS, OURS, "0", 7);
