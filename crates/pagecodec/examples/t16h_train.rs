@@ -2,13 +2,13 @@
 //! t16h_train -- OUT PAGE_OUT SAMPLES FILE...`
 //!
 //! OUT is for T16 objects, PAGE_OUT for pages as page LZ. A file is raw 4 KiB pages. Every file
-//! gives the same share of the SAMPLES of each: of the pages that T16 shrinks to half, and of those
-//! in which page LZ finds repeats and T16 has little to say (files without such pages give none).
+//! contributes the same share of the SAMPLES of each: pages that T16 shrinks to half, and pages
+//! with repeats for page LZ that T16 hardly shrinks. Files without such pages contribute none.
 
 use pagecodec::t16h::{builtin, builtin_page, Coder, Trainer};
 use pagecodec::{lz, t16, Isa, PAGE_SIZE};
 
-/// Repeats from which on a page counts as one for page LZ.
+/// Repeats from which on a page counts for page LZ.
 const REPEATS_MIN: u32 = 16;
 
 fn write(out: &str, trainer: &mut Trainer) {

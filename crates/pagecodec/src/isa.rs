@@ -1,12 +1,12 @@
-//! Which instruction set runs the codec.
+//! The instruction sets of the codec.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bit `isa as u8` for each that the machine has; zero before the first look.
+/// Bit `isa as u8` for each that the machine has; zero before detection.
 static KNOWN: AtomicU8 = AtomicU8::new(0);
 
-/// An implementation of the codec. All of them write identical bytes and read each other's.
+/// An implementation of the codec. All write identical bytes and read each other's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
     /// Plain Rust, on any machine.
@@ -25,10 +25,10 @@ impl Isa {
     /// All implementations, slowest first.
     pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Sse4, Isa::Avx2, Isa::Avx512, Isa::Neon];
 
-    /// Whether this machine can run it.
+    /// Returns whether this machine can run it.
     #[inline]
     pub fn is_available(self) -> bool {
-        // One load: this is asked for every page.
+        // One load, because every page asks.
         let known = match KNOWN.load(Ordering::Relaxed) {
             0 => Self::detect_all(),
             known => known,
@@ -36,7 +36,6 @@ impl Isa {
         known & 1 << self as u8 != 0
     }
 
-    /// Looks at the machine, once.
     #[cold]
     fn detect_all() -> u8 {
         let known =
@@ -80,17 +79,17 @@ impl Isa {
         }
     }
 
-    /// What this machine can run, slowest first.
+    /// Iterates over the implementations that this machine can run, slowest first.
     pub fn available() -> impl Iterator<Item = Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_available())
     }
 
-    /// The fastest that this machine can run.
+    /// Returns the fastest that this machine can run.
     pub fn best() -> Isa {
         Isa::available().last().unwrap_or(Isa::Portable)
     }
 
-    /// The name by which users choose it.
+    /// Returns the name by which users choose it.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
@@ -101,7 +100,7 @@ impl Isa {
         }
     }
 
-    /// The implementation of that name, available or not.
+    /// Returns the implementation of that name, available or not.
     pub fn by_name(name: &str) -> Option<Isa> {
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
     }
@@ -113,9 +112,9 @@ impl fmt::Display for Isa {
     }
 }
 
-/// Runs a plain function compiled for the instruction set `isa`. AVX-512 gets the AVX2 build: what
-/// the compiler makes of these loops with 512-bit vectors is slower (measured: 0.35 us against 0.22
-/// for [`crate::numeric::estimate`]).
+/// Runs a plain function compiled for the instruction set `isa`. AVX-512 gets the AVX2 build,
+/// because compilers make slower code of these loops with 512-bit vectors (measured: 0.35 us
+/// against 0.22 for [`crate::numeric::estimate`]).
 macro_rules! with_isa {
     ($isa:expr, fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $body:block) => {{
         #[inline(always)]
@@ -129,8 +128,7 @@ macro_rules! with_isa {
         let isa: $crate::Isa = $isa;
         assert!(isa.is_available(), "this machine lacks {isa}");
         match isa {
-            // SAFETY: the machine has the instructions (asserted above; AVX-512 is only available
-            // with them).
+            // SAFETY: the machine has the instructions (asserted above); AVX-512 includes them.
             #[cfg(target_arch = "x86_64")]
             $crate::Isa::Avx512 | $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
             // SAFETY: as above.

@@ -2,7 +2,7 @@
 //!
 //! T16 describes each 64-bit word of a page by a four-bit tag: zero, one of a few exact values, a
 //! pointer that shares its high 48 or 32 bits with others, a repeat of an earlier word, or the word
-//! itself. Nothing in it depends on the word before, so both directions run eight words at a step.
+//! itself. No word depends on the one before, so both directions process eight words per step.
 //!
 //! ```
 //! use pagecodec::{t16, Isa};
@@ -20,24 +20,23 @@
 //! assert_eq!(back, page);
 //! ```
 //!
-//! What can be relied on:
+//! Guarantees:
 //!
 //! - Each implementation ([`Isa`]: plain Rust, SSE4, AVX2, AVX-512, NEON) writes the same bytes and
-//!   returns the same for any input. The fastest that the machine has is found at run time; any
+//!   returns the same for any input. The fastest that the machine has is chosen at run time; any
 //!   other can be forced.
-//! - Decoders take any bytes: they give an error or some page, and touch nothing outside their
-//!   buffers. Nothing is asked of the memory around them, nor of alignment.
+//! - Decoders accept any bytes: they return an error or some page, and access nothing outside their
+//!   buffers, which need no alignment or padding.
 //! - [`t16::Encoder`] holds all working memory. Encoding and decoding do not allocate, lock or use
 //!   thread-local storage.
-//! - [`t16::Encoder::encode_batch`] and [`t16::decode_batch`] fetch the next page or object from
-//!   memory while they work on the present one; [`t16::Encoder::plan_ahead`] does so for callers
-//!   that decide page by page.
-//! - The format is versioned and written down in `docs/formats/t16.md` of the repository, with
-//!   measurements: on one Zen 5 core 0.6 to 0.8 us to encode a page and 0.13 to 0.17 us to decode
-//!   it, against 3.1 to 4.1 and 0.9 to 1.2 for LZ4.
+//! - [`t16::Encoder::encode_batch`] and [`t16::decode_batch`] prefetch the next page or object.
+//!   [`t16::Encoder::plan_ahead`] does so for callers that decide page by page.
+//! - `docs/formats/t16.md` of the repository describes the versioned format, with measurements: on
+//!   one Zen 5 core 0.6 to 0.8 us to encode a page and 0.13 to 0.17 us to decode it, against 3.1 to
+//!   4.1 and 0.9 to 1.2 for LZ4.
 //!
-//! T16 is for pages of pointers, counters and small integers. [`distinct_prefixes`] tells in 64
-//! words whether a page is one; [`t16::Encoder::plan`] tells exactly, before anything is written.
+//! T16 is for pages of pointers, counters and small integers. [`distinct_prefixes`] recognises such
+//! pages by 64 words. [`t16::Encoder::plan`] returns the exact length before anything is written.
 
 #[macro_use]
 mod isa;

@@ -1,17 +1,16 @@
-//! Cheap looks at a page before any codec runs.
+//! Cheap tests of a page before any codec runs.
 
 use crate::t16::{hash8, page_words, word};
 use crate::PAGE_SIZE;
 
-/// The 64-bit word that fills the whole page, if one does.
-///
-/// Most pages answer at their first differing cache line; a page that is filled costs one pass.
+/// Returns the 64-bit word that fills the whole page, if any. Most pages differ in an early cache
+/// line; a filled page costs one pass.
 #[inline]
 pub fn same_filled(page: &[u8; PAGE_SIZE]) -> Option<u64> {
     let words = page_words(page);
     let first = word(words, 0);
     for line in words.chunks_exact(8) {
-        // Eight words at a time without a branch: the compiler makes vector code of it.
+        // Eight words at a time without a branch, so that the compiler vectorises.
         let differ = line.iter().fold(0, |differ, word| differ | (u64::from_le_bytes(*word) ^ first));
         if differ != 0 {
             return None;
@@ -20,19 +19,18 @@ pub fn same_filled(page: &[u8; PAGE_SIZE]) -> Option<u64> {
     Some(first)
 }
 
-/// Words that [`distinct_prefixes`] looks at.
+/// Words sampled by [`distinct_prefixes`].
 pub const PROBE_WORDS: usize = 64;
 
-/// How many of 256 hash buckets the high 48 bits of 64 words hit, words taken from eight lines
+/// Returns how many of 256 hash buckets the high 48 bits of 64 words hit, taken from eight lines
 /// spread over the page.
 ///
-/// Heaps full of pointers and small integers answer 10 to 25; random bytes, text, machine code and
-/// arrays of numbers 45 to 60. From 50 on T16 hardly ever helps. It says nothing about
-/// compressibility by other means.
+/// Heaps of pointers and small integers yield 10 to 25; random bytes, text, machine code and arrays
+/// of numbers 45 to 60. From 50 on T16 hardly ever helps. It predicts nothing about other formats.
 #[inline]
 pub fn distinct_prefixes(page: &[u8; PAGE_SIZE]) -> u32 {
     let words = page_words(page);
-    // A byte a bucket, not a bit: writing does not wait for what was written before.
+    // A byte per bucket instead of a bit, so that writes do not depend on each other.
     let mut seen = [0u8; 256];
     for line in 0..8 {
         // Lines 0, 9, 18 .. 63: a different place in each group of eight.
@@ -40,7 +38,7 @@ pub fn distinct_prefixes(page: &[u8; PAGE_SIZE]) -> u32 {
             seen[hash8(word(words, at) >> 16)] = 1;
         }
     }
-    // Sums of 16 bytes side by side.
+    // Sums of 16 bytes in parallel.
     let sums = seen
         .as_chunks::<16>()
         .0

@@ -1,5 +1,4 @@
-//! Sets of eight as bytes: what stands in for instructions that compress a vector, which most
-//! machines lack.
+//! Sets of eight as bytes, which replace the vector compress instructions that most machines lack.
 
 /// For each set of eight: its members in ascending order.
 pub(crate) static MEMBERS: [[u16; 8]; 256] = {

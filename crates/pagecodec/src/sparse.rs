@@ -1,4 +1,4 @@
-//! Pages that are nearly all zero: the other words, shortened, and where they stand.
+//! Pages that are nearly all zero: the other words, shortened, and their places.
 //!
 //! Layout:
 //!
@@ -12,18 +12,18 @@
 use crate::t16::{page_words, word};
 use crate::PAGE_SIZE;
 
-/// Most words other than zero; beyond, T16 does better.
+/// Most nonzero words; beyond this T16 does better.
 pub const WORDS_MAX: usize = 64;
 /// No object is longer.
 pub const OBJECT_MAX: usize = 1 + (WORDS_MAX + 2) + WORDS_MAX / 2 + 8 * WORDS_MAX;
 
-/// An object (or what was passed as one) that cannot be decoded.
+/// A sparse object that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("damaged sparse object")]
 pub struct Damaged;
 
-/// Encodes `page` into `out`; `None` when more than [`WORDS_MAX`] words differ from zero or `out`
-/// is too short.
+/// Encodes `page` into `out`. Returns `None` if more than [`WORDS_MAX`] words differ from zero or
+/// `out` is too short.
 pub fn encode(page: &[u8; PAGE_SIZE], out: &mut [u8]) -> Option<usize> {
     let words = page_words(page);
     let mut places = [0u8; WORDS_MAX + 2];
@@ -70,10 +70,10 @@ pub fn encode(page: &[u8; PAGE_SIZE], out: &mut [u8]) -> Option<usize> {
     Some(total)
 }
 
-/// Decodes `object` into `page`. Any bytes may be given: the outcome is an error or some page.
+/// Decodes `object` into `page`. Any bytes yield an error or some page.
 ///
 /// # Errors
-/// [`Damaged`] when the object contradicts itself.
+/// [`Damaged`] if the object contradicts itself.
 pub fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
     let (&places_len, rest) = object.split_first().ok_or(Damaged)?;
     let (places, rest) = rest.split_at_checked(places_len as usize).ok_or(Damaged)?;

@@ -1,10 +1,9 @@
-//! Memory of zero bytes that is not touched when it is made: large working memory that may never be
-//! needed then takes none.
+//! Zero memory that stays untouched on creation, so that unused working memory takes none.
 
 use std::alloc::{alloc_zeroed, handle_alloc_error, Layout};
 use std::mem::MaybeUninit;
 
-/// A box of zero bytes. Whether these are a value of `T` is for the caller to know.
+/// Returns a box of zero bytes. The caller must know whether these are a valid `T`.
 pub(crate) fn zeroed<T>() -> Box<MaybeUninit<T>> {
     const { assert!(size_of::<T>() > 0) };
     let layout = Layout::new::<T>();

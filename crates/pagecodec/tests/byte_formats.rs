@@ -41,7 +41,7 @@ fn lz_round_trips_with_identical_bytes() {
 fn lz_at_even_places_round_trips_with_identical_bytes() {
     let mut encoders: Vec<_> = Isa::available().map(lz::Encoder::with_isa).collect();
     for (name, page) in pages() {
-        // Also lengths whose quarters start at odd places.
+        // Includes lengths whose quarters start at odd places.
         for len in [4096, 4096 - 1, 2222, 131, 9, 5, 4, 3, 0] {
             let mut reference: Option<Vec<u8>> = None;
             for encoder in &mut encoders {
@@ -174,7 +174,7 @@ fn numeric_packs_what_it_is_made_for() {
 }
 
 /// An array of numbers of any size, in a range of any width around any base, in any multiples, as
-/// values or as differences between rows; at times with some bytes changed.
+/// values or as differences between rows; sometimes with changed bytes.
 fn numbers(random: &mut Random) -> Page {
     let size = 1 << random.below(4);
     let width = random.below(8 * size as u64 + 1);
@@ -239,8 +239,8 @@ fn sparse_round_trips_or_declines() {
     }
 }
 
-/// Mutates objects and cuts them; decoders must answer the same on every instruction set, and keep
-/// to their buffers.
+/// Mutates and cuts objects: decoders must return the same on every instruction set, and keep to
+/// their buffers.
 #[test]
 fn damage_is_an_error_or_some_page() {
     let mut random = Random(2026);
@@ -260,7 +260,7 @@ fn damage_is_an_error_or_some_page() {
             for _ in 0..60 {
                 let mut object = original.clone();
                 for _ in 0..1 + random.below(3) {
-                    // Half of the hits in the first bytes, where lengths and shapes are.
+                    // Half of the changes hit the first bytes, which hold lengths and shapes.
                     let range = if random.below(2) == 0 { 24 } else { object.len() as u64 };
                     let at = random.below(range) as usize % object.len();
                     object[at] = if random.below(3) == 0 { 255 } else { random.next() as u8 };
@@ -268,7 +268,7 @@ fn damage_is_an_error_or_some_page() {
                 if random.below(4) == 0 {
                     object.truncate(random.below(object.len() as u64 + 1) as usize);
                 }
-                // A guard behind the page shows writes beyond it.
+                // Guard bytes behind the page show overruns.
                 let mut space = [0xA5u8; 4096 + 64];
                 let (back, guard) = space.split_first_chunk_mut::<4096>().expect("a page");
                 let outcome = match format {
@@ -326,7 +326,7 @@ fn random_bytes_never_harm() {
     }
 }
 
-/// Objects put together by hand from the formats' descriptions.
+/// Objects made by hand from the formats' descriptions.
 #[test]
 fn objects_by_hand() {
     let mut page = [0; 4096];

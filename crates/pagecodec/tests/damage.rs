@@ -7,7 +7,7 @@ use support::{Page, Random, CLASSES};
 
 /// Decodes with every instruction set and compares. Returns whether the object was accepted.
 fn check(object: &[u8], what: &dyn Fn() -> String) -> bool {
-    // An allocation of exactly its length: sanitizers and guard pages notice what is read outside.
+    // Exact allocation, so that sanitizers and guard pages notice reads outside.
     let exact: Box<[u8]> = object.into();
     let mut expected: Page = [0; 4096];
     let verdict = t16::decode(Isa::Portable, &exact, &mut expected);
@@ -25,7 +25,7 @@ fn check(object: &[u8], what: &dyn Fn() -> String) -> bool {
     verdict.is_ok()
 }
 
-/// How often the generators below run: once by default, more for a soak (`UZSWAP_TEST_SOAK=100`).
+/// Rounds of the generators below: 1 by default, more for a soak (`UZSWAP_TEST_SOAK=100`).
 fn rounds() -> u64 {
     std::env::var("UZSWAP_TEST_SOAK").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
 }
@@ -51,7 +51,7 @@ fn changed_bytes() {
             for case in 0..400 {
                 let mut object = object.clone();
                 for _ in 0..1 + random.below(4) {
-                    // Half of the changes hit the header, where the structure is.
+                    // Half of the changes hit the header, which holds the structure.
                     let bound = if random.below(2) == 0 { 64.min(object.len()) } else { object.len() };
                     let at = random.below(bound as u64) as usize;
                     object[at] = match random.below(3) {
@@ -65,7 +65,7 @@ fn changed_bytes() {
             }
         }
     }
-    // The test is worth something only while both happen often.
+    // The test is meaningful only if both happen often.
     assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
 }
 
@@ -94,15 +94,15 @@ fn random_bytes() {
         let mut object = vec![0; len];
         random.fill(&mut object);
         if len > 12 && random.below(4) != 0 {
-            // Past the first check: the right version.
+            // Passes the first check: the right version.
             object[7] = object[7] & 0x3f | 0x40;
         }
         check(&object, &|| format!("case {case}"));
     }
 }
 
-/// Headers that are consistent with their length, over streams of random bytes: these get furthest
-/// into the decoders.
+/// Headers consistent with their length, over streams of random bytes, reach furthest into the
+/// decoders.
 #[test]
 fn random_objects_with_fitting_headers() {
     let (mut accepted, mut refused) = (0, 0);
@@ -129,7 +129,7 @@ fn random_objects_with_fitting_headers() {
             }
         }
         let index: Vec<u8> = (distinct..64).map(|_| random.below(distinct as u64) as u8).collect();
-        // What the tags take.
+        // The sums that the tags take.
         let (mut a, mut b, mut refs, mut raw) = (0usize, 0usize, 0usize, 0usize);
         let mut take = |tag: u64, exact: bool| match tag {
             14 if exact => {}
@@ -164,7 +164,7 @@ fn random_objects_with_fitting_headers() {
         let body = object.len();
         object.resize(body + 4 * highs + 2 * prefix as usize + 2 * a + 2 * b + 8 * raw, 0);
         random.fill(&mut object[body..]);
-        // Mostly good references.
+        // Mostly valid references.
         let good = random.below(4) != 0;
         object.extend((0..refs).map(|_| {
             if good {
@@ -176,7 +176,7 @@ fn random_objects_with_fitting_headers() {
         object.extend(&index);
         lines.iter().for_each(|line| object.extend(line.to_le_bytes()));
         let ok = check(&object, &|| format!("case {case}"));
-        // Nothing but a reference can be wrong.
+        // Only a reference can be invalid.
         assert!(ok || refs > 0, "case {case}");
         *(if ok { &mut accepted } else { &mut refused }) += 1;
         if ok && random.below(4) == 0 {
@@ -188,7 +188,7 @@ fn random_objects_with_fitting_headers() {
     assert!(accepted > 1000 && refused > 100, "{accepted} accepted, {refused} refused");
 }
 
-/// The object ends at the end of a mapping: reading behind it would be a fault.
+/// The object ends at the end of a mapping, so that an overrun faults.
 #[test]
 #[cfg(target_os = "linux")]
 fn nothing_is_read_outside_the_object() {

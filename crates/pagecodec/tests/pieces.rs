@@ -1,7 +1,5 @@
-//! Pages pieced together of every class and of objects, as a program's heap is: all formats, every
-//! instruction set.
-//!
-//! `UZSWAP_TEST_ROUNDS` says how many pages; 2000 by default.
+//! Pages combined from pieces of every class and of objects, like a program's heap: all formats and
+//! instruction sets. `UZSWAP_TEST_ROUNDS` sets the number of pages, 2000 by default.
 
 mod support;
 
@@ -9,7 +7,7 @@ use pagecodec::t16h::{builtin, builtin_page, Coder};
 use pagecodec::{lz, numeric, t16, t16h, Isa};
 use support::{Page, Random, CLASSES};
 
-/// Some of `object`, or of a page of any class.
+/// A piece of `object`, or of a page of any class.
 fn piece(random: &mut Random, object: &[u8]) -> Page {
     match random.below(CLASSES.len() as u64 + 4) as usize {
         class if class < CLASSES.len() => CLASSES[class].1(random),
@@ -34,7 +32,7 @@ fn pieced(random: &mut Random, object: &[u8]) -> Page {
     page
 }
 
-/// What all of `ways` answer, when they answer the same.
+/// Returns the result of all `ways` if they agree.
 fn agreed<W, T: PartialEq>(
     ways: impl IntoIterator<Item = W>,
     what: &str,
@@ -49,7 +47,7 @@ fn agreed<W, T: PartialEq>(
     expected
 }
 
-/// Decodes by every instruction set; each must answer `page`.
+/// Decodes by every instruction set. Each must return `page`.
 fn comes_back<E: std::fmt::Display>(
     page: &Page,
     what: &str,
@@ -77,7 +75,7 @@ impl Formats {
         }
     }
 
-    /// Encodes and decodes `page` in every way; returns its T16 object.
+    /// Encodes and decodes `page` in every way. Returns its T16 object.
     fn check(&mut self, page: &Page, what: &str) -> Vec<u8> {
         let object = agreed(&mut self.t16, what, |encoder| {
             let mut object = vec![0; t16::OBJECT_MAX];
@@ -143,9 +141,9 @@ fn pages_of_many_pieces_come_back() {
     }
 }
 
-/// A bucket of 64 samples and more has the highest score of all when its last sample, another word,
-/// shares no prefix. The portable encoder kept one template too many then, which came to lie upon
-/// the first prefix.
+/// A bucket of 64 samples or more has the highest score if its last sample, another word, shares no
+/// prefix. The portable encoder once kept one template too many then, which overlapped the first
+/// prefix.
 #[test]
 fn the_highest_score_takes_one_place() {
     let bucket = |word: u64| word.wrapping_mul(0x9_E377_9B97_F4A7) >> 44 & 255;

@@ -1,4 +1,4 @@
-//! Pages of every class come back bit for bit, by every pair of instruction sets, and all write the
+//! Pages of every class return bit for bit, by every pair of instruction sets, and all write the
 //! same bytes.
 
 mod support;
@@ -9,7 +9,7 @@ use support::{Page, Random, CLASSES};
 
 const PAGES_PER_CLASS: usize = 40;
 
-/// Encodes `page` with every instruction set and decodes each result with every other; returns the
+/// Encodes `page` with every instruction set and decodes each result with every other. Returns the
 /// object.
 fn check(encoders: &mut [t16::Encoder], page: &Page, what: &str) -> Vec<u8> {
     let mut expected: Option<Vec<u8>> = None;
@@ -27,8 +27,7 @@ fn check(encoders: &mut [t16::Encoder], page: &Page, what: &str) -> Vec<u8> {
     }
     let object = expected.expect("the portable encoder is always there");
     for isa in Isa::available() {
-        // In an allocation of exactly its length, so that sanitizers and guard pages notice what is
-        // read behind it.
+        // Exact allocation, so that sanitizers and guard pages notice reads behind it.
         let exact = object.clone().into_boxed_slice();
         let mut back = [0x55; 4096];
         t16::decode(isa, &exact, &mut back).unwrap_or_else(|error| panic!("{what}, {isa}: {error}"));
@@ -52,8 +51,7 @@ fn every_class_comes_back() {
     }
 }
 
-/// Words that the vector encoders cannot tell apart by the byte that they make of each: sums of its
-/// even and of its odd bytes.
+/// Words that vector encoders cannot tell apart by their mark: sums of even and of odd bytes.
 #[test]
 fn words_with_the_same_mark_keep_their_templates() {
     const ALIKE: [u64; 8] = [
@@ -61,7 +59,7 @@ fn words_with_the_same_mark_keep_their_templates() {
         0x0005_0000_0000,
         0x0003_0002_0000,
         0x0004_0000_0001_0000,
-        // As zero.
+        // Like zero.
         0x0080_0080_0000,
         0x0040_0080_0040_0000,
         0x8000_0000_8000_0000,
@@ -75,7 +73,7 @@ fn words_with_the_same_mark_keep_their_templates() {
             let number = random.next() as usize;
             let mut value = ALIKE[number % 8];
             match number >> 8 & 7 {
-                // Another that shares its prefix, one that shares its upper half, zero.
+                // Shares its prefix, shares its upper half, zero.
                 0 => value ^= (number >> 16) as u64 & 0xffff,
                 1 => value ^= (number >> 16) as u64 & 0xffff_ffff,
                 2 => value = 0,
@@ -223,7 +221,7 @@ fn a_plan_tells_the_length_and_gives_up_on_raw_words() {
     }
 }
 
-/// A word of a random kind, relative to a base that words share.
+/// A word of a random kind, relative to a shared base.
 fn any_word() -> impl Strategy<Value = u64> {
     let bases = prop::sample::select(vec![
         0u64,
@@ -256,8 +254,8 @@ proptest! {
     }
 }
 
-/// Pages made to be long: nothing fits a template, while templates, distinct tag lines and
-/// references come on top.
+/// Pages that make long objects: nothing fits a template, while templates, distinct tag lines and
+/// references add up.
 #[test]
 fn the_longest_objects_stay_within_the_bound() {
     let mut encoders = encoders();
@@ -269,7 +267,7 @@ fn the_longest_objects_stay_within_the_bound() {
             longest = longest.max(check(&mut encoders, &class(&mut random), "long").len());
         }
         // Sampled lines full of pairs, so that 13 templates are chosen; random words elsewhere,
-        // with a zero here and there, so that tag lines differ.
+        // with zeros here and there, so that tag lines differ.
         let mut page = [0; 4096];
         let pool: [u64; 64] = std::array::from_fn(|_| random.next());
         for (number, slot) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -286,7 +284,7 @@ fn the_longest_objects_stay_within_the_bound() {
     assert!(longest > 4096 && longest <= 4096 + 340);
 }
 
-/// Real pages: this process's own memory, code included, and with `UZSWAP_TEST_PAGES=FILE:FILE..`
+/// Real pages: this process's own memory with its code, and with `UZSWAP_TEST_PAGES=FILE:FILE..`
 /// files of raw pages.
 #[test]
 #[cfg(target_os = "linux")]
@@ -340,7 +338,7 @@ fn only_what_was_planned_is_written() {
     }
 }
 
-/// An object put together by hand from the description in `docs/formats/t16.md`.
+/// An object made by hand from the description in `docs/formats/t16.md`.
 #[test]
 fn an_object_by_hand() {
     let mut object = Vec::new();
@@ -378,8 +376,8 @@ fn an_object_by_hand() {
     object.extend([1; 62]); // lines 2 to 63
     object.extend(0xfdcb_a210u32.to_le_bytes()); // words 0 to 7: tags 0, 1, 2, 10, 11, 12, 13, 15
     object.extend(0x0000_000eu32.to_le_bytes());
-    // The second line has a reference, but all its repeats would have one, too: they take tags
-    // without literals.
+    // The second line has a reference. Its repeats would need one each, so they take tags without
+    // literals.
     let at = object.len() - 4;
     let mut expected = [0u8; 4096];
     let words = expected.as_chunks_mut::<8>().0;
@@ -398,7 +396,7 @@ fn an_object_by_hand() {
     }
     let mut back = [0; 4096];
     for isa in Isa::available() {
-        // 63 references are needed for 63 lines with one each, and there is one.
+        // 63 lines need 63 references, and there is one.
         assert_eq!(t16::decode(isa, &object, &mut back), Err(t16::Damaged), "{isa}");
     }
     // Three distinct lines instead: the third is empty and repeated.

@@ -185,7 +185,7 @@ fn training_beats_plain_bytes_and_survives_packing() {
     let mut random = Random(31);
     let mut trainer = Trainer::new(4 * BOOKS);
     let mut objects = Vec::new();
-    // Objects at regular distances, a reference and a count in each: what allocators lay out.
+    // Objects at regular distances with a reference and a count each, as allocators place them.
     for number in 0..8 * BOOKS as u64 {
         let mut page: Page = [0; 4096];
         for (at, word) in page.as_chunks_mut::<8>().0.iter_mut().enumerate() {

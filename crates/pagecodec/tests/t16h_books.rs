@@ -6,19 +6,19 @@ use pagecodec::t16h::{self, Coder, Lengths, Set};
 use pagecodec::{t16, Isa};
 use support::{Random, CLASSES};
 
-/// Lengths of a prefix code of 256 symbols, most of them complete: codes are split at random until
-/// there are enough.
+/// Lengths of a prefix code of 256 symbols, mostly complete: splits codes at random until there are
+/// enough.
 fn prefix_code(random: &mut Random) -> Vec<u8> {
     let mut lens = vec![1u8, 1];
     while lens.len() < 256 {
         let at = random.below(lens.len() as u64) as usize;
-        // No longer than ten bits.
+        // At most ten bits.
         if lens[at] < 10 {
             lens[at] += 1;
             lens.push(lens[at]);
         }
     }
-    // Some are longer than they need be.
+    // Some are longer than necessary.
     for _ in 0..random.below(20) {
         let at = random.below(256) as usize;
         lens[at] = (lens[at] + 1).min(10);
@@ -65,7 +65,7 @@ fn any_lengths_are_refused_or_work() {
             let mut first = None;
             for coder in &mut coders {
                 assert_eq!(coder.decode(&set, &object), Ok(plain), "{name}");
-                // Codes that nothing begins with among them.
+                // Includes bits that begin no code.
                 let outcome = coder.decode(&set, &damaged).map(<[u8]>::to_vec);
                 assert!(*first.get_or_insert_with(|| outcome.clone()) == outcome, "{name}");
             }

@@ -1,5 +1,5 @@
-//! Writes corpora to begin with: objects of generated pages of every class, for each target, into
-//! `corpus/`.
+//! Writes initial corpora for each target into `corpus/`: objects of generated pages of every
+//! class.
 
 use std::path::Path;
 use std::{fs, io};

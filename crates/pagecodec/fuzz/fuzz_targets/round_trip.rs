@@ -1,5 +1,5 @@
 //! Any page, and any input of page LZ: all instruction sets write the same objects, and all read
-//! them back.
+//! them.
 #![no_main]
 
 use pagecodec::lz::INPUT_MAX;

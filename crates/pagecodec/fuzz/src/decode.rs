@@ -1,7 +1,7 @@
 //! Decoders of all instruction sets, compared on any bytes.
 //!
-//! libFuzzer passes inputs in allocations of exactly their length, and outputs are variables of
-//! their own, so that AddressSanitizer notices what is read or written outside.
+//! libFuzzer passes inputs in allocations of exactly their length, and outputs are separate
+//! variables, so that AddressSanitizer notices accesses outside.
 
 use std::cell::RefCell;
 
@@ -9,12 +9,12 @@ use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
 
 use crate::Page;
 
-/// Decodes by every instruction set, compares verdicts and pages, and returns the page.
+/// Decodes by every instruction set, compares results and pages, and returns the page.
 fn same<E: PartialEq + std::fmt::Debug>(decode: impl Fn(Isa, &mut Page) -> Result<(), E>) -> Option<Page> {
     let mut expected = [0; 4096];
     let verdict = decode(Isa::Portable, &mut expected);
     for isa in Isa::available() {
-        // Other bytes than the first time: all must be written.
+        // Different initial bytes show any byte that is not written.
         let mut page = [0xa5; 4096];
         assert_eq!(decode(isa, &mut page), verdict, "{isa}");
         assert!(verdict.is_err() || page == expected, "{isa} decoded another page");
@@ -53,7 +53,7 @@ thread_local! {
     static CODERS: RefCell<Vec<t16h::Coder>> = RefCell::new(Isa::available().map(t16h::Coder::with_isa).collect());
 }
 
-/// Runs `check` with a coder for each instruction set and compares. The coders are kept.
+/// Runs `check` with a coder for each instruction set and compares. The coders are reused.
 pub(crate) fn with_coders<R: PartialEq>(check: impl Fn(&mut t16h::Coder) -> R) -> R {
     CODERS.with_borrow_mut(|coders| {
         let (first, rest) = coders.split_first_mut().expect("the portable one");
@@ -65,14 +65,14 @@ pub(crate) fn with_coders<R: PartialEq>(check: impl Fn(&mut t16h::Coder) -> R) -
     })
 }
 
-/// As [`with_coders`], and with a new coder: what the others read last must not show.
+/// As [`with_coders`], and with a new coder: a coder's past must not show.
 fn with_new_coder<R: PartialEq>(check: impl Fn(&mut t16h::Coder) -> R) -> R {
     let expected = with_coders(&check);
     assert!(check(&mut t16h::Coder::with_isa(Isa::Portable)) == expected, "an outcome from what was before");
     expected
 }
 
-/// A T16H object of the built-in sets, as each of its two kinds. The set's number is not a part of
+/// A T16H object of the built-in sets, as each of its two kinds. The set's number is not part of
 /// the input.
 pub fn t16h(object: &[u8]) {
     let mut object = object.to_vec();

@@ -1,5 +1,4 @@
-//! Encoders of all instruction sets, compared on any page, and their objects, as they are and
-//! damaged.
+//! Encoders of all instruction sets, compared on any page, and their objects, intact and damaged.
 
 use std::cell::RefCell;
 
@@ -8,8 +7,8 @@ use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
 
 use crate::{decode, Page};
 
-/// Encoders of an instruction set, which are kept: what they wrote last must not show, and making
-/// them takes longer than their work.
+/// Reused encoders of an instruction set: their past must not show, and creating them takes longer
+/// than their work.
 struct Kept {
     isa: Isa,
     t16: t16::Encoder,
@@ -24,12 +23,12 @@ thread_local! {
     );
 }
 
-/// What `encode` writes, the same by every instruction set.
+/// Returns what `encode` writes, the same by every instruction set.
 fn same(room: usize, encode: impl Fn(&mut Kept, &mut [u8]) -> Option<usize>) -> Option<Vec<u8>> {
     let object = |kept: &mut Kept| {
         let mut out = vec![0; room];
         let len = encode(kept, &mut out)?;
-        // Exactly the room that is needed.
+        // Exactly the necessary room.
         let mut exact = vec![0; len];
         assert_eq!(encode(kept, &mut exact), Some(len), "{}: in its own length", kept.isa);
         assert!(exact == out[..len], "{}: other bytes in its own length", kept.isa);
@@ -60,7 +59,7 @@ pub fn lz(input: &[u8]) -> Vec<u8> {
     same(2 * lz::INPUT_MAX, |kept, out| kept.lz.encode(input, out)).expect("room")
 }
 
-/// The page LZ object of `input`, made of even places only.
+/// The page LZ object of `input`, searched at even positions only.
 pub fn lz_even(input: &[u8]) -> Vec<u8> {
     same(2 * lz::INPUT_MAX, |kept, out| {
         let planned = kept.lz.plan_even(input);
@@ -101,13 +100,13 @@ pub fn t16h_page(page: &Page) -> Vec<u8> {
     })
 }
 
-/// Encodes `page` in every format and decodes it again; the looks at a page that need no object are
-/// compared, too.
+/// Encodes `page` in every format and decodes it. Also compares the tests of a page that make no
+/// object.
 pub fn round_trip(page: &Page) {
     assert!(decode::t16(&t16(page)).as_ref() == Some(page), "T16");
     assert!(decode::lz(&lz(page), 4096).as_deref() == Some(page), "page LZ");
     assert!(decode::lz(&lz_even(page), 4096).as_deref() == Some(page), "page LZ of even places");
-    // One shape a page: eight would take most of the time.
+    // One shape per page: eight would take most of the time.
     let shape = Shape::ALL[usize::from(page[0]) % Shape::ALL.len()];
     assert!(decode::numeric(&numeric(page, shape)).as_ref() == Some(page), "{shape:?}");
     if let Some(object) = sparse(page) {
@@ -137,7 +136,7 @@ pub fn round_trip(page: &Page) {
 pub fn damaged(page: &Page, damage: impl Fn(&mut Vec<u8>)) {
     let damaged = |mut object: Vec<u8>| {
         damage(&mut object);
-        // Without capacity behind its end.
+        // Without spare capacity.
         object.into_boxed_slice()
     };
     let plain = t16(page);
@@ -145,7 +144,7 @@ pub fn damaged(page: &Page, damage: impl Fn(&mut Vec<u8>)) {
     decode::t16h(&damaged(t16h_page(page)));
     let plain = damaged(plain);
     decode::t16(&plain);
-    // A damaged object is refused, or coded so that it returns.
+    // The coder refuses a damaged object, or codes it so that it returns.
     if let Some(dense) = t16h(&plain) {
         decode::with_coders(|coder| {
             assert!(coder.decode(t16h::builtin(), &dense).expect("its own object") == &*plain);

@@ -1,5 +1,5 @@
-//! What all fuzz targets ask: any bytes give an error or some page, any page returns, and all
-//! instruction sets agree.
+//! Properties that all fuzz targets check: any bytes yield an error or some page, any page returns,
+//! and all instruction sets agree.
 //!
 //! How to run them:
 //!
@@ -25,18 +25,17 @@ pub mod decode;
 pub mod encode;
 pub mod units;
 
-/// The bytes of one page.
 pub type Page = [u8; pagecodec::PAGE_SIZE];
 
-/// The page that `bytes` fill, over and over: short inputs reach templates and long matches. Zero
-/// for no bytes.
+/// The page that repeats `bytes`: short inputs reach templates and long matches. Zero without
+/// bytes.
 pub fn page_of(bytes: &[u8]) -> Page {
     let mut page = [0; pagecodec::PAGE_SIZE];
     page.iter_mut().zip(bytes.iter().cycle()).for_each(|(to, from)| *to = *from);
     page
 }
 
-/// Takes a number of two bytes off the front of `bytes`; 0 when there are none.
+/// Takes a two-byte number off the front of `bytes`, 0 if there is none.
 pub fn take_u16(bytes: &mut &[u8]) -> usize {
     let Some((number, rest)) = bytes.split_first_chunk() else { return 0 };
     *bytes = rest;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use acomp::{Context, DecompressRequest, Object, Registry, UnitError, PAGE_SIZE};
 
-/// Compressors that are asked. Those of a group must answer the same.
+/// Compressors under test. Those of a group must return the same.
 const GROUPS: [&[&str]; 7] = [
     &["auto:portable", "auto:avx2", "auto:avx512"],
     &["t16h:portable", "t16h:avx2", "t16h:avx512"],
@@ -16,12 +16,11 @@ const GROUPS: [&[&str]; 7] = [
     &["none"],
 ];
 
-/// How many groups there are.
 pub const KINDS: usize = GROUPS.len();
 /// The most pages of a unit, as a power of two.
 pub const LOG2_PAGES_MAX: usize = 4;
 
-/// The compressor of a group with the instruction set that suits the machine.
+/// Returns the compressor of a group with the instruction set that suits the machine.
 pub fn name(kind: usize) -> &'static str {
     GROUPS[kind][0].split(':').next().expect("a name")
 }
@@ -34,7 +33,7 @@ fn contexts() -> Vec<Vec<Box<dyn Context>>> {
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
     let open = |name: &&str| {
-        // Instruction sets that the machine lacks are left out.
+        // Skips instruction sets that the machine lacks.
         let found = registry.find(name).ok()?;
         Some(found.context_for(PAGE_SIZE << LOG2_PAGES_MAX).expect("memory"))
     };
@@ -61,7 +60,7 @@ pub fn check(kind: usize, pages: usize, cut: usize, object: &[u8]) {
             assert!(*first.get_or_insert_with(|| outcome.clone()) == outcome, "{}", GROUPS[kind][0]);
         }
     });
-    // Who counts forms or drops an object looks into it, too.
+    // Counting forms and dropping the object also read it.
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
     let algorithm = registry.find(name(kind)).expect("registered");

@@ -1,9 +1,8 @@
-//! Registers made of lanes of 16 bytes: the instructions that SSE4, AVX2 and NEON have in common.
+//! Registers made of lanes of 16 bytes: the instructions common to SSE4, AVX2 and NEON.
 //!
-//! Code that is written once over [`Lanes`] runs with all three. It treats lanes alike and never
-//! moves a byte from one to another, which is slow with AVX2: callers that want consecutive data in
-//! order load and store lanes from places apart. It uses neither gathers nor bit deposits: Zen 1
-//! and 2 have microcode for these.
+//! Code over [`Lanes`] runs with all three. It treats lanes alike and never moves a byte between
+//! them, which is slow with AVX2: callers that want consecutive data in order load and store lanes
+//! from separate places. It uses no gathers or bit deposits, which are microcode on Zen 1 and 2.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -17,97 +16,72 @@ pub(crate) use x86::{Xmm, Ymm};
 
 /// A register of [`Lanes::COUNT`] lanes of 16 bytes.
 ///
-/// Values come from `load`, `splat` and other unsafe constructors, whose callers vouch that the
-/// machine has the instructions; so the other functions are safe. All are to be inlined into a
-/// function that is compiled for these instructions.
+/// Values come from `load`, `splat` and other unsafe constructors, whose callers vouch for the
+/// machine's instructions; so the other functions are safe. All must be inlined into a function
+/// compiled for these instructions.
 pub(crate) trait Lanes: Copy {
     /// A register of one lane.
     type Lane: Lanes<Lane = Self::Lane>;
-    /// Lanes in a register.
     const COUNT: usize;
-    /// Bytes in a register.
     const BYTES: usize = 16 * Self::COUNT;
 
-    /// `byte` everywhere.
-    ///
-    /// # Safety
-    /// The machine has the instructions.
+    /// `byte` everywhere. The machine must have the instructions.
     unsafe fn splat(byte: u8) -> Self;
 
-    /// Lane `i` from `at + i * apart`.
-    ///
-    /// # Safety
-    /// The machine has the instructions, and 16 bytes can be read for each lane.
+    /// Loads lane `i` from `at + i * apart`. The machine must have the instructions, and 16 bytes
+    /// must be readable for each lane.
     unsafe fn load(at: *const u8, apart: usize) -> Self;
 
-    /// Lane `i` to `at + i * apart`.
-    ///
-    /// # Safety
-    /// 16 bytes can be written for each lane.
+    /// Stores lane `i` to `at + i * apart`. 16 bytes must be writable for each lane.
     unsafe fn store(self, at: *mut u8, apart: usize);
 
-    /// The lanes that `make` returns, called in order.
+    /// Joins the lanes that `make` returns, called in order.
     fn join(make: impl FnMut(usize) -> Self::Lane) -> Self;
 
-    /// One lane.
     fn lane(self, number: usize) -> Self::Lane;
 
-    /// Four-bit tags from `8 * COUNT` bytes, two a byte, low one first: a byte each.
-    ///
-    /// # Safety
-    /// The machine has the instructions, and the bytes can be read.
+    /// Loads four-bit tags from `8 * COUNT` bytes, two a byte, low one first, into a byte each. The
+    /// machine must have the instructions, and the bytes must be readable.
     unsafe fn load_nibbles(at: *const u8) -> Self;
 
-    /// The reverse of [`Lanes::load_nibbles`] for bytes below 16.
-    ///
-    /// # Safety
-    /// `8 * COUNT` bytes can be written.
+    /// The reverse of [`Lanes::load_nibbles`] for bytes below 16. `8 * COUNT` bytes must be
+    /// writable.
     unsafe fn store_nibbles(self, at: *mut u8);
 
-    /// Bitwise and.
     fn and(self, other: Self) -> Self;
-    /// Bitwise or.
     fn or(self, other: Self) -> Self;
-    /// Bitwise exclusive or.
     fn xor(self, other: Self) -> Self;
     /// The bits of this that `mask` lacks.
     fn without(self, mask: Self) -> Self;
     /// Sums of bytes, modulo 256.
     fn add(self, other: Self) -> Self;
-    /// All ones in the bytes that are equal.
+    /// All ones in equal bytes.
     fn same(self, other: Self) -> Self;
-    /// The greater bytes.
     fn max(self, other: Self) -> Self;
-    /// `word` in all 16-bit words.
-    ///
-    /// # Safety
-    /// The machine has the instructions.
+    /// `word` in all 16-bit words. The machine must have the instructions.
     unsafe fn splat16(word: i16) -> Self;
     /// Differences of 16-bit words, modulo 65536.
     fn sub16(self, other: Self) -> Self;
     /// All ones in the 16-bit words that are less, as signed numbers.
     fn less16(self, other: Self) -> Self;
-    /// Where `mask` is all ones, this, where it is zero, `other`.
+    /// This where `mask` is all ones, `other` where it is zero.
     fn choose(self, mask: Self, other: Self) -> Self;
     /// The upper four bits of each byte as its lower four.
     fn high_nibbles(self) -> Self;
-    /// The bytes of this lane that `places` numbers: below 16; zero for 0x80.
+    /// The bytes of this lane at the indices `places`, which are below 16; zero for 0x80.
     fn shuffle(self, places: Self) -> Self;
     /// Bit `BIT` of every byte.
     fn bits<const BIT: i32>(self) -> u32;
-    /// The bytes (16-, 32-bit words) of the lower halves of both lanes in turn, and of the upper
-    /// halves.
+    /// Interleaves the bytes of both lanes' lower halves, and of their upper halves.
     fn zip8(self, other: Self) -> (Self, Self);
     /// [`Lanes::zip8`] for 16-bit words.
     fn zip16(self, other: Self) -> (Self, Self);
     /// [`Lanes::zip8`] for 32-bit words.
     fn zip32(self, other: Self) -> (Self, Self);
 
-    /// Of the 16 words of 64 bits of two lines, the bytes `(word >> shift) * multiplier >> 44`,
-    /// `multiplier` having 52 bits.
-    ///
-    /// # Safety
-    /// The machine has the instructions, and 64 bytes can be read from each place.
+    /// Returns the bytes `(word >> shift) * multiplier >> 44` of the 16 64-bit words of two lines.
+    /// `multiplier` has 52 bits. The machine must have the instructions, and 64 bytes must be
+    /// readable at each place.
     #[inline(always)]
     unsafe fn hash<const SHIFT: i32>(lines: [*const u8; 2], multiplier: u64) -> Self::Lane {
         let mut bytes = [0u8; 16];
@@ -125,7 +99,7 @@ pub(crate) trait Lanes: Copy {
 mod tests {
     use super::*;
 
-    /// What every implementation does with these bytes is compared with plain loops.
+    /// Compares every implementation with plain loops over these bytes.
     #[inline(always)]
     unsafe fn check<L: Lanes>() {
         let mut state = 7u64;

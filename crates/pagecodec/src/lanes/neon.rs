@@ -4,11 +4,11 @@ use std::arch::aarch64::*;
 
 use super::Lanes;
 
-/// One lane: NEON, which all supported machines have.
+/// One lane of NEON, which all supported machines have.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon(uint8x16_t);
 
-/// Functions that are one instruction, or an expression of a few.
+/// Functions of one or a few instructions.
 macro_rules! plain {
     ($(fn $name:ident($a:ident $(, $b:ident)*) => $value:expr;)*) => {
         $(
@@ -17,21 +17,21 @@ macro_rules! plain {
             fn $name(self $(, $b: Self)*) -> Self {
                 let $a = self.0;
                 $(let $b = $b.0;)*
-                // SAFETY: who made the value has vouched for the instructions.
+                // SAFETY: the value's creator has vouched for the instructions.
                 unsafe { Neon($value) }
             }
         )*
     };
 }
 
-/// Functions that answer the lower and the upper halves.
+/// Functions that return the lower and the upper halves.
 macro_rules! zips {
     ($($name:ident $low:ident $high:ident $to:ident $from:ident;)*) => {
         $(
             #[inline(always)]
             #[allow(unused_unsafe, reason = "newer compilers know that NEON is always there")]
             fn $name(self, other: Self) -> (Self, Self) {
-                // SAFETY: who made the value has vouched for the instructions.
+                // SAFETY: the value's creator has vouched for the instructions.
                 unsafe {
                     let (a, b) = ($to(self.0), $to(other.0));
                     (Neon($from($low(a, b))), Neon($from($high(a, b))))
@@ -41,7 +41,6 @@ macro_rules! zips {
     };
 }
 
-/// Bytes are bytes.
 #[inline(always)]
 fn bytes(bytes: uint8x16_t) -> uint8x16_t {
     bytes
@@ -118,7 +117,7 @@ impl Lanes for Neon {
 
     #[inline(always)]
     unsafe fn store_nibbles(self, at: *mut u8) {
-        // SAFETY: the caller vouches for the place, who made the value for the machine.
+        // SAFETY: the caller vouches for the place, the value's creator for the machine.
         unsafe {
             let (even, odd) = (vuzp1q_u8(self.0, self.0), vuzp2q_u8(self.0, self.0));
             vst1_u8(at, vget_low_u8(vorrq_u8(even, vshlq_n_u8::<4>(odd))));
@@ -128,7 +127,7 @@ impl Lanes for Neon {
     #[inline(always)]
     fn bits<const BIT: i32>(self) -> u32 {
         const WEIGHTS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-        // SAFETY: who made the value has vouched for the instructions; 16 bytes.
+        // SAFETY: the value's creator has vouched for the instructions; 16 bytes.
         unsafe {
             let set = vtstq_u8(self.0, vdupq_n_u8(1 << BIT));
             let set = vandq_u8(set, vld1q_u8(WEIGHTS.as_ptr()));

@@ -12,7 +12,7 @@ pub(crate) struct Xmm(__m128i);
 #[derive(Clone, Copy)]
 pub(crate) struct Ymm(__m256i);
 
-/// Functions that are one instruction, or an expression of a few.
+/// Functions of one or a few instructions.
 macro_rules! plain {
     ($type:ident: $(fn $name:ident($a:ident $(, $b:ident)*) => $value:expr;)*) => {
         $(
@@ -20,20 +20,20 @@ macro_rules! plain {
             fn $name(self $(, $b: Self)*) -> Self {
                 let $a = self.0;
                 $(let $b = $b.0;)*
-                // SAFETY: who made the value has vouched for the instructions.
+                // SAFETY: the value's creator has vouched for the instructions.
                 unsafe { $type($value) }
             }
         )*
     };
 }
 
-/// Functions that answer the lower and the upper halves.
+/// Functions that return the lower and the upper halves.
 macro_rules! zips {
     ($type:ident: $($name:ident $low:ident $high:ident;)*) => {
         $(
             #[inline(always)]
             fn $name(self, other: Self) -> (Self, Self) {
-                // SAFETY: who made the value has vouched for the instructions.
+                // SAFETY: the value's creator has vouched for the instructions.
                 unsafe { ($type($low(self.0, other.0)), $type($high(self.0, other.0))) }
             }
         )*
@@ -110,7 +110,7 @@ impl Lanes for Xmm {
 
     #[inline(always)]
     unsafe fn store_nibbles(self, at: *mut u8) {
-        // SAFETY: the caller vouches for the place, who made the value for the machine.
+        // SAFETY: the caller vouches for the place, the value's creator for the machine.
         unsafe {
             let words = _mm_maddubs_epi16(self.0, _mm_set1_epi16(0x1001));
             _mm_storel_epi64(at.cast(), _mm_packus_epi16(words, words));
@@ -119,7 +119,7 @@ impl Lanes for Xmm {
 
     #[inline(always)]
     fn bits<const BIT: i32>(self) -> u32 {
-        // SAFETY: who made the value has vouched for the instructions.
+        // SAFETY: the value's creator has vouched for the instructions.
         unsafe { _mm_movemask_epi8(_mm_sll_epi16(self.0, _mm_cvtsi32_si128(7 - BIT))) as u32 }
     }
 }
@@ -181,13 +181,13 @@ impl Lanes for Ymm {
     #[inline(always)]
     fn join(mut make: impl FnMut(usize) -> Xmm) -> Self {
         let (low, high) = (make(0), make(1));
-        // SAFETY: who made the lanes has vouched for the instructions.
+        // SAFETY: the lanes' creator has vouched for the instructions.
         Ymm(unsafe { _mm256_set_m128i(high.0, low.0) })
     }
 
     #[inline(always)]
     fn lane(self, number: usize) -> Xmm {
-        // SAFETY: who made the value has vouched for the instructions.
+        // SAFETY: the value's creator has vouched for the instructions.
         unsafe {
             Xmm(if number == 0 {
                 _mm256_castsi256_si128(self.0)
@@ -209,7 +209,7 @@ impl Lanes for Ymm {
 
     #[inline(always)]
     unsafe fn store_nibbles(self, at: *mut u8) {
-        // SAFETY: the caller vouches for the place, who made the value for the machine.
+        // SAFETY: the caller vouches for the place, the value's creator for the machine.
         unsafe {
             let words = _mm256_maddubs_epi16(self.0, _mm256_set1_epi16(0x1001));
             let bytes = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(words, words));
@@ -219,7 +219,7 @@ impl Lanes for Ymm {
 
     #[inline(always)]
     fn bits<const BIT: i32>(self) -> u32 {
-        // SAFETY: who made the value has vouched for the instructions.
+        // SAFETY: the value's creator has vouched for the instructions.
         unsafe { _mm256_movemask_epi8(_mm256_sll_epi16(self.0, _mm_cvtsi32_si128(7 - BIT))) as u32 }
     }
 
@@ -245,7 +245,7 @@ fn hash<const SHIFT: i32>(quarters: [__m256i; 4], multiplier: u64) -> __m128i {
     let low = _mm256_set1_epi64x((multiplier & 0xffff_ffff) as i64);
     let high = _mm256_set1_epi64x((multiplier >> 32) as i64);
     // Bits 44 to 51 of the product as bits 0 to 7 of each 64-bit word: bits 12 to 19 of its upper
-    // half, to which the product of the lower halves and those of unlike halves contribute.
+    // half, to which the products of the lower halves and of unlike halves contribute.
     let [q0, q1, q2, q3] = quarters.map(|words| {
         let words = _mm256_srli_epi64::<SHIFT>(words);
         let both = _mm256_srli_epi64::<32>(_mm256_mul_epu32(words, low));

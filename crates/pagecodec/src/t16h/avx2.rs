@@ -1,26 +1,23 @@
-//! Writing bit streams with AVX2: the codes of all eight streams are joined and appended side by
-//! side.
+//! Writes bit streams with AVX2: joins and appends the codes of all eight streams in parallel.
 
 use std::arch::x86_64::*;
 
 use super::bits::{Streams, ROUND, STREAMS, STREAM_MAX};
 
-/// Byte order by stream: even streams have the first bits in the highest byte, odd ones, which grow
-/// downwards, as they are.
+/// Byte order by stream: even streams have the first bits in the highest byte; odd ones, which grow
+/// downwards, are unchanged.
 const ORDER: [u8; 16] = [7, 6, 5, 4, 3, 2, 1, 0, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// What is put into four streams: joined codes and how many bits they have, 64 bits for each
-/// stream.
+/// Joined codes for four streams and their lengths in bits, 64 bits for each stream.
 struct Joined {
     bits: __m256i,
     len: __m256i,
 }
 
-/// The codes of eight symbols, 16 bits each.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn look_up(symbols: &[u8; STREAMS], codes: &[u16; 256]) -> __m128i {
-    // Inserted one by one: stored one by one they could not be loaded together at once.
+    // Inserted one by one: a joint load of single stores would stall.
     let code = |at: usize| i32::from(codes[usize::from(symbols[at])]);
     let mut row = _mm_cvtsi32_si128(code(0));
     row = _mm_insert_epi16::<1>(row, code(1));
@@ -32,7 +29,7 @@ fn look_up(symbols: &[u8; STREAMS], codes: &[u16; 256]) -> __m128i {
     _mm_insert_epi16::<7>(row, code(7))
 }
 
-/// The codes of a round, joined stream by stream: streams 0 to 3 and 4 to 7.
+/// Joins the codes of a round stream by stream: streams 0 to 3 and 4 to 7.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn join(round: &[u8; ROUND], codes: &[u16; 256]) -> [Joined; 2] {
@@ -60,10 +57,7 @@ fn join(round: &[u8; ROUND], codes: &[u16; 256]) -> [Joined; 2] {
 }
 
 impl Streams {
-    /// [`Streams::put`] in AVX2.
-    ///
-    /// # Safety
-    /// The machine must have AVX2 and BMI1/2.
+    /// [`Streams::put`] with AVX2 and BMI1/2, which the machine must have.
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn put_avx2(&mut self, symbols: &[u8], codes: &[u16; 256]) {
         let (rounds, rest) = symbols.as_chunks::<ROUND>();

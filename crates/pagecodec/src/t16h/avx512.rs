@@ -1,7 +1,5 @@
-//! Splitting and joining with AVX-512 (VBMI, VBMI2).
-//!
-//! As in T16: values are compressed to a register and stored whole, and nothing is gathered or
-//! scattered.
+//! Splitting and joining with AVX-512 (VBMI, VBMI2). As in T16, values are compressed to a register
+//! and stored whole, and nothing is gathered or scattered.
 
 use std::arch::x86_64::*;
 
@@ -9,7 +7,6 @@ use super::symbols::{Symbols, A_MAX};
 use super::Damaged;
 use crate::t16::Layout;
 
-/// The bytes 0 to 63.
 static COUNTING: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut at = 0;
@@ -20,8 +17,8 @@ static COUNTING: [u8; 64] = {
     bytes
 };
 
-/// Of each 16 lines, the order in which unpacking their nibbles within 128 bits puts all of them in
-/// order: 0, 1, 8, 9, 2, 3 and so on.
+/// The order of each 16 lines in which unpacking their nibbles within 128 bits sorts them: 0, 1, 8,
+/// 9, 2, 3 and so on.
 static LINE_ORDER: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut at = 0;
@@ -33,7 +30,7 @@ static LINE_ORDER: [u8; 64] = {
     bytes
 };
 
-/// Word `k` of the result is word `k - distance` of the operand, as an index.
+/// Index that moves word `k - distance` to word `k`.
 const fn shifted(distance: usize) -> [u16; 32] {
     let mut words = [0; 32];
     let mut at = distance;
@@ -45,7 +42,7 @@ const fn shifted(distance: usize) -> [u16; 32] {
 }
 static SHIFTED: [[u16; 32]; 5] = [shifted(1), shifted(2), shifted(4), shifted(8), shifted(16)];
 
-/// Eight registers' worth of tags at most, and the exact templates'.
+/// Most registers of tags, including the exact templates'.
 const GROUPS_MAX: usize = A_MAX.div_ceil(64);
 
 /// Bits 0 to `count - 1`, at most all 64.
@@ -58,7 +55,6 @@ fn first_bits(count: usize) -> u64 {
     }
 }
 
-/// A constant of 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn constant<T, const LEN: usize>(values: &[T; LEN]) -> __m512i {
@@ -68,7 +64,7 @@ fn constant<T, const LEN: usize>(values: &[T; LEN]) -> __m512i {
 }
 
 impl Symbols {
-    /// Lists the tags whose literals make up stream A.
+    /// Lists the tags whose literals form stream A.
     #[inline]
     #[target_feature(
         enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
@@ -94,8 +90,7 @@ impl Symbols {
         let mut lines = [_mm512_setzero_si512(); 4];
         for (part, lines) in lines.iter_mut().enumerate() {
             let mask = first_bits(layout.lines_len.saturating_sub(16 * part)) as u16;
-            // SAFETY: the lines that the mask selects end the object; what it does not select is
-            // not read.
+            // SAFETY: the lines that the mask selects end the object; nothing else is read.
             *lines = unsafe {
                 let from = object.as_ptr().wrapping_add(layout.lines_at + 64 * part);
                 _mm512_maskz_loadu_epi32(mask, from.cast())
@@ -120,8 +115,7 @@ impl Symbols {
             for tags in [_mm512_unpacklo_epi8(even, odd), _mm512_unpackhi_epi8(even, odd)] {
                 let takes = _mm512_cmplt_epu8_mask(_mm512_sub_epi8(tags, lowest), span);
                 let kept = _mm512_maskz_compress_epi8(takes, tags);
-                // SAFETY: at most 13 + 7 * 64 tags are before these, and there is room for A_MAX
-                // + 64.
+                // SAFETY: at most 13 + 7 * 64 tags precede these, and there is room for A_MAX + 64.
                 unsafe { _mm512_storeu_si512(self.tags.as_mut_ptr().add(count).cast(), kept) };
                 count += takes.count_ones() as usize;
             }
@@ -133,10 +127,7 @@ impl Symbols {
         }
     }
 
-    /// [`Symbols::split`] in AVX-512.
-    ///
-    /// # Safety
-    /// The machine must have the instructions.
+    /// [`Symbols::split`] with AVX-512. The machine must have the instructions.
     #[target_feature(
         enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
     )]
@@ -154,9 +145,8 @@ impl Symbols {
             *start = place;
             let wanted = _mm512_set1_epi8(tag as i8);
             for group in 0..groups {
-                // SAFETY: `tags` has room for the last group. Behind stream A an object has 67
-                // bytes and more, so that its last 128 bytes may be read with a mask, or 64 of them
-                // without.
+                // SAFETY: `tags` has room for the last group. At least 67 bytes follow stream A, so
+                // its last 128 bytes may be read with a mask, or 64 of them without.
                 let (tags, low, high) = unsafe {
                     let from = base.wrapping_add(layout.a_at + 128 * group);
                     (
@@ -171,8 +161,8 @@ impl Symbols {
                 let mine = _mm512_mask_cmpeq_epu8_mask(first_bits(a_len - 64 * group), tags, wanted);
                 for (mask, halves) in [(mine as u32, low), ((mine >> 32) as u32, high)] {
                     let kept = _mm512_maskz_compress_epi16(mask, halves);
-                    // SAFETY: at most `a_len` halves are before these, and there is room for
-                    // A_MAX + 64.
+                    // SAFETY: at most `a_len` halves precede these, and there is room for A_MAX +
+                    // 64.
                     unsafe { _mm512_storeu_si512(self.sorted.as_mut_ptr().add(place).cast(), kept) };
                     place += mask.count_ones() as usize;
                 }
@@ -192,7 +182,7 @@ impl Symbols {
                 _mm256_storeu_si256(highs.as_mut_ptr().add(at).cast(), upper);
             }
         }
-        // The first of each tag is a difference to zero.
+        // The first half of each tag is a difference from zero.
         for &start in &starts[layout.prefix_first()..14] {
             if start <= a_len {
                 [lows[start - 1], highs[start - 1]] = self.sorted[start].rotate_right(3).to_le_bytes();
@@ -200,8 +190,8 @@ impl Symbols {
         }
 
         for at in (0..b_len).step_by(32) {
-            // SAFETY: 67 bytes and more are behind stream B. Low bytes are written before high
-            // ones, which begin where they end; there is room for 64 bytes more.
+            // SAFETY: at least 67 bytes follow stream B. Low bytes are written before high ones,
+            // which begin where they end; there is room for 64 bytes more.
             unsafe {
                 let halves = _mm512_loadu_si512(base.add(layout.b_at + 2 * at).cast());
                 let to = self.symbols[3].as_mut_ptr();
@@ -221,7 +211,7 @@ impl Symbols {
         }
         let [.., lows, highs] = &mut self.symbols;
         for at in (0..layout.raw_len).step_by(8) {
-            // SAFETY: 67 bytes and more are behind the raw words, of which there are 525 at most.
+            // SAFETY: at least 67 bytes follow the raw words, of which there are at most 525.
             unsafe {
                 let words = _mm512_loadu_si512(base.add(layout.raw_at + 8 * at).cast());
                 _mm256_storeu_si256(lows.as_mut_ptr().add(4 * at).cast(), _mm512_cvtepi64_epi32(words));
@@ -232,10 +222,7 @@ impl Symbols {
         Ok(())
     }
 
-    /// [`Symbols::join`] in AVX-512.
-    ///
-    /// # Safety
-    /// The machine must have the instructions.
+    /// [`Symbols::join`] with AVX-512. The machine must have the instructions.
     #[target_feature(
         enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
     )]
@@ -246,7 +233,7 @@ impl Symbols {
         let base = object.as_mut_ptr();
 
         // Sums of all differences from the first on. Within a tag they differ from its halves by
-        // what they were before.
+        // the sum before it.
         let [_, lows, highs, ..] = &self.symbols;
         let mut carry = _mm512_setzero_si512();
         let last = _mm512_set1_epi16(31);
@@ -282,7 +269,7 @@ impl Symbols {
                 let tags = unsafe { _mm512_loadu_si512(self.tags.as_ptr().add(64 * group).cast()) };
                 let mine = _mm512_mask_cmpeq_epu8_mask(first_bits(a_len - 64 * group), tags, wanted);
                 for (mask, halves) in [mine as u32, (mine >> 32) as u32].into_iter().zip(halves) {
-                    // SAFETY: at most `a_len` halves are before these, and A_MAX + 64 are there.
+                    // SAFETY: at most `a_len` halves precede these, and A_MAX + 64 are there.
                     let sums = unsafe { _mm512_loadu_si512(self.sorted.as_ptr().add(place).cast()) };
                     *halves = _mm512_mask_expand_epi16(*halves, mask, _mm512_sub_epi16(sums, base));
                     place += mask.count_ones() as usize;
@@ -311,7 +298,7 @@ impl Symbols {
         }
         let [.., lows, highs] = &self.symbols;
         for at in (0..layout.raw_len).step_by(8) {
-            // SAFETY: there are 525 raw words at most, and room in the arrays for 544; the mask
+            // SAFETY: there are at most 525 raw words, and room in the arrays for 544; the mask
             // ends with them.
             unsafe {
                 let low = _mm256_loadu_si256(lows.as_ptr().add(4 * at).cast());

@@ -1,9 +1,9 @@
 //! Eight interleaved bit streams, most significant bit first. Symbol `j` of a context goes to
 //! stream `j mod 8`.
 //!
-//! Two streams share a stretch of bytes: the even one is written from its front, the odd one from
-//! its back. That way eight streams, which a reader needs to have something to do while it waits
-//! for its tables, cost hardly more bytes than four.
+//! Two streams share a stretch of bytes: the even one grows from its front, the odd one from its
+//! back. So eight streams, which keep a reader busy during table lookups, cost hardly more bytes
+//! than four.
 
 use crate::zeroed::zeroed;
 use crate::Isa;
@@ -13,38 +13,37 @@ use super::huffman::LEN_MAX;
 use super::symbols::SYMBOLS_MAX;
 
 pub(super) const STREAMS: usize = 8;
-/// Stretches of bytes that two streams share.
+/// Stretches of bytes, each shared by two streams.
 pub(super) const STRETCHES: usize = STREAMS / 2;
-/// Symbols that are put at a time: four of each stream.
+/// Symbols put at a time: four of each stream.
 pub(super) const ROUND: usize = 4 * STREAMS;
 /// Longest stream: an eighth of the symbols of six contexts at 10 bits, and room for whole-word
 /// stores.
 pub(super) const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
-/// Longest streams that are read, all together.
+/// Largest total length of the streams that are read.
 const INPUT_MAX: usize = 8192;
 /// Most symbols of one stream.
 const ROUNDS_MAX: usize = CONTEXTS * SYMBOLS_MAX.div_ceil(STREAMS);
-/// Bytes that may be read before the streams, and behind them: of damaged objects, all that the
-/// longest stream takes.
+/// Bytes that may be read before and behind the streams: in damaged objects, the longest stream.
 const BEFORE: usize = 8 + ROUNDS_MAX * LEN_MAX as usize / 8 + 8;
 const BEHIND: usize = BEFORE;
-/// The streams to read, with what may be read around them.
+/// The streams to read, with the bytes that may be read around them.
 type Input = [u8; BEFORE + INPUT_MAX + BEHIND];
 
 pub(crate) struct Streams {
     /// The odd ones end with the array.
     pub(super) bytes: [[u8; STREAM_MAX]; STREAMS],
     pub(super) ends: [usize; STREAMS],
-    /// Bits not yet in `bytes` for good, left-aligned; fewer than 8 between calls.
+    /// Bits not yet final in `bytes`, left-aligned; fewer than 8 between calls.
     pub(super) pending: [u64; STREAMS],
     pub(super) pending_len: [u32; STREAMS],
-    /// Zeros but for what is read.
+    /// Zeros except for the bytes to read.
     input: Input,
-    /// Where that ends.
+    /// End of the bytes to read.
     input_end: usize,
 }
 
-/// Where in an array for a stream the eight bytes begin that follow the first `end`.
+/// Returns the place of the eight bytes behind the first `end` in a stream's array.
 #[inline(always)]
 pub(super) const fn place(stream: usize, end: usize) -> usize {
     if stream.is_multiple_of(2) {
@@ -54,7 +53,7 @@ pub(super) const fn place(stream: usize, end: usize) -> usize {
     }
 }
 
-/// Eight bytes in the order in which they stand in a stream.
+/// Eight bytes in the order of a stream.
 #[inline(always)]
 pub(super) const fn in_order(stream: usize, bits: u64) -> u64 {
     if stream.is_multiple_of(2) {
@@ -66,7 +65,7 @@ pub(super) const fn in_order(stream: usize, bits: u64) -> u64 {
 
 impl Streams {
     pub(crate) fn new() -> Box<Self> {
-        // SAFETY: all fields are integers, for which zero bytes are a value.
+        // SAFETY: all fields are integers, for which zero bytes are valid.
         let mut streams = unsafe { zeroed::<Streams>().assume_init() };
         streams.input_end = BEFORE;
         streams
@@ -120,7 +119,6 @@ impl Streams {
         }
     }
 
-    /// Appends 1 to 40 bits to a stream.
     #[inline(always)]
     fn append(&mut self, stream: usize, bits: u64, len: u32) {
         // At most 7 + 40 bits.
@@ -133,7 +131,7 @@ impl Streams {
         self.pending_len[stream] = len % 8;
     }
 
-    /// The stretches' lengths in bytes. The last byte of each stream is padded with zero bits.
+    /// Returns the stretches' lengths in bytes. Zero bits pad the last byte of each stream.
     pub(crate) fn finish(&mut self) -> [usize; STRETCHES] {
         for (end, len) in self.ends.iter_mut().zip(&mut self.pending_len) {
             *end += usize::from(*len > 0);
@@ -153,8 +151,8 @@ impl Streams {
         }
     }
 
-    /// Prepares to read the stretches in `bytes`, of which all lengths but the last are given;
-    /// `None` when they do not fit.
+    /// Prepares to read the stretches in `bytes`, given all lengths but the last. Returns `None` if
+    /// they do not fit.
     pub(crate) fn read(&mut self, bytes: &[u8], lens: [usize; STRETCHES - 1]) -> Option<Reader<'_>> {
         let known: usize = lens.iter().sum();
         if known > bytes.len() || bytes.len() > INPUT_MAX {
@@ -162,7 +160,7 @@ impl Streams {
         }
         let behind = BEFORE + bytes.len();
         self.input[BEFORE..behind].copy_from_slice(bytes);
-        // Zeros stand before and behind; what was longer before leaves traces.
+        // Restores the zeros that a longer input has overwritten.
         if self.input_end > behind {
             self.input[behind..self.input_end].fill(0);
         }
@@ -178,20 +176,17 @@ impl Streams {
     }
 }
 
-/// Reads symbols from the streams. What is beyond the end of a stream has no meaning; reading it
-/// yields something.
+/// Reads symbols from the streams. Reading beyond the end of a stream yields meaningless symbols.
 pub(crate) struct Reader<'a> {
     input: &'a Input,
-    /// How many more symbols may be taken from each stream.
+    /// Symbols that may still be taken from each stream.
     left: usize,
-    /// In bits: eight times where the eight bytes are that begin (of the odd streams: end) with the
-    /// byte of the next bit, and how many bits before that one (of the odd streams: behind it) the
-    /// byte has.
+    /// In bits: eight times the place of the eight bytes that begin (odd streams: end) with the
+    /// next bit's byte, plus the number of bits before (odd streams: behind) that bit in its byte.
     places: [usize; STREAMS],
 }
 
 impl Reader<'_> {
-    /// Fills `symbols` with the next context's.
     pub(crate) fn take(&mut self, isa: Isa, symbols: &mut [u8], table: &[u16; TABLE]) {
         let rounds = symbols.len().div_ceil(STREAMS);
         self.left = self.left.checked_sub(rounds).expect("no more contexts than there are");
@@ -206,7 +201,7 @@ impl Reader<'_> {
 
     #[inline(always)]
     fn take_generic(&mut self, symbols: &mut [u8], table: &[u16; TABLE]) {
-        // Eight variables, not an array: they then stay in registers.
+        // Eight variables instead of an array stay in registers.
         let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h];
         let input = self.input;
         let mut places = self.places;
@@ -264,7 +259,7 @@ impl Reader<'_> {
             for row in rows {
                 row!(row);
             }
-            // The last row may be shorter: streams beyond it stay where they are.
+            // The last row may be shorter: streams beyond it do not advance.
             let mut row = [0; STREAMS];
             let before = [a, b, c, d, e, f, g, h];
             row!(&mut row);
@@ -277,33 +272,33 @@ impl Reader<'_> {
     }
 }
 
-/// The next bits of a stream, left-aligned, and a one that tells how far they have been shifted.
+/// Returns the next bits of a stream, left-aligned, with a marker bit that records the shifts.
 #[inline(always)]
 fn next(input: &Input, stream: usize, place: usize) -> u64 {
-    // SAFETY: a stream begins (of the odd ones: ends) within the bytes that were given or eight
-    // before them, and [`Reader::take`] sees to it that no more than [`ROUNDS_MAX`] symbols of 10
-    // bits are read from there on, for which there is room on both sides.
+    // SAFETY: a stream begins (odd ones: ends) within the given bytes or eight before them, and
+    // [`Reader::take`] ensures that at most [`ROUNDS_MAX`] symbols of 10 bits are read from there
+    // on, for which there is room on both sides.
     let next = unsafe { input.as_ptr().add(place / 8).cast::<u64>().read_unaligned() };
     let used = if stream.is_multiple_of(2) { place } else { !place } % 8;
-    // Its own reverse.
+    // `in_order` is its own reverse.
     (in_order(stream, next) | 1) << used
 }
 
-/// Takes account of how far the bits have been shifted.
+/// Advances a place by the shifts that the marker bit records.
 #[inline(always)]
 fn advance(stream: usize, place: &mut usize, bits: u64) {
-    // From the byte's first bit on.
+    // Counted from the byte's first bit.
     let shifted = bits.trailing_zeros() as usize;
     *place = if stream.is_multiple_of(2) { (*place & !7) + shifted } else { (*place | 7) - shifted };
 }
 
-/// Takes a symbol from the front of `bits`.
 #[inline(always)]
 fn symbol(bits: &mut u64, table: &[u16; TABLE], slot: &mut u8) {
     let entry = table[(*bits >> (64 - LEN_MAX)) as usize];
     // The length is in the low six bits.
     *bits <<= entry & 63;
-    // Volatile, or the compiler puts symbols side by side in a vector before it stores them, which
-    // costs more. SAFETY: a byte that is borrowed.
+    // Volatile, because the compiler would otherwise join symbols in a vector before storing them,
+    // which costs more.
+    // SAFETY: the byte is borrowed.
     unsafe { std::ptr::write_volatile(slot, (entry >> 8) as u8) };
 }

@@ -13,7 +13,7 @@ pub const BOOKS: usize = 16;
 /// Entries of a decoding table.
 pub(crate) const TABLE: usize = 1 << LEN_MAX;
 
-/// What defines a set: the code length of every symbol, by context and codebook.
+/// The definition of a set: the code length of every symbol, by context and codebook.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Lengths(pub(crate) [[[u8; 256]; BOOKS]; CONTEXTS]);
 
@@ -21,13 +21,13 @@ impl Lengths {
     /// Bytes of the packed form.
     pub const PACKED: usize = CONTEXTS * BOOKS * 128;
 
-    /// One nibble a symbol, low nibble first.
+    /// Packs the lengths, one nibble a symbol, low nibble first.
     pub fn pack(&self) -> Vec<u8> {
         let pairs = self.0.as_flattened().as_flattened().as_chunks::<2>().0;
         pairs.iter().map(|pair| pair[0] | pair[1] << 4).collect()
     }
 
-    /// The reverse; `None` when the bytes do not describe prefix codes.
+    /// The reverse. Returns `None` if the bytes do not describe prefix codes.
     pub fn unpack(bytes: &[u8]) -> Option<Box<Lengths>> {
         if bytes.len() != Self::PACKED {
             return None;
@@ -41,7 +41,7 @@ impl Lengths {
     }
 }
 
-/// By context and symbol, the length in every codebook.
+/// The length in every codebook, by context and symbol.
 pub(super) type Costs = [[[u8; BOOKS]; 256]; CONTEXTS];
 
 /// An immutable, numbered set of codebooks with its tables (about 270 KiB).
@@ -55,20 +55,20 @@ pub struct Set {
 }
 
 impl Set {
-    /// Memory for a set, as yet unusable.
+    /// Allocates memory for a set, not yet usable.
     pub fn blank() -> Box<Set> {
-        // SAFETY: all fields are integers, for which zero bytes are a value.
+        // SAFETY: all fields are integers, for which zero bytes are valid.
         unsafe { zeroed::<Set>().assume_init() }
     }
 
-    /// The set `number` with these lengths.
+    /// Creates the set `number` with these lengths.
     pub fn new(number: u16, lengths: &Lengths) -> Box<Set> {
         let mut set = Self::blank();
         set.build(number, lengths);
         set
     }
 
-    /// Makes this memory the set `number`. Objects of the set it was before can no longer be read.
+    /// Turns this memory into the set `number`. Objects of its previous set can no longer be read.
     pub fn build(&mut self, number: u16, lengths: &Lengths) {
         self.build_from(number, |context, book| lengths.0[context][book]);
     }
@@ -80,7 +80,7 @@ impl Set {
                 let lens = &lengths(context, book);
                 let codes = huffman::codes(lens);
                 let table = &mut self.tables[context][book];
-                // What no code begins with decodes to something, one bit at a time.
+                // Bits that begin no code decode to something, one bit at a time.
                 table.fill(1);
                 for symbol in 0..256 {
                     let len = lens[symbol];
@@ -94,17 +94,17 @@ impl Set {
         }
     }
 
-    /// Its memory, for the owner to give back while the set is not in use: what it holds does not
-    /// matter until [`Set::build`].
+    /// Returns its memory, which the owner may give back while the set is unused: its content does
+    /// not matter until [`Set::build`].
     ///
     /// # Safety
-    /// The set is built before it is used again, and what is written are bytes of any value.
+    /// The set must be built before it is used again, and only initialised bytes may be written.
     pub unsafe fn memory(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: this set's memory; all its fields are integers.
         unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(self).cast(), size_of::<Set>()) }
     }
 
-    /// The set's number, which its objects carry.
+    /// Returns the set's number, which its objects carry.
     pub fn number(&self) -> u16 {
         self.number
     }
@@ -121,7 +121,7 @@ impl Set {
         &self.tables[context][usize::from(book)]
     }
 
-    /// Asks for a decoding table that will be needed soon.
+    /// Prefetches a decoding table.
     pub(crate) fn prefetch(&self, context: usize, book: u8) {
         let table = self.table(context, book);
         // SAFETY: 2 bytes an entry, read as bytes.
@@ -130,8 +130,7 @@ impl Set {
     }
 }
 
-/// A set that comes with this library, as its packed lengths. Its tables are built when they are
-/// first needed.
+/// A set that comes with this library, as its packed lengths. Its tables are built at first use.
 pub(super) struct Builtin {
     packed: &'static [u8; Lengths::PACKED],
     /// Memory for the tables, until they are built.
@@ -163,26 +162,25 @@ impl Builtin {
         })
     }
 
-    /// The code lengths of a codebook's symbols.
     pub(super) fn lens(&self, context: usize, book: usize) -> [u8; 256] {
         let bytes = &self.packed[(context * BOOKS + book) * 128..][..128];
         std::array::from_fn(|symbol| bytes[symbol / 2] >> (symbol % 2 * 4) & 15)
     }
 }
 
-/// Set 0 for T16 objects, trained on the heaps of several programs (`examples/t16h_train.rs`), for
-/// when there is none better.
+/// Returns set 0 for T16 objects, trained on the heaps of several programs
+/// (`examples/t16h_train.rs`): the fallback without a better set.
 pub fn builtin() -> &'static Set {
     T16.get()
 }
 
-/// Set 0 for pages as page LZ.
+/// Returns set 0 for pages as page LZ.
 pub fn builtin_page() -> &'static Set {
     PAGE.get()
 }
 
-/// Allocates the memory of both built-in sets, so that building them, when they are first asked
-/// for, allocates nothing. It is not touched before.
+/// Allocates the memory of both built-in sets, so that building them at first use allocates
+/// nothing. The memory stays untouched before that.
 pub fn reserve_builtin() {
     T16.reserve();
     PAGE.reserve();

@@ -1,4 +1,4 @@
-//! How long an object would be, without making it.
+//! Estimates the length of objects without making them.
 
 use super::books::{self, Builtin, Costs, BOOKS, CONTEXTS};
 use super::symbols::Symbols;
@@ -7,29 +7,29 @@ use crate::t16::{Layout, PAGE_SIZE};
 use crate::zeroed::zeroed;
 use crate::Isa;
 
-/// Tells how long the objects of [`super::Coder`] would be with the built-in sets, without their
-/// tables: it takes some 140 KiB, most of them working memory that is not touched before the first
-/// question.
+/// Estimates the lengths of [`super::Coder`]'s objects with the built-in sets, without their
+/// tables. It takes some 140 KiB, most of them working memory that stays untouched before the first
+/// estimate.
 pub struct Estimator {
     symbols: Box<Symbols>,
-    /// For T16 objects and for page LZ.
+    /// For T16 objects, and for page LZ.
     costs: Box<[Costs; 2]>,
     is_ready: bool,
 }
 
 impl Estimator {
-    /// An estimator with the instruction set `isa`. All of them tell the same.
+    /// Creates an estimator with the instruction set `isa`. All return the same.
     ///
     /// # Panics
-    /// When the machine lacks it.
+    /// If the machine lacks it.
     pub fn with_isa(isa: Isa) -> Self {
-        // SAFETY: integers, for which zero bytes are a value.
+        // SAFETY: integers, for which zero bytes are valid.
         let costs = unsafe { zeroed::<[Costs; 2]>().assume_init() };
         Estimator { symbols: Symbols::new(isa), costs, is_ready: false }
     }
 
-    /// About how many bytes [`super::Coder::encode`] would make of the T16 object `source`; `None`
-    /// when it is damaged.
+    /// Returns the approximate length to which [`super::Coder::encode`] would code the T16 object
+    /// `source`, or `None` if it is damaged.
     pub fn object_len(&mut self, source: &[u8]) -> Option<usize> {
         let layout = Layout::parse(source).ok()?;
         self.symbols.collect(source, &layout).ok()?;
@@ -38,13 +38,12 @@ impl Estimator {
         Some(HEADER + packed + fixed + self.streams_len(0))
     }
 
-    /// About how many bytes [`super::Coder::encode_page`] would make of `page`.
+    /// Returns the approximate length to which [`super::Coder::encode_page`] would code `page`.
     pub fn page_len(&mut self, page: &[u8; PAGE_SIZE]) -> usize {
         self.symbols.collect_page(page);
         PAGE_HEADER + self.streams_len(1)
     }
 
-    /// Bytes of the bit streams of the symbols collected.
     fn streams_len(&mut self, kind: usize) -> usize {
         if !self.is_ready {
             for (costs, builtin) in self.costs.iter_mut().zip([&books::T16, &books::PAGE]) {

@@ -3,13 +3,12 @@
 /// Longest code in bits.
 pub(crate) const LEN_MAX: u32 = 10;
 
-/// Lengths of a complete prefix code of at most [`LEN_MAX`] bits for 256 symbols, every one of
-/// which has a code.
+/// Returns the lengths of a complete prefix code of at most [`LEN_MAX`] bits in which each of the
+/// 256 symbols has a code.
 pub(crate) fn lengths(counts: &[u64; 256]) -> [u8; 256] {
     let mut order: [usize; 256] = std::array::from_fn(|symbol| symbol);
     order.sort_unstable_by_key(|&symbol| (counts[symbol], symbol));
-    // Two queues: leaves by count, inner nodes in the order of their making, which is also by
-    // count.
+    // Two queues: leaves by count, inner nodes in order of creation, which is also by count.
     let mut weights = [0u64; 511];
     let mut parents = [0usize; 511];
     for (node, &symbol) in order.iter().enumerate() {
@@ -29,8 +28,8 @@ pub(crate) fn lengths(counts: &[u64; 256]) -> [u8; 256] {
     for node in (0..510).rev() {
         depths[node] = depths[parents[node]] + 1;
     }
-    // Too long codes are cut; what that overdraws is paid by lengthening the rarest shorter ones,
-    // and what is then left over shortens the most frequent that fit.
+    // Cuts too long codes, lengthens the rarest shorter ones to pay for that, and uses leftover
+    // space to shorten the most frequent that fit.
     let mut lens: [u32; 256] = std::array::from_fn(|leaf| depths[leaf].clamp(1, LEN_MAX));
     let space = 1i64 << LEN_MAX;
     let mut used: i64 = lens.iter().map(|&len| 1 << (LEN_MAX - len)).sum();
@@ -55,13 +54,13 @@ pub(crate) fn lengths(counts: &[u64; 256]) -> [u8; 256] {
     result
 }
 
-/// Whether the lengths make a prefix code in which every symbol has a code.
+/// Whether the lengths form a prefix code in which every symbol has a code.
 pub(crate) fn is_valid(lens: &[u8; 256]) -> bool {
     let in_range = lens.iter().all(|&len| (1..=LEN_MAX as u8).contains(&len));
     in_range && lens.iter().map(|&len| 1u32 << (LEN_MAX - u32::from(len))).sum::<u32>() <= 1 << LEN_MAX
 }
 
-/// The canonical codes: by length, then by symbol, counting up from zero.
+/// Returns the canonical codes: by length, then by symbol, counting up from zero.
 pub(crate) fn codes(lens: &[u8; 256]) -> [u16; 256] {
     let mut codes = [0; 256];
     let mut next = 0u32;
@@ -95,7 +94,7 @@ mod tests {
             let used: u32 = lens.iter().map(|&len| 1 << (LEN_MAX - u32::from(len))).sum();
             assert!(used > 1000, "{used} of 1024 code space used");
         }
-        // 255 rare symbols and one of almost all the weight: one bit for that.
+        // 255 rare symbols, and one bit for a symbol of almost all the weight.
         let lens = lengths(&std::array::from_fn(|symbol| if symbol == 7 { 1 << 40 } else { 1 }));
         assert_eq!(lens[7], 1);
     }

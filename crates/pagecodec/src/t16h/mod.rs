@@ -1,10 +1,9 @@
-//! T16H, the dense format for cold pages: a T16 object whose streams went through static Huffman
+//! T16H, the dense format for cold pages: a T16 object with its streams coded by static Huffman
 //! codes.
 //!
 //! `docs/formats/t16h.md` describes the layout. A page chooses one of 16 codebooks for each of six
-//! contexts; codebooks come in sets that never change, so that an object can be read as long as its
-//! set lives. An object is made from a T16 object alone: no template search, only the entropy
-//! stage.
+//! contexts. Codebooks come in immutable sets, so that an object is readable as long as its set
+//! lives. The encoder needs only the T16 object: no template search, only the entropy stage.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -34,7 +33,7 @@ pub(crate) const HEADER: usize = 2 + 3 + 2 + 6;
 /// Bytes of the header of a page's object: set, six codebook numbers, three numbers of page LZ,
 /// lengths of three bit streams.
 pub(crate) const PAGE_HEADER: usize = 2 + 3 + 6 + 6;
-/// Bytes after the header of an object whose raw words are packed: the three numbers of [`Packed`].
+/// Bytes after the header of an object with packed raw words: the three numbers of [`Packed`].
 const PACKED: usize = 6;
 /// Flag beside the raw count: the raw words are packed.
 const PACKED_FLAG: usize = 1 << 15;
@@ -42,15 +41,15 @@ const PACKED_FLAG: usize = 1 << 15;
 pub const OBJECT_MAX: usize = HEADER + PACKED + t16::OBJECT_MAX * 2;
 /// Most raw words in a T16 object.
 const RAW_MAX: usize = 512 + 13;
-/// Symbols for which a table is not fetched in advance: it has 32 cache lines.
+/// A context with at most this many symbols does not prefetch its table of 32 cache lines.
 const FEW: usize = 16;
 
-/// An object (or what was passed as one) that cannot be decoded.
+/// A T16H object that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("damaged T16H object")]
 pub struct Damaged;
 
-/// The number of the set that `object` was coded with; the reader needs that set.
+/// Returns the number of the set that `object` was coded with, which the reader needs.
 pub fn set_number(object: &[u8]) -> Option<u16> {
     object.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
 }
@@ -69,15 +68,15 @@ impl Default for Coder {
 }
 
 impl Coder {
-    /// A coder with the fastest instruction set of this machine.
+    /// Creates a coder with the fastest instruction set of this machine.
     pub fn new() -> Self {
         Self::with_isa(Isa::best())
     }
 
-    /// A coder with the instruction set `isa`. All of them write the same bytes.
+    /// Creates a coder with the instruction set `isa`. All write the same bytes.
     ///
     /// # Panics
-    /// When the machine lacks it.
+    /// If the machine lacks it.
     pub fn with_isa(isa: Isa) -> Self {
         Coder {
             symbols: Symbols::new(isa),
@@ -86,7 +85,7 @@ impl Coder {
         }
     }
 
-    /// Codes the T16 object `source` with `set` into `out`; `None` when `out` is too short, or
+    /// Codes the T16 object `source` with `set` into `out`. Returns `None` if `out` is too short or
     /// `source` damaged.
     pub fn encode(&mut self, set: &Set, source: &[u8], out: &mut [u8]) -> Option<usize> {
         let layout = Layout::parse(source).ok()?;
@@ -117,7 +116,7 @@ impl Coder {
         Some(len)
     }
 
-    /// Codes `page` as page LZ with `set` into `out`; `None` when `out` is too short.
+    /// Codes `page` as page LZ with `set` into `out`. Returns `None` if `out` is too short.
     pub fn encode_page(&mut self, set: &Set, page: &[u8; t16::PAGE_SIZE], out: &mut [u8]) -> Option<usize> {
         let parts = self.symbols.collect_page(page);
         let (chosen, lens) = self.code(set);
@@ -128,8 +127,8 @@ impl Coder {
         Some(len)
     }
 
-    /// Chooses codebooks and makes the bit streams of the symbols collected; returns the codebooks
-    /// and the lengths.
+    /// Chooses codebooks and codes the collected symbols. Returns the codebooks and the stretches'
+    /// lengths.
     fn code(&mut self, set: &Set) -> ([u8; CONTEXTS], [usize; bits::STRETCHES]) {
         let chosen = self.symbols.choose(set);
         self.streams.clear();
@@ -143,7 +142,7 @@ impl Coder {
     /// be given.
     ///
     /// # Errors
-    /// [`Damaged`] when the object contradicts itself or names another set.
+    /// [`Damaged`] if the object contradicts itself or names another set.
     pub fn decode_page(
         &mut self,
         set: &Set,
@@ -156,7 +155,7 @@ impl Coder {
         let parts = PageParts { sequences: number(5), literals: number(7), extensions: number(9) };
         self.symbols.set_page_lens(parts)?;
         for (context, &book) in chosen.iter().enumerate() {
-            // Tables of which a few entries are needed are fetched when they are.
+            // Does not prefetch tables of which few entries are needed.
             if self.symbols.of(context).len() > FEW {
                 set.prefetch(context, book);
             }
@@ -187,8 +186,8 @@ impl Coder {
     /// Rebuilds the T16 object of `object`, which was coded with `set`. Any bytes may be given.
     ///
     /// # Errors
-    /// [`Damaged`] when the object contradicts itself or names another set. The T16 object may
-    /// still be damaged; its decoder will tell.
+    /// [`Damaged`] if the object contradicts itself or names another set. The T16 object may still
+    /// be damaged, which its decoder detects.
     pub fn decode(&mut self, set: &Set, object: &[u8]) -> Result<&[u8], Damaged> {
         let (header, rest) = object.split_first_chunk::<HEADER>().ok_or(Damaged)?;
         let chosen = chosen_books(set, object)?;
@@ -229,7 +228,7 @@ impl Coder {
     }
 }
 
-/// Fills what both kinds of object begin with: the set, the codebooks, numbers, and the lengths of
+/// Writes the common start of both kinds of object: set, codebooks, numbers, and the lengths of
 /// three streams.
 fn put_numbers<const LEN: usize>(
     front: &mut [u8],
@@ -250,7 +249,7 @@ fn put_numbers<const LEN: usize>(
     }
 }
 
-/// The codebooks that `object` names; an error when they are not of `set`.
+/// Returns the codebooks that `object` names, or an error if they are not of `set`.
 fn chosen_books(set: &Set, object: &[u8]) -> Result<[u8; CONTEXTS], Damaged> {
     if set_number(object) != Some(set.number()) {
         return Err(Damaged);

@@ -1,11 +1,11 @@
-//! Appending symbols to the bit streams with AVX-512: 64 at a step, of which vectors make sixteen
-//! pieces of up to 40 bits.
+//! Appends symbols to the bit streams with AVX-512: 64 per step, joined to sixteen pieces of up to
+//! 40 bits.
 
 use std::arch::x86_64::*;
 
 use super::bits::{in_order, place, Streams, STREAMS};
 
-/// Symbol `8k + s` goes to byte `8s + k`: those of each stream side by side, in order.
+/// Moves symbol `8k + s` to byte `8s + k`: each stream's symbols side by side, in order.
 static BY_STREAM: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut at = 0;
@@ -16,7 +16,7 @@ static BY_STREAM: [u8; 64] = {
     bytes
 };
 
-/// The even bytes of two registers; one more gives the odd ones.
+/// The even bytes of two registers; plus one for the odd ones.
 static EVEN: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut at = 0;
@@ -27,7 +27,7 @@ static EVEN: [u8; 64] = {
     bytes
 };
 
-/// Pieces of up to 40 bits, left-aligned, two of each of four streams; and their lengths.
+/// Pieces of up to 40 bits, left-aligned, two of each of four streams, and their lengths.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Pieces {
@@ -36,14 +36,14 @@ struct Pieces {
 }
 
 impl Streams {
-    /// Of 32 codes, eight pieces of four codes each.
+    /// Joins 32 codes to eight pieces of four codes each.
     #[inline]
     #[target_feature(
         enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
     )]
     fn pieces(codes: __m512i) -> Pieces {
         let nibble = _mm512_set1_epi32(15);
-        // Two codes to 32 bits: the one in the low half comes first.
+        // Two codes to 32 bits, the one in the low half first.
         let len = _mm512_and_si512(_mm512_srli_epi32::<16>(codes), nibble);
         let first = _mm512_srli_epi32::<4>(_mm512_and_si512(codes, _mm512_set1_epi32(0xffff)));
         let bits = _mm512_or_si512(_mm512_sllv_epi32(first, len), _mm512_srli_epi32::<20>(codes));
@@ -64,15 +64,12 @@ impl Streams {
         pieces
     }
 
-    /// [`Streams::put`] in AVX-512.
-    ///
-    /// # Safety
-    /// The machine must have the instructions.
+    /// [`Streams::put`] with AVX-512. The machine must have the instructions.
     #[target_feature(
         enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
     )]
     pub(super) unsafe fn put_avx512(&mut self, symbols: &[u8], codes: &[u16; 256]) {
-        // SAFETY: arrays of 64 bytes, and the 512 bytes of `codes`, are read.
+        // SAFETY: reads arrays of 64 bytes, and the 512 bytes of `codes`.
         let (by_stream, even, parts) = unsafe {
             let part = |at: usize| _mm512_loadu_si512(codes.as_ptr().add(32 * at).cast());
             (
@@ -102,7 +99,7 @@ impl Streams {
             let lookup = |table: &[__m512i; 4]| {
                 let near = _mm512_permutex2var_epi8(table[0], plain, table[1]);
                 let far = _mm512_permutex2var_epi8(table[2], plain, table[3]);
-                // What is no symbol has a code without bits.
+                // Non-symbols have a code without bits.
                 _mm512_maskz_mov_epi8(inside, _mm512_mask_mov_epi8(near, upper, far))
             };
             let (low, high) = (lookup(&low), lookup(&high));
@@ -118,8 +115,8 @@ impl Streams {
                     // At most 7 + 40 bits.
                     let bits = pending[stream] | pieces.bits[at] >> (lens[stream] % 64);
                     let len = lens[stream] + pieces.lens[at];
-                    // SAFETY: `ends` counts the bytes of coded symbols, for all of which the arrays
-                    // have room, and for eight bytes more.
+                    // SAFETY: `ends` counts the bytes of coded symbols. The arrays have room for
+                    // all of these and eight bytes more.
                     unsafe {
                         let to = self.bytes[stream].as_mut_ptr().add(place(stream, ends[stream]));
                         to.cast::<u64>().write_unaligned(in_order(stream, bits));

@@ -1,4 +1,4 @@
-//! The six symbol streams of a T16 object, and back.
+//! Splits a T16 object into six symbol streams, and joins them.
 
 use super::books::{Set, BOOKS, CONTEXTS};
 use super::Damaged;
@@ -14,24 +14,23 @@ use crate::{lz, Isa};
 
 /// Most symbols of one context: the literals of page LZ over the most raw words.
 pub(crate) const SYMBOLS_MAX: usize = 4352;
-/// Raw words from which on page LZ is tried on them before they are coded.
+/// Page LZ is tried on this many raw words or more before they are coded.
 const PACK_MIN: usize = 32;
-/// Repeats among the 256 places sampled of the raw words from which on that is worth its time.
+/// Page LZ is worth its time on raw words with this many repeats among 256 sampled positions.
 const REPEATS_MIN: u32 = 16;
 
 /// Symbols whose costs are added up before the sums are widened.
 const CHOOSE_BLOCK: usize = 96;
-/// Symbols of a context from which on only every other block of them has a say in its codebook;
-/// from twice as many on, every fourth.
+/// From this many symbols on, only every other block affects a context's codebook; from twice as
+/// many on, every fourth.
 const SAMPLED_FROM: usize = 240;
 
-/// Bytes before the literals of a page LZ object.
 const LZ_HEADER: usize = 4;
 
-// Parts that are accepted fit the room for a page LZ object.
+// Accepted parts fit the room for a page LZ object.
 const _: () = assert!(SYMBOLS_MAX <= OBJECT_MAX);
 
-/// The raw words as page LZ: what its header held, and the bytes of the other streams.
+/// The raw words as page LZ: the numbers of its header, and the bytes of the other streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packed {
     pub(crate) sequences: u16,
@@ -39,12 +38,12 @@ pub(crate) struct Packed {
     pub(crate) rest: u16,
 }
 
-/// Most halves of stream A that tags can ask for: every word's, and those of 13 exact templates.
+/// Most halves of stream A: one of every word, and those of 13 exact templates.
 pub(super) const A_MAX: usize = 512 + 13;
-/// Room for the halves of A and what vector stores write behind them.
+/// Room for the halves of A and for overrunning vector stores.
 pub(super) const A_ROOM: usize = A_MAX + 3 + 64;
 
-/// A page as page LZ: how many sequences, bytes of literals and bytes of extensions it has.
+/// A page as page LZ: numbers of its sequences, and of bytes of literals and of extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageParts {
     pub(crate) sequences: u16,
@@ -65,11 +64,10 @@ pub(crate) struct Symbols {
     pub(super) lens: [usize; CONTEXTS],
     /// The tag of each A half.
     pub(super) tags: [u8; A_ROOM],
-    /// The halves of A by tag, and one that is zero before them.
+    /// The halves of A by tag, preceded by a zero.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) sorted: [u16; A_ROOM],
     lz: lz::Encoder,
-    /// A page LZ object.
     lz_object: [u8; OBJECT_MAX],
     pub(super) packed: Option<Packed>,
 }
@@ -78,8 +76,8 @@ impl Symbols {
     pub(crate) fn new(isa: Isa) -> Box<Self> {
         let mut symbols = zeroed::<Symbols>();
         let at = symbols.as_mut_ptr();
-        // SAFETY: the fields of this box's memory that are no integers are written, and zero bytes
-        // are a value of the others.
+        // SAFETY: writes the fields of this box's memory that are no integers; for the others zero
+        // bytes are valid.
         unsafe {
             (&raw mut (*at).lz).write(lz::Encoder::with_isa(isa));
             (&raw mut (*at).packed).write(None);
@@ -87,7 +85,6 @@ impl Symbols {
         }
     }
 
-    /// The instruction set in use.
     pub(crate) fn isa(&self) -> Isa {
         self.lz.isa()
     }
@@ -100,12 +97,12 @@ impl Symbols {
         &mut self.symbols[context][..self.lens[context]]
     }
 
-    /// Whether, and how, the raw words were packed.
+    /// Returns how the raw words were packed, if they were.
     pub(crate) fn packed(&self) -> Option<Packed> {
         self.packed
     }
 
-    /// Sets how many symbols each context has, which follows from the headers.
+    /// Sets the number of symbols of each context, which follows from the headers.
     pub(crate) fn set_lens(&mut self, layout: &Layout, packed: Option<Packed>) -> Result<(), Damaged> {
         let (low, high) = match packed {
             Some(packed) => (usize::from(packed.literals), usize::from(packed.rest)),
@@ -122,7 +119,7 @@ impl Symbols {
         Ok(())
     }
 
-    /// Makes page LZ's streams of `page`, each its own context.
+    /// Makes page LZ's streams of `page`, a context each.
     pub(crate) fn collect_page(&mut self, page: &[u8; PAGE_SIZE]) -> PageParts {
         self.lz.plan(page);
         let isa = self.lz.isa();
@@ -140,7 +137,7 @@ impl Symbols {
         parts
     }
 
-    /// Sets how many symbols each context has for a page LZ object of these parts.
+    /// Sets the number of symbols of each context for a page LZ object of these parts.
     pub(crate) fn set_page_lens(&mut self, parts: PageParts) -> Result<(), Damaged> {
         let [literals, sequences, runs, extensions] = parts.lens();
         if LZ_HEADER + literals + 2 * sequences + runs + extensions > SYMBOLS_MAX {
@@ -150,8 +147,8 @@ impl Symbols {
         Ok(())
     }
 
-    /// Where the symbols of a context go when a page of these parts is read: those that stand in
-    /// its page LZ object as they are go into it.
+    /// Returns the destination of a context's symbols when a page of these parts is read. Symbols
+    /// stored unchanged in its page LZ object go directly into it.
     pub(crate) fn of_page_mut(&mut self, parts: PageParts, context: usize) -> &mut [u8] {
         let [literals, sequences, runs, extensions] = parts.lens();
         let behind = LZ_HEADER + literals + 2 * sequences;
@@ -163,7 +160,7 @@ impl Symbols {
         }
     }
 
-    /// The reverse of [`Symbols::collect_page`], once [`Symbols::of_page_mut`] of all contexts is
+    /// The reverse of [`Symbols::collect_page`], after [`Symbols::of_page_mut`] of all contexts is
     /// filled.
     pub(crate) fn restore_page(
         &mut self,
@@ -183,7 +180,7 @@ impl Symbols {
         lz::decode_with(self.isa(), &self.lz_object[..len], page).map_err(|_| Damaged)
     }
 
-    /// Packs the raw words if that saves an eighth of them.
+    /// Packs the raw words if that saves 1/8 of them.
     fn pack(&mut self, raw: &[u8]) -> Option<Packed> {
         if raw.len() < 8 * PACK_MIN || raw.len() > lz::INPUT_MAX {
             return None;
@@ -200,7 +197,7 @@ impl Symbols {
         Some(Packed { sequences, literals, rest: high.len() as u16 })
     }
 
-    /// Lists the tags whose literals make up stream A: the exact templates', then the words'.
+    /// Lists the tags whose literals form stream A: the exact templates', then the words'.
     #[inline(always)]
     fn list_tags(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         let first = layout.prefix_first();
@@ -221,7 +218,7 @@ impl Symbols {
             for _ in 0..8 {
                 let tag = tags & 15;
                 tags >>= 4;
-                // 512 words and 13 templates at most.
+                // At most 512 words and 13 templates.
                 self.tags[count] = tag as u8;
                 count += usize::from(tag.wrapping_sub(first as u32) < span);
             }
@@ -233,7 +230,7 @@ impl Symbols {
         }
     }
 
-    /// The part of [`Symbols::list_tags`] that concerns the exact templates; returns their number.
+    /// Lists the exact templates' tags, and returns their number.
     #[inline(always)]
     pub(super) fn list_exact_tags(&mut self, layout: &Layout) -> usize {
         let first = layout.prefix_first();
@@ -246,12 +243,11 @@ impl Symbols {
         count
     }
 
-    /// Splits a T16 object.
     pub(crate) fn collect(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         let packed = self.pack(&object[layout.raw_at..layout.refs_at]);
         self.set_lens(layout, packed)?;
         match self.isa() {
-            // SAFETY: the encoder of page LZ was made with an instruction set that the machine has.
+            // SAFETY: page LZ's encoder was created with an instruction set that the machine has.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { self.split_avx512(object, layout) },
             // SAFETY: as above.
@@ -267,10 +263,7 @@ impl Symbols {
         }
     }
 
-    /// [`Symbols::split`] with the instructions of Haswell.
-    ///
-    /// # Safety
-    /// The machine must have them.
+    /// [`Symbols::split`] with the instructions of Haswell, which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn split_avx2(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
@@ -278,10 +271,7 @@ impl Symbols {
         unsafe { self.split_lanes::<Ymm>(object, layout) }
     }
 
-    /// [`Symbols::split`] in SSE4.
-    ///
-    /// # Safety
-    /// The machine must have SSSE3, SSE4.1 and POPCNT.
+    /// [`Symbols::split`] with SSSE3, SSE4.1 and POPCNT, which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "ssse3,sse4.1,popcnt")]
     unsafe fn split_sse4(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
@@ -289,10 +279,7 @@ impl Symbols {
         unsafe { self.split_lanes::<Xmm>(object, layout) }
     }
 
-    /// [`Symbols::join`] with the instructions of Haswell.
-    ///
-    /// # Safety
-    /// The machine must have them.
+    /// [`Symbols::join`] with the instructions of Haswell, which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn join_avx2(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
@@ -300,10 +287,7 @@ impl Symbols {
         unsafe { self.join_lanes::<Ymm>(object, layout) }
     }
 
-    /// [`Symbols::join`] in SSE4.
-    ///
-    /// # Safety
-    /// The machine must have SSSE3, SSE4.1 and POPCNT.
+    /// [`Symbols::join`] with SSSE3, SSE4.1 and POPCNT, which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "ssse3,sse4.1,popcnt")]
     unsafe fn join_sse4(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
@@ -311,7 +295,7 @@ impl Symbols {
         unsafe { self.join_lanes::<Xmm>(object, layout) }
     }
 
-    /// Where the halves of each tag begin among those sorted by tag.
+    /// Returns the start of each tag's halves in `sorted`.
     #[inline(always)]
     fn starts(&self, layout: &Layout) -> [u16; 16] {
         let mut counts = [0u16; 16];
@@ -325,7 +309,7 @@ impl Symbols {
         })
     }
 
-    /// Makes the symbols of all streams, but of raw words that are packed.
+    /// Makes the symbols of all streams, except for packed raw words.
     #[inline(always)]
     fn split(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;
@@ -345,10 +329,7 @@ impl Symbols {
         self.split_rest(object, layout)
     }
 
-    /// [`Symbols::split`] with vectors.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// [`Symbols::split`] with vectors. The machine must have the instructions of `L`.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     unsafe fn split_lanes<L: Lanes>(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
@@ -361,7 +342,7 @@ impl Symbols {
         self.split_rest(object, layout)
     }
 
-    /// What [`Symbols::split`] does beside stream A.
+    /// The part of [`Symbols::split`] beside stream A.
     #[inline(always)]
     fn split_rest(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
         self.symbols[0][..4 * layout.lines_len].copy_from_slice(&object[layout.lines_at..]);
@@ -388,7 +369,7 @@ impl Symbols {
     pub(crate) fn restore(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         object[layout.lines_at..].copy_from_slice(&self.symbols[0][..4 * layout.lines_len]);
         match self.isa() {
-            // SAFETY: the encoder of page LZ was made with an instruction set that the machine has.
+            // SAFETY: page LZ's encoder was created with an instruction set that the machine has.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { self.join_avx512(object, layout) },
             // SAFETY: as above.
@@ -412,11 +393,8 @@ impl Symbols {
         lz::decode_with(self.isa(), &self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
     }
 
-    /// [`Symbols::join`] with vectors. The halves themselves are joined one by one: tag by tag it
-    /// takes longer.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// [`Symbols::join`] with vectors. The halves are joined one by one, because tag by tag takes
+    /// longer. The machine must have the instructions of `L`.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline(always)]
     unsafe fn join_lanes<L: Lanes>(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
@@ -433,7 +411,7 @@ impl Symbols {
         self.join_by(object, layout, starts)
     }
 
-    /// [`Symbols::join`] once the tags are listed, with where the halves of each tag begin.
+    /// [`Symbols::join`] with listed tags, given the start of each tag's halves.
     #[inline(always)]
     fn join_by(&mut self, object: &mut [u8], layout: &Layout, mut places: [u16; 16]) -> Result<(), Damaged> {
         let halves = object[layout.a_at..layout.b_at].as_chunks_mut::<2>().0;
@@ -464,14 +442,14 @@ impl Symbols {
         Ok(())
     }
 
-    /// The codebook that codes each context in the fewest bits, as far as every other block of
-    /// symbols tells where there are many.
+    /// Returns the codebook that codes each context in the fewest bits, judged by a sample of
+    /// blocks if there are many symbols.
     pub(crate) fn choose(&self, set: &Set) -> [u8; CONTEXTS] {
         std::array::from_fn(|context| cheapest(self.isa(), self.of(context), set.costs(context)))
     }
 
-    /// Bits of the symbols of a context in the codebook that [`Symbols::choose`] would take of
-    /// those with these costs.
+    /// Returns the bits of a context's symbols in the codebook that [`Symbols::choose`] would
+    /// choose by these costs.
     pub(super) fn bits(&self, context: usize, costs: &[[u8; BOOKS]; 256]) -> usize {
         let symbols = self.of(context);
         let book = usize::from(cheapest(self.isa(), symbols, costs));
@@ -509,7 +487,7 @@ fn cheapest(isa: Isa, symbols: &[u8], costs: &[[u8; BOOKS]; 256]) -> u8 {
                     }
                 }
             }
-            // The number stands below the sum, so that no branch is needed to find it.
+            // The number is below the sum, so that finding it needs no branch.
             let mut numbered = [0u32; BOOKS];
             for (book, (numbered, sum)) in numbered.iter_mut().zip(sums).enumerate() {
                 *numbered = u32::from(sum) << 8 | book as u32;
@@ -519,7 +497,6 @@ fn cheapest(isa: Isa, symbols: &[u8], costs: &[[u8; BOOKS]; 256]) -> u8 {
     )
 }
 
-/// Splits `halves` into their low and their high bytes.
 fn split_halves(isa: Isa, halves: &[u16], low: &mut [u8; SYMBOLS_MAX], high: &mut [u8; SYMBOLS_MAX]) {
     with_isa!(
         isa,
@@ -531,8 +508,7 @@ fn split_halves(isa: Isa, halves: &[u16], low: &mut [u8; SYMBOLS_MAX], high: &mu
     )
 }
 
-/// Costs in all codebooks, added up in one register. (Left to itself the compiler takes the bytes
-/// apart.)
+/// Sums of costs in all codebooks, in one register. (Otherwise the compiler takes the bytes apart.)
 #[derive(Clone, Copy)]
 struct Costs(
     #[cfg(target_arch = "x86_64")] std::arch::x86_64::__m128i,
@@ -541,7 +517,7 @@ struct Costs(
 
 impl Costs {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: any bits are a value.
+    // SAFETY: any bits are valid.
     const ZERO: Costs = Costs(unsafe { std::mem::zeroed() });
     #[cfg(not(target_arch = "x86_64"))]
     const ZERO: Costs = Costs([0; BOOKS]);

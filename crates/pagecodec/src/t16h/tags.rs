@@ -6,7 +6,7 @@ use crate::lanes::Lanes;
 use crate::t16::Layout;
 use crate::t16::{shuffle, tag_lines, COMPRESS};
 
-/// For each set of eight: its members, a byte each from the lowest byte on; 0x80 behind them.
+/// For each set of eight: its members, one a byte from the lowest on, followed by 0x80.
 static MEMBERS: [[u8; 8]; 256] = {
     let mut table = [[0x80; 8]; 256];
     let mut set = 0;
@@ -24,14 +24,12 @@ static MEMBERS: [[u8; 8]; 256] = {
     table
 };
 
-/// What stands behind the tags: none of them.
+/// Follows the tags.
 const NO_TAG: u8 = 0xff;
 
 impl Symbols {
-    /// [`Symbols::list_tags`] with vectors; returns what [`Symbols::starts`] does.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// [`Symbols::list_tags`] with vectors. Returns the result of [`Symbols::starts`]. The machine
+    /// must have the instructions of `L`.
     #[inline(always)]
     pub(super) unsafe fn list_tags_lanes<L: Lanes>(
         &mut self,
@@ -40,10 +38,10 @@ impl Symbols {
     ) -> Result<[u16; 16], Damaged> {
         let first = layout.prefix_first();
         let mut count = self.list_exact_tags(layout);
-        // SAFETY: the caller vouches for the machine; who gives the layout has it from the object.
+        // SAFETY: the caller vouches for the machine, and has the layout from the object.
         let lines = unsafe { tag_lines::<L>(object, layout).map_err(|_| Damaged)? };
-        // SAFETY: the caller vouches for the machine; two lines are eight bytes; of 512 words and
-        // 13 templates no more than 525 tags come, behind which there is room for 64.
+        // SAFETY: the caller vouches for the machine; two lines are eight bytes. 512 words and 13
+        // templates yield at most 525 tags, behind which there is room for 64.
         unsafe {
             let least = L::Lane::splat(first as u8);
             let below = L::Lane::splat(14);
@@ -70,8 +68,7 @@ impl Symbols {
             *place = start;
             if (first..14).contains(&tag) {
                 for at in (0..count).step_by(L::BYTES) {
-                    // SAFETY: the caller vouches for the machine; there is room for a register
-                    // behind the tags.
+                    // SAFETY: the caller vouches for the machine; a register fits behind the tags.
                     let same = unsafe { L::load(self.tags.as_ptr().add(at), 16).same(L::splat(tag as u8)) };
                     start += same.bits::<7>().count_ones() as u16;
                 }
@@ -80,10 +77,8 @@ impl Symbols {
         Ok(starts)
     }
 
-    /// Makes the symbols of stream A of `halves`, whose tags are listed.
-    ///
-    /// # Safety
-    /// The machine has the instructions of `L`.
+    /// Makes the symbols of stream A of `halves`, whose tags are listed. The machine must have the
+    /// instructions of `L`.
     #[inline(always)]
     pub(super) unsafe fn split_halves_lanes<L: Lanes>(
         &mut self,
@@ -93,15 +88,14 @@ impl Symbols {
     ) {
         let len = halves.len();
         assert!(len <= A_MAX);
-        // Read in whole registers.
         let mut padded = [[0u8; 2]; A_ROOM];
         padded[..len].copy_from_slice(halves);
         let mut sorted = [0u16; 1 + A_ROOM];
         let mut count = 0;
         for tag in tags {
             for at in (0..len).step_by(L::BYTES) {
-                // SAFETY: the caller vouches for the machine; there is room for a register and for
-                // eight halves behind the last ones of all arrays.
+                // SAFETY: the caller vouches for the machine; a register and eight halves fit
+                // behind the last ones of all arrays.
                 unsafe {
                     let same = L::load(self.tags.as_ptr().add(at), 16).same(L::splat(tag as u8)).bits::<7>();
                     for part in 0..L::BYTES / 8 {
@@ -123,7 +117,7 @@ impl Symbols {
         for ((pair, low), high) in sorted.windows(2).zip(&mut low[..len]).zip(&mut high[..len]) {
             [*low, *high] = difference(pair[1], pair[0]);
         }
-        // The first of each tag has none before it.
+        // The first half of each tag has none before it.
         for &start in starts {
             let start = usize::from(start);
             if start < len {
@@ -133,10 +127,7 @@ impl Symbols {
     }
 }
 
-/// Eight bytes, and eight that are zero.
-///
-/// # Safety
-/// The machine has the instructions.
+/// Loads eight bytes, followed by eight zeros. The machine must have the instructions.
 #[inline(always)]
 unsafe fn load8<L: Lanes>(bytes: &[u8; 8]) -> L {
     let both = [*bytes, [0; 8]];

@@ -1,4 +1,4 @@
-//! Making a set from sample pages: k-means over histograms, the distance being the coded length.
+//! Trains a set on sample pages: k-means over histograms, with the coded length as distance.
 
 use std::mem::MaybeUninit;
 
@@ -9,13 +9,13 @@ use crate::zeroed::zeroed;
 
 /// Rounds of assignment and recomputation for each context.
 pub const TRAINING_ROUNDS: usize = 8;
-/// Weight of one counted symbol against the floor that gives every symbol a code.
+/// Weight of a counted symbol relative to the floor that gives every symbol a code.
 const WEIGHT: u64 = 16;
 
 type Histogram = [u16; 256];
 
-/// Collects samples, then trains in small steps, one round of one context each, so that it fits
-/// between requests. All memory (3 KiB a sample) is allocated when it is made.
+/// Collects samples, then trains in steps of one round of one context, which fit between requests.
+/// Allocates all memory (3 KiB a sample) on creation.
 pub struct Trainer {
     samples: Vec<[Histogram; CONTEXTS]>,
     capacity: usize,
@@ -23,35 +23,34 @@ pub struct Trainer {
     step: usize,
 }
 
-/// What a training learns, and works with.
 struct Work {
     lengths: Lengths,
     sums: [[u64; 256]; BOOKS],
 }
 
 impl Trainer {
-    /// Memory for `capacity` sample pages.
+    /// Allocates memory for `capacity` sample pages.
     ///
     /// # Panics
-    /// When `capacity` is less than the number of codebooks.
+    /// If `capacity` is less than the number of codebooks.
     pub fn new(capacity: usize) -> Self {
         assert!(capacity >= BOOKS, "{capacity} samples for {BOOKS} codebooks");
         Trainer {
             samples: Vec::with_capacity(capacity),
             capacity,
-            // SAFETY: all fields are integers, for which zero bytes are a value; the first round of
-            // a context writes all of its lengths.
+            // SAFETY: all fields are integers, for which zero bytes are valid; the first round of a
+            // context writes all of its lengths.
             work: unsafe { zeroed::<Work>().assume_init() },
             step: 0,
         }
     }
 
-    /// Whether the samples are complete, so that [`Trainer::step`] makes progress.
+    /// Returns whether the samples are complete, so that [`Trainer::step`] makes progress.
     pub fn is_full(&self) -> bool {
         self.samples.len() == self.capacity
     }
 
-    /// Takes what `coder` encoded last as a sample; nothing when there are enough.
+    /// Adds the last page that `coder` encoded, unless the samples are complete.
     pub fn add(&mut self, coder: &Coder) {
         if self.is_full() {
             return;
@@ -65,23 +64,23 @@ impl Trainer {
         self.samples.push(sample);
     }
 
-    /// Forgets the samples and what was learnt from them.
+    /// Forgets the samples and the training's result.
     pub fn restart(&mut self) {
         self.samples.clear();
         self.step = 0;
     }
 
-    /// Memory of samples that are not there, for the owner to give back while none are collected:
-    /// what it holds does not matter.
+    /// Returns the memory of absent samples, which the owner may give back while none are
+    /// collected: its content does not matter.
     pub fn unused(&mut self) -> &mut [MaybeUninit<u8>] {
         let rest = self.samples.spare_capacity_mut();
         let bytes = std::mem::size_of_val(rest);
-        // SAFETY: the same memory by the byte; bytes that may be anything have no alignment.
+        // SAFETY: the same memory as bytes, which may be uninitialised and need no alignment.
         unsafe { std::slice::from_raw_parts_mut(rest.as_mut_ptr().cast(), bytes) }
     }
 
-    /// One round for one context; returns whether all are done. Does nothing before the samples are
-    /// complete.
+    /// Runs one round for one context. Returns whether all are done. Does nothing before the
+    /// samples are complete.
     pub fn step(&mut self) -> bool {
         if !self.is_full() {
             return false;
@@ -94,12 +93,12 @@ impl Trainer {
         self.step == CONTEXTS * TRAINING_ROUNDS
     }
 
-    /// What was learnt, once [`Trainer::step`] has answered that all is done.
+    /// Returns the trained lengths, after [`Trainer::step`] has returned true.
     pub fn lengths(&self) -> &Lengths {
         &self.work.lengths
     }
 
-    /// Bits that `set` would spend on the samples' symbols.
+    /// Returns the bits that `set` would spend on the samples' symbols.
     pub fn bits(&self, set: &Set) -> u64 {
         let mut total = 0;
         for context in 0..CONTEXTS {
@@ -114,7 +113,7 @@ impl Trainer {
     fn round(&mut self, context: usize, round: usize) {
         let Work { lengths, sums } = &mut *self.work;
         sums.as_flattened_mut().fill(0);
-        // Samples are dealt out first; neighbours are alike, so blocks of them.
+        // First deals out the samples in blocks, because neighbours are alike.
         let block = self.samples.len().div_ceil(BOOKS);
         let lens = &mut lengths.0[context];
         let mut costs = [[0u8; BOOKS]; 256];
@@ -141,7 +140,7 @@ impl Trainer {
     }
 }
 
-/// What a histogram's symbols cost in each codebook.
+/// Returns the bits of a histogram's symbols in each codebook.
 fn bits(histogram: &Histogram, costs: &[[u8; BOOKS]; 256]) -> [u32; BOOKS] {
     let mut bits = [0u32; BOOKS];
     for (count, costs) in histogram.iter().zip(costs) {

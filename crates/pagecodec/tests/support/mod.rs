@@ -1,4 +1,4 @@
-//! Pages of every class that programs' memory is made of, from a seeded generator.
+//! Pages of every class of program memory, from a seeded generator.
 #![allow(dead_code, missing_docs)]
 
 pub type Page = [u8; 4096];
@@ -91,10 +91,8 @@ fn machine_code(random: &mut Random) -> Page {
     page
 }
 
-/// A page of the named class.
 pub type Class = (&'static str, fn(&mut Random) -> Page);
 
-/// All classes.
 pub const CLASSES: &[Class] = &[
     ("zero", |_| [0; 4096]),
     ("one byte repeated", |random| [random.next() as u8; 4096]),
@@ -188,7 +186,7 @@ pub const CLASSES: &[Class] = &[
     ("half random", |random| {
         words(random, |random, number| if number < 256 { random.next() } else { 0x1000 + number })
     }),
-    // Adversarial: one table or limit of the format or the encoder each.
+    // Adversarial: each targets one table or limit of the format or the encoder.
     ("every tag line distinct", |random| {
         words(random, |random, number| match (number / 8) >> (number % 8) & 1 {
             0 => 0,
@@ -210,7 +208,7 @@ pub const CLASSES: &[Class] = &[
         })
     }),
     ("one hash bucket", |random| {
-        // Words whose products agree in the bits that the hash takes: found by trying.
+        // Words whose products agree in the hash's bits, found by search.
         let mut found = [0u64; 24];
         for slot in &mut found {
             loop {
