@@ -8,7 +8,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names of the carried crates, one per folder.
 fn crates(package: &Path) -> Vec<String> {
     let carried = package.join("carried");
     let entries = fs::read_dir(&carried).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));

@@ -58,7 +58,6 @@ fn main() {
     assert_eq!(head.get(16), Some(&3), "the agent is not position-independent");
 }
 
-/// Builds one file and copies it.
 fn build(mut cargo: Command, built: &Path, copy: &Path) {
     let status = cargo.status().expect("cargo can be started");
     assert!(status.success(), "building {} failed", copy.display());

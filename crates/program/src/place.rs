@@ -29,7 +29,6 @@ pub enum Place {
     Root,
 }
 
-/// The evidence for a place.
 #[derive(Debug, Default)]
 struct Signs {
     version: String,

@@ -1,7 +1,6 @@
 //! The embedded agent is self-contained: it needs no loader, library or symbol of the programs it
 //! is brought into.
 
-/// The agent from the build script.
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uzswap-agent"));
 
 /// Segment, dynamic entry and section types of the System V ABI.
@@ -35,7 +34,6 @@ fn nothing_is_missing_in_the_agent() {
             assert_eq!(needed, 0, "it wants libraries");
         }
     }
-    // Position-independent.
     assert_eq!(dynamic_segments, 1);
     let mut symbol_tables = 0;
     for section in table(40, 58, 60).filter(|&section| number(section + 4, 4) == SHT_DYNSYM) {

@@ -54,7 +54,6 @@ impl Drop for Race {
     }
 }
 
-/// Duration of the race, beside the fixed rounds.
 fn seconds() -> String {
     std::env::var("UZSWAP_TEST_RACE_SECONDS").unwrap_or_else(|_| "0".to_owned())
 }

@@ -11,7 +11,6 @@ use support::{can_manage, compile, uzswap, Scratch};
 
 struct Workload {
     program: String,
-    /// A library with thread-local storage.
     library: String,
     _scratch: Scratch,
 }

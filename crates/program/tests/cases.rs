@@ -15,7 +15,6 @@ use serde_json::Value;
 use support::{can_manage, compile_with, has, uzswap, workload_in, Scratch};
 use tree::{watch, Ended};
 
-/// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 
 /// Runs a command bare and under uzswap. Both must end with status 0 and print the same; returns

@@ -145,7 +145,6 @@ impl Containers {
         podman.arg("--rootfs").arg(self.path("root")).args(command).output().expect("podman starts")
     }
 
-    /// Returns the rows of `uzswap check` in a container, by name.
     fn check(&self, options: &[&str]) -> Value {
         let output = self.run(options, &["/mnt/uzswap", "check", "--json"]);
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))

@@ -199,7 +199,6 @@ fn files_of_pages_are_not_destroyed_by_a_slip() {
     assert_eq!(std::fs::read(again).unwrap(), [7; 8192]);
 }
 
-/// A pipe without a reader.
 fn unread() -> std::io::PipeWriter {
     std::io::pipe().unwrap().1
 }

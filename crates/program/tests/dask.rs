@@ -8,7 +8,6 @@ use std::process::Command;
 
 use support::{can_manage, managed, Scratch};
 
-/// Returns whether a Python has the job's packages; prints if not.
 fn has_dask(python: &str) -> bool {
     let needs = "import distributed, dask.dataframe, pandas, pyarrow";
     let output = Command::new(python).args(["-c", needs]).output();

@@ -87,7 +87,6 @@ fn units_are_units() {
     assert!(!said.contains("uzswap0.service"), "{said}");
 }
 
-/// Returns the type of a directory's file system.
 fn file_system(directory: &str) -> String {
     let output = Command::new("stat").args(["-f", "-c", "%T", directory]).output().unwrap();
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

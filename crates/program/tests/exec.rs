@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 
 use support::{has, managed, uzswap, workload_in, Scratch};
 
-/// The workload that starts itself; `None` where it cannot be built or managed.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -37,7 +36,6 @@ fn child_is_left_alone(name: &str, command: &[&str]) -> serde_json::Value {
     report
 }
 
-/// Returns whether namespaces and other roots can be made; prints if not.
 fn can_isolate() -> bool {
     let made = Command::new("unshare").args(["-n", "-fp", "--mount-proc", "true"]).output();
     let made = made.is_ok_and(|output| output.status.success());

@@ -18,7 +18,6 @@ use serde_json::Value;
 use support::{can_manage, has, workload_in, Scratch};
 use ways::{as_bare, as_bare_under, assert_paged, WAYS};
 
-/// The workload; `None` where programs cannot be managed or compiled.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {

@@ -12,7 +12,6 @@ use serde_json::Value;
 use support::{managed, uzswap, workload_in, Scratch};
 
 const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
-/// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 /// Time limit of a run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -102,7 +101,6 @@ fn signal(pid: u32, signal: &str) {
     let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// A program that forks in a loop.
 struct Storm {
     run: std::process::Child,
     rounds: mpsc::Receiver<String>,
@@ -110,7 +108,6 @@ struct Storm {
 }
 
 impl Storm {
-    /// Starts the program and waits for its first round.
     fn begin(way: &[&str], workload: &str, rounds: &str, how: &str) -> Storm {
         let mut run = uzswap();
         run.args(["run", "-q", "--ram", "30M"]).args(way);
@@ -146,7 +143,6 @@ impl Storm {
         (program, program.and_then(|program| children_of(program).first().copied()))
     }
 
-    /// Returns the program's exit status and uzswap's messages.
     fn end(mut self) -> (ExitStatus, String) {
         let until = Instant::now() + LIMIT;
         let status = loop {

@@ -17,7 +17,6 @@ const PAGES: &str = "6000";
 /// A smaller heap proves nothing.
 const PAGES_MIN: usize = 1000;
 
-/// Kills a waiting program when dropped.
 struct Waiting(Child);
 
 impl Drop for Waiting {
@@ -109,7 +108,6 @@ fn size(objects: &[Vec<u8>]) -> usize {
     objects.iter().map(Vec::len).sum()
 }
 
-/// Checks all properties on one heap.
 fn keeps_its_promises(name: &str, ready: &str, command: &[&str]) {
     let Some(pages) = heap(name, ready, command) else { return };
     for family in ["t16", "auto"] {

@@ -24,7 +24,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// Runs a command that must succeed; returns its standard output.
 fn works(arguments: &[&str]) -> String {
     let output = uzswap(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
@@ -44,7 +43,6 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&works(arguments)).expect("JSON")
 }
 
-/// A directory of this test, removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -266,7 +264,6 @@ fn impossible_wishes_name_the_cause() {
         let error = fails(&configure(options));
         assert!(error.contains(part), "{part}: {error}");
     }
-    // Unparsable values are command-line errors.
     assert_eq!(uzswap(&configure(&["-d", "some", "-q", "1"])).status.code(), Some(125));
 }
 
@@ -406,7 +403,6 @@ fn devices_that_do_no_work_are_refused() {
     refused(&["iaa", "test", "--emulate", "work=null"], None);
 }
 
-/// Devices with faults fail the test, with a description.
 #[test]
 fn faulty_devices_do_not_pass() {
     let arguments = ["test", "--pages", "32", "--emulate", "faults=hardware:0.2,seed=3"];
@@ -456,7 +452,6 @@ fn counters_of_a_load_on_emulated_devices() {
     assert!(said.contains("total_decomp_bytes_in") && said.contains("wq0.0"), "{said}");
 }
 
-/// The kernel's figures and their reset, in a tree of files.
 #[test]
 fn counters_of_the_kernel() {
     let directory = Directory::of("stats", "devices=1");

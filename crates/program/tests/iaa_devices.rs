@@ -9,7 +9,6 @@ use iaa::Published;
 use idxd::emulated::{Control, Presence};
 use support::{can_manage, uzswap, workload_in, Scratch};
 
-/// Time limit of a step on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the counters of the process that uses `queue`.
@@ -20,7 +19,6 @@ fn counters(process: u32) -> Option<Published> {
         .find(|program| program.process == process)
 }
 
-/// Returns the process of the tree that runs `workload`.
 fn process_of(workload: &str) -> Option<u32> {
     let is_it = |process: u32| {
         let exe = std::fs::read_link(format!("/proc/{process}/exe"));

@@ -21,12 +21,10 @@ use std::process::{Command, Output};
 
 use support::{has, Scratch};
 
-/// Returns a path in the program's folder.
 fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Returns nbdkit's plugin from the tests' build.
 fn plugin() -> PathBuf {
     let name = "libnbdkit_uzswap_plugin.so";
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
@@ -64,7 +62,6 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Packs the tests' build in a directory; returns the package's path.
 fn pack(script: &str, directory: &Path) -> PathBuf {
     fs::create_dir_all(directory).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_uzswap"), directory.join("uzswap")).unwrap();
@@ -72,14 +69,12 @@ fn pack(script: &str, directory: &Path) -> PathBuf {
     PathBuf::from(run(Command::new(own(script)).arg(directory).env("CARGO", env!("CARGO"))))
 }
 
-/// Packs twice, compares the packages, and returns one.
 fn pack_twice(script: &str, scratch: &Scratch) -> PathBuf {
     let [one, other] = ["first", "again"].map(|name| pack(script, &scratch.path(name)));
     assert!(fs::read(&one).unwrap() == fs::read(other).unwrap(), "two packages of the same programs differ");
     one
 }
 
-/// Runs a script of `tests/installed` with a package over a root's files.
 fn try_package(script: &str, package: &Path, scratch: &Scratch, root: &Path) {
     let mut tried = Command::new("unshare");
     tried.args(["--mount", "--fork", "--kill-child", "sh"]).arg(own("tests/installed/try.sh"));

@@ -11,7 +11,6 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use support::{can_manage, compile, has, managed, uzswap, Scratch};
 
-/// The attacker and a workload, readable for every user.
 struct Programs {
     directory: PathBuf,
     intruder: String,
@@ -45,7 +44,6 @@ impl Drop for Programs {
     }
 }
 
-/// Returns whether this is root, which can become another user; prints if not.
 fn can_become_another() -> bool {
     // SAFETY: takes nothing.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -71,7 +69,6 @@ fn busy(programs: &Programs, scratch: &Scratch) -> Child {
     run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// A run's address exists once its program runs.
 fn wait_for_address(run: &Child) {
     let address = format!("@uzswap-{}-", run.id());
     while !std::fs::read_to_string("/proc/net/unix").unwrap().contains(&address) {
@@ -343,7 +340,6 @@ fn the_program_has_its_own_limit_of_descriptors() {
     assert_eq!((output.status.code(), text), (Some(0), said(&bare).0), "{errors}");
 }
 
-/// Returns the children of `pid` with that name.
 fn children(pid: u32, name: &str) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -13,11 +13,9 @@ use std::time::Duration;
 use support::{can_manage, compile_with, uzswap, Scratch};
 use tree::watch;
 
-/// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 /// Pushes the strings before it onto pages that are not in use.
 const PADDING_BYTES: usize = 30_000;
-/// A variable that /proc/PID/environ must show.
 const VARIABLE: (&str, &str) = ("KERNEL_TEST", "in the environment");
 
 /// The workload, with symbols bound at its start: lazy binding takes kilobytes of stack.
@@ -66,7 +64,6 @@ fn is_as_bare(mode: &str, argument: &str, pages: bool) {
     }
 }
 
-/// Returns a file that shows a limit of this process's cgroup.
 fn limit_file() -> String {
     let membership = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let first = membership.lines().find_map(|line| {

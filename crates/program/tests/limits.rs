@@ -5,7 +5,6 @@ mod support;
 
 use support::{managed, workload_in, Scratch};
 
-/// Exit status of a workload that this machine cannot run.
 const CANNOT: i32 = 77;
 
 fn text(bytes: &[u8]) -> String {

@@ -36,7 +36,6 @@ fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<(String, String)> {
     ways.iter().map(run).collect()
 }
 
-/// Runs a mode in all ways.
 fn is_right(mode: &str, rounds: u32) {
     for (printed, said) in run(&WAYS, mode, rounds) {
         assert_eq!(printed, "right\n".repeat(rounds as usize), "{said}");

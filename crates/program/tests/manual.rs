@@ -7,7 +7,6 @@ use std::process::Command;
 
 use support::{has, uzswap, Scratch};
 
-/// Returns the completions for a shell.
 fn completions(shell: &str) -> String {
     let output = uzswap().args(["completions", shell]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -55,7 +55,6 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// cargo's metadata of the workspace; `None` where that needs a network.
 fn metadata() -> Option<&'static Value> {
     static METADATA: OnceLock<Option<Value>> = OnceLock::new();
     let ask = || {
@@ -139,7 +138,6 @@ fn normal(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Splits a licence into copyright lines and the rest.
 fn cut(text: &str) -> (Vec<String>, String) {
     let is_holder = |line: &&str| line.trim_start().starts_with("Copyright") && !line.contains("[yyyy]");
     let holders = text.lines().filter(is_holder).map(|line| line.trim().to_owned()).collect();
@@ -149,7 +147,6 @@ fn cut(text: &str) -> (Vec<String>, String) {
     (holders, rest.join("\n").trim().to_owned())
 }
 
-/// Returns the expected file.
 fn notices(crates: &[Crate]) -> String {
     let mut all = String::from(
         "# Third-party notices\n\n\

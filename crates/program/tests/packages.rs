@@ -19,7 +19,6 @@ fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Returns the names in a manifest's section that are crates of this workspace.
 fn siblings(manifest: &str, section: &str) -> BTreeSet<String> {
     let section = format!("[{section}]");
     let lines = manifest.lines().skip_while(|line| *line != section).skip(1);
@@ -31,7 +30,6 @@ fn siblings(manifest: &str, section: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the folder of a crate of this workspace.
 fn sibling(name: &str) -> Option<PathBuf> {
     let folders = ["../../crates", "../../accel"].map(|folder| own(folder).join(name));
     folders.into_iter().find(|folder| folder.join("Cargo.toml").exists())
@@ -74,7 +72,6 @@ fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Drop for Folder {

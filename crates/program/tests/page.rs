@@ -10,7 +10,6 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use support::{can_manage, Scratch};
 
-/// Returns a headless browser, if there is one.
 fn browser() -> Option<&'static str> {
     static ANSWER: OnceLock<Option<&'static str>> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -45,7 +44,6 @@ fn reports(scratch: &Scratch) -> (String, Value) {
     (std::fs::read_to_string(page).expect("a page"), serde_json::from_str(&json).expect("JSON"))
 }
 
-/// Returns an attribute of a tag, unescaped.
 fn attribute(tag: &str, name: &str) -> Option<String> {
     let value = tag.split_once(&format!(" {name}=\""))?.1.split('"').next()?;
     Some(plain(value))

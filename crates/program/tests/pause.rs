@@ -70,7 +70,6 @@ fn a_process_that_is_not_managed_is_named() {
     assert!(String::from_utf8_lossy(&answer.stderr).contains("no managed process 1"));
 }
 
-/// A waiting managed program with evicted pages.
 struct Job {
     run: Child,
     program: u32,
@@ -95,7 +94,6 @@ impl Job {
         Job { run, program, at, input, _output: output }
     }
 
-    /// Returns the front, the supervisor and the guardian.
     fn of_uzswap(&self) -> [u32; 3] {
         let front = self.run.id();
         let children = |pid: u32| {
@@ -109,7 +107,6 @@ impl Job {
         [front, supervisor, children(supervisor).into_iter().find(is_guardian).expect("a guardian")]
     }
 
-    /// Ends the program; returns its messages.
     fn end(mut self) -> String {
         self.input.write_all(b"\n\n").unwrap();
         drop(self.input);

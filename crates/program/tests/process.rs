@@ -15,7 +15,6 @@ use ways::{as_bare, as_bare_under, assert_paged, WAYS};
 /// For 96 MiB that compress to 54 MiB: 60 MiB left hardly anything for pages in use.
 const BUDGET: &str = "76M";
 
-/// The workload; `None` where programs cannot be managed or compiled.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {

@@ -16,7 +16,6 @@ fn shape(line: &str) -> String {
     }
 }
 
-/// Returns a line's forms with their shares.
 fn forms(text: &str) -> Vec<(String, f64)> {
     let line = text.lines().find_map(|line| line.split_once("stored as ")).expect("forms").1;
     let form = |part: &str| {

@@ -7,7 +7,6 @@ use std::process::Command;
 
 use support::{can_manage, has, managed, Scratch};
 
-/// Runs `command` bare and managed and compares the standard outputs.
 fn same_answer(name: &str, ram: &str, directory: &Path, command: &[&str]) {
     if !can_manage() || !has(command[0]) {
         return;

@@ -11,7 +11,6 @@ use std::time::Duration;
 use support::{can_manage, has, uzswap, Scratch};
 use tree::watch;
 
-/// Compiles the workload; `None` where the compiler lacks the runtime.
 fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<PathBuf> {
     let program = scratch.path("sanitized");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/sanitized.c");
@@ -32,7 +31,6 @@ fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<PathB
     Some(program)
 }
 
-/// Runs the modes bare, and managed in the given ways.
 fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], ways: &[&[&str]]) {
     if !can_manage() || !has(compiler) {
         return;

@@ -13,7 +13,6 @@ use support::{managed, uzswap, workload_in, Scratch};
 const DATA: &str = "96";
 const RAM: &str = "40M";
 
-/// The workload; `None` where programs cannot be managed or compiled.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -172,7 +171,6 @@ fn a_directory_in_memory_is_refused_with_the_reason() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("/no/such/dir"));
 }
 
-/// Bytes of the deleted files in a directory that a process holds open.
 fn open_files(pid: u32, directory: &str) -> usize {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());

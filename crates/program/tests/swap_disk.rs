@@ -64,7 +64,6 @@ fn run_on_disk(mib: u64, change: impl FnOnce(&std::fs::File)) -> Option<Output> 
     Some(ended)
 }
 
-/// The digest of a bare run.
 fn expected() -> Vec<u8> {
     let output = Command::new("python3").args(["-c", SCRIPT]).stdin(Stdio::null()).output().unwrap();
     output.stdout.strip_prefix(b"up\n").unwrap().to_vec()

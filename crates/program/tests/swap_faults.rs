@@ -42,7 +42,6 @@ impl Ran {
         value.unwrap_or_else(|| panic!("{name}: {}; {}", self.report, self.said))
     }
 
-    /// The bytes were right to the end.
     fn assert_right(&self) {
         assert_eq!(self.status, Some(0), "{}", self.said);
         assert_eq!(self.report["failures"], serde_json::json!([]), "{}", self.said);

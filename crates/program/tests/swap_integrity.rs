@@ -39,7 +39,6 @@ fn swap_file(run: u32, directory: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("the swap file can be opened")
 }
 
-/// Reads the file's segments.
 fn segments(file: &File) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     (&*file).read_to_end(&mut all).unwrap();
@@ -113,7 +112,6 @@ fn a_file_that_is_left_alone_is_right() {
 fn flipped_bits() {
     assert_lost("flipped", |file, _| {
         let mut now = segments(file);
-        // One byte in each block.
         now.iter_mut().flat_map(|segment| segment.chunks_mut(4096)).for_each(|block| block[100] ^= 4);
         put(file, &now);
     });

@@ -11,12 +11,10 @@ use support::{has, uzswap, workload_in, Scratch};
 
 /// Fifteen characters: the longest name that the kernel keeps whole.
 const NAME: &str = "uzswap-toolee-x";
-/// A word in its arguments and its environment.
 const MARK: &str = "a-word-that-no-other-process-has";
 /// Pushes strings of the arguments onto pages that are not in use.
 const PADDING_BYTES: usize = 12_000;
 
-/// The running workload.
 struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -40,7 +38,6 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    /// Returns the tools' outputs about it, by tool.
     fn shown(&self) -> Vec<(String, String)> {
         let pid = &*self.pid;
         let mut tools: Vec<Vec<&str>> = vec![

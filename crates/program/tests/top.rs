@@ -9,7 +9,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use support::uzswap;
 
-/// Returns the output of `top --once --json` about one run, if any.
 fn look(pid: u32) -> Option<Value> {
     let output =
         uzswap().args(["top", "--once", "--json", "--interval", "0.2"]).output().expect("top starts");

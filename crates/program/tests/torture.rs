@@ -28,7 +28,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::{can_manage, uzswap, workload_of_directory, Scratch};
 use tree::watch;
 
-/// One run of the workload.
 #[derive(Clone)]
 struct Case {
     seed: u64,
@@ -68,12 +67,10 @@ impl Case {
         ["run", "--ram", &format!("{ram}M"), "--verify", "--"].map(str::to_owned).to_vec()
     }
 
-    /// Returns the command that replays the run.
     fn replay(&self) -> String {
         format!("uzswap {} ./torture {}", self.options().join(" "), self.arguments().join(" "))
     }
 
-    /// Runs the case; returns an error that describes the failure.
     fn run(&self, torture: &str) -> Result<String, String> {
         let mut command = uzswap();
         command.args(self.options()).arg(torture).args(self.arguments());
@@ -100,7 +97,6 @@ fn first_seed() -> u64 {
     std::env::var("UZSWAP_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"))
 }
 
-/// The workload; `None` without a compiler.
 fn torture() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {

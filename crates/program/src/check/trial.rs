@@ -93,7 +93,6 @@ fn was_too_short(report: &Value) -> bool {
     is_all_managed && number(report, "zswpin") == 0
 }
 
-/// Evaluates the report of a trial with `mib`.
 fn judge(mib: u64, report: &Value) -> Result<String> {
     if let Some(reason) = report.pointer("/unmanaged/0").and_then(Value::as_str) {
         bail!("the program ran unmanaged: {reason}");

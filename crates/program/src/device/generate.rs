@@ -13,7 +13,6 @@ use crate::size::meminfo_bytes;
 
 /// Configuration paths. The first that exists is the only one read, even if it is empty.
 const CONFIGURATIONS: [&str; 2] = ["etc/uzswap-generator.conf", "usr/lib/uzswap-generator.conf"];
-/// The program's path in the units.
 const PROGRAM: &str = "/usr/bin/uzswap";
 
 /// Write systemd units for /etc/uzswap-generator.conf; systemd calls this

@@ -42,7 +42,6 @@ struct Captured {
     zero_pages: u64,
 }
 
-/// Pages per read.
 const CHUNK_PAGES: usize = 256;
 
 impl CaptureArgs {
@@ -68,7 +67,6 @@ impl CaptureArgs {
         Ok(())
     }
 
-    /// Returns the process to capture.
     fn program(&self) -> Result<u32> {
         let pid = self.pid;
         match named::run_of(pid) {
@@ -98,7 +96,6 @@ fn pages_out(named: &Named, pid: u32) -> u64 {
     out.fold(0, u64::saturating_add)
 }
 
-/// Files of /proc/PID that the capture reads.
 struct Process {
     maps: String,
     pagemap: File,

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Threads that close descriptors. While all of them block, further descriptors stay open.
 const CLOSERS_MAX: usize = 32;
-/// Idle time after which a thread ends.
 const IDLE: Duration = Duration::from_secs(1);
 
 static CLOSERS: Aside = Aside::new(CLOSERS_MAX);
@@ -31,7 +30,6 @@ pub struct Aside {
 struct State {
     jobs: VecDeque<Job>,
     threads: usize,
-    /// Threads that wait for a job.
     idle: usize,
 }
 

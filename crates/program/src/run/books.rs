@@ -28,7 +28,6 @@ struct Book {
     owner: Owner,
     keeper: Keeper,
     swap: Option<Swap>,
-    /// Creating the swap file failed.
     has_no_swap: bool,
     /// Use of its processes at the last look.
     bytes: u64,
@@ -43,7 +42,6 @@ pub struct Books {
     arguments: SwapArguments,
     /// Opened before the program started, for the first user who needs one.
     spare: Option<Swap>,
-    /// Number of joins and leaves.
     changes: u64,
     /// The most that all processes touch between two looks.
     touched_max: u64,

@@ -24,7 +24,6 @@ const PLACES_MAX: usize = 16;
 /// Descriptors that one connection receives, and that are kept for it.
 const GIVEN_MAX: u32 = 64;
 const KEPT_MAX: usize = 8;
-/// Text lines per connection.
 const LINES_MAX: u32 = 16;
 /// Descriptors reserved for reading /proc. The kernel gives the lowest free number, so a high
 /// number means few are left.
@@ -191,7 +190,6 @@ impl Connections {
         self.spare = None;
     }
 
-    /// Admits a connection if its process belongs to the tree.
     fn admit(&mut self, socket: Foreign, notes: &mut Notes) {
         let all = &self.all;
         let is_member =

@@ -88,7 +88,6 @@ impl Front {
     }
 }
 
-/// The front's loop; returns the exit status.
 fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
     let Ok(signals) = Signals::new() else {
         // SAFETY: a signal to our own child.
@@ -128,7 +127,6 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
                 END => return words[1].into(),
                 _ => {}
             },
-            // The supervisor has ended.
             _ => return ended.or_else(|| reap(supervisor, 0)).unwrap_or(crate::command_line::EXIT_FAILED),
         }
     }

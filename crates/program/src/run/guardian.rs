@@ -103,7 +103,6 @@ impl Drop for Guardian {
 struct Members(&'static [AtomicU32]);
 
 impl Members {
-    /// Most processes in a list.
     const MAX: usize = 1 << 16;
     /// Words of a list: the time (two words), the count, the process ids.
     const LIST: usize = 3 + Self::MAX;
@@ -157,7 +156,6 @@ fn ticks_now() -> u64 {
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
-/// The guardian's main function.
 fn guard(pipe: OwnedFd, files: &[RawFd], members: &Members) {
     withdraw(&pipe, files);
     let mut word = [0];

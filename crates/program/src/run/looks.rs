@@ -17,7 +17,6 @@ const STACK_BYTES: usize = 64 << 10;
 /// Queued looks. Further ones are refused.
 const WAITING_MAX: usize = 4096;
 
-/// A look and its number.
 type Asked<T> = (u64, Box<dyn FnOnce() -> T + Send>);
 
 /// Threads that look, and their results. Blocked threads end with this process.
@@ -59,7 +58,6 @@ impl<T: Send + 'static> Looks<T> {
         self.unfinished.load(Ordering::Acquire) > 0
     }
 
-    /// Adds a thread, up to the maximum.
     fn add_thread(&mut self) -> bool {
         if self.threads >= THREADS_MAX {
             return false;

@@ -52,7 +52,6 @@ use crate::ways::{self, Without};
 /// Least budget with room for the pager's tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
 
-/// The name of the preload object's memfd.
 const OBJECT_NAME: &CStr = c"libuzswap.so";
 
 /// Run a program in less memory than it needs
@@ -234,7 +233,6 @@ fn recorder(number: i32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Makes accept(2) on a socket return at once.
 fn nonblocking(socket: &OwnedFd) -> Result<()> {
     // SAFETY: takes numbers.
     match unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } {
@@ -243,7 +241,6 @@ fn nonblocking(socket: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Refuses kernels with another page size.
 fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
     if kernel_bytes != sys::PAGE_SIZE {
         bail!("this kernel has pages of {kernel_bytes} bytes: use one that is built with pages of 4 KiB");

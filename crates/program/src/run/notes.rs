@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::aside::Aside;
 use crate::plain::plain;
 
-/// Maximum lines of each kind in the report.
 const LINES_MAX: usize = 1000;
 /// Burst of lines that processes may print, and the interval at which one more is permitted.
 const SAID_AT_ONCE: u32 = 100;

@@ -39,12 +39,10 @@ const SPACES_MAX: usize = 2 * ADOPTED_MAX;
 const WATCHERS_MAX: usize = 512;
 /// Interval of checks whether an address space has ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// Bound on queued messages.
 const SAID_MAX: usize = 64;
 
 static WATCHERS: Aside = Aside::new(WATCHERS_MAX);
 
-/// Lists the processes of the tree.
 type Tree = Arc<dyn Fn() -> Vec<i32> + Send + Sync>;
 
 /// All watched address spaces.
@@ -198,7 +196,6 @@ fn end(pid: i32, thread: u32, creator: u32, owner: Owner) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// Returns whether a process belongs to `owner`.
 fn is_of(pid: i32, owner: Owner) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     Ids::of(&status).is_some_and(|ids| Owner::of(&ids) == owner)

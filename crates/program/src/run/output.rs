@@ -22,7 +22,6 @@ struct One {
     written: Option<State>,
 }
 
-/// Attributes that show whether a file is unchanged.
 #[derive(PartialEq, Eq)]
 struct State {
     bytes: u64,
@@ -35,10 +34,8 @@ impl State {
     }
 }
 
-/// The report and the history as one object.
 #[derive(Serialize)]
 struct Whole<'a> {
-    /// The program and its arguments.
     program: Vec<String>,
     #[serde(flatten)]
     report: &'a Report,

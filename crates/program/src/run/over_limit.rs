@@ -43,18 +43,15 @@ impl Pauses {
     }
 }
 
-/// The cause of an excess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// `uzswap pause` brought all pages in.
     Paused,
     /// Paging ended, and all pages came back.
     PagingEnded,
-    /// Pages do not compress.
     Incompressible,
     /// The kernel does not let pages leave.
     Immovable,
-    /// The compressed pages fill the budget.
     PoolFull,
     /// Parent and child copy shared pages when they write to them.
     Forks,
@@ -95,7 +92,6 @@ impl OverLimit {
         self.cause() == Some(Cause::Paused)
     }
 
-    /// Returns the cause of the largest excess; `None` without an excess.
     fn cause(&self) -> Option<Cause> {
         if self.bytes == 0 {
             return None;

@@ -20,7 +20,6 @@ use super::attach::{program_of, runs_setuid_program, FileId};
 const DEPTH_MAX: usize = 4096;
 /// Retries when a parent changes.
 const TRIES: usize = 16;
-/// The process name of a supervisor.
 const NAME: &CStr = c"uzswap-serve";
 
 /// Why a connection is closed at once.
@@ -260,7 +259,6 @@ fn parent_in_proc(pid: i32) -> Option<i32> {
     stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Reads the beginning of a file of /proc.
 fn read(path: &str) -> Option<String> {
     let mut buffer = [0; 4096];
     let got = File::open(path).ok()?.read(&mut buffer).ok()?;

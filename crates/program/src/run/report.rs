@@ -55,7 +55,6 @@ pub struct Report {
     /// Stored bytes by the pool's bytes at that maximum; 0 when nothing was stored.
     compression_ratio: f64,
     fault_latency_us: Latency,
-    /// Pages per request to the compressor.
     pages_per_batch: f64,
     /// The swap file's figures; null without one.
     swap: Option<SwapReport>,
@@ -75,7 +74,6 @@ pub struct Report {
     wrong_figures: u64,
 }
 
-/// Figures of the replacement policy.
 #[derive(Debug, Serialize)]
 struct Replacement {
     #[serde(flatten)]

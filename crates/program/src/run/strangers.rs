@@ -9,7 +9,6 @@ use crate::stat::Stat;
 const LOOKS: u32 = 10;
 const KNOWN_MAX: usize = 1 << 16;
 
-/// A process that may be running without uzswap.
 struct Suspect {
     pid: i32,
     name: String,
@@ -111,7 +110,6 @@ mod tests {
         strangers.suspects.push(suspect(LOOKS - 2, 1));
         let look = |strangers: &mut Strangers, number, has_object| {
             assert!(strangers.looks.ask(number, move || has_object));
-            // Wait for the thread's look.
             let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
             let result = strangers.looks.take_until(limit).unwrap();
             assert!(strangers.looks.ask(result.0, move || result.1));

@@ -27,7 +27,6 @@ use super::swap::{self, Swap};
 use crate::rights;
 use crate::top::find::name_of;
 
-/// Packets read from one connection at a time.
 const PACKETS_MAX: usize = 32;
 /// Interval of samples for peaks.
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -49,7 +48,6 @@ pub struct Supervisor {
     attacher: Attacher,
     front: Front,
     child: i32,
-    /// The program has left a core dump.
     has_dumped: bool,
     /// Address spaces that outlive the processes that paged them.
     orphans: Orphans,
@@ -245,7 +243,6 @@ impl Supervisor {
         true
     }
 
-    /// Counts a connection that is closed for its packets.
     fn refuse(&mut self) -> bool {
         self.connections.count_refused();
         false
@@ -346,7 +343,6 @@ impl Supervisor {
         connection.give(&Packet::new(Kind::Swapped, number, 0), part.as_ref())
     }
 
-    /// Prints a process's line, within the limit.
     fn say(&mut self, index: usize, text: &[u8]) {
         let connection = self.connections.at(index);
         if connection.may_say() {

@@ -31,7 +31,6 @@ pub struct SwapReport {
     /// Written bytes by the bytes of the compressed objects.
     write_amplification: f64,
     disk_fault_latency_us: Latency,
-    /// Mean time of a read request.
     read_us_mean: f64,
     /// Whether waiting for the disk dominated the faults' time.
     bottleneck: bool,

@@ -187,7 +187,6 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
     }
 }
 
-/// Increase of a histogram since an earlier sample.
 fn since(now: &[u64; BUCKETS], before: &[u64; BUCKETS]) -> [u64; BUCKETS] {
     std::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket]))
 }

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::figures::Tree;
 use crate::size::Size;
 
-/// Columns, one a second.
 const SECONDS: usize = 60;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 

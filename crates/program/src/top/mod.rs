@@ -62,14 +62,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         },
     };
     match show(arguments, tree) {
-        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         Err(error) => Err(error.into()),
         Ok(()) => Ok(0),
     }
 }
 
-/// Shows all trees, or only `tree`.
 fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
     let trees = || -> Vec<Found> {
         let is_meant = |found: &Found| tree.is_none_or(|tree| found.tree == tree);

@@ -81,7 +81,6 @@ fn members(supervisor: u32) -> Vec<Member> {
     members.collect()
 }
 
-/// Returns a process's ancestors, nearest first.
 fn ancestors(pid: u32) -> Vec<u32> {
     let parent = |pid: &u32| living(*pid).map(|stat| stat.parent).filter(|parent| *parent != 0);
     std::iter::successors(parent(&pid), parent).take(DEPTH_MAX).collect()

@@ -13,7 +13,6 @@ const EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
 struct Known<'a> {
     found: &'a Found,
     tree: &'a Tree,
-    /// Labels that all its samples share.
     labels: Labels,
 }
 
@@ -36,7 +35,6 @@ impl Text {
         }
     }
 
-    /// Adds a family with one sample for each tree.
     fn each(
         &mut self,
         name: &str,
@@ -72,7 +70,6 @@ pub fn text(found: &[Found], trees: &[Tree]) -> String {
     text.0
 }
 
-/// Returns the program's file name.
 fn program(words: &[String]) -> String {
     words.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path)).to_owned()
 }

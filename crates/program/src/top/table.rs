@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::figures::{Latency, Tree};
 use crate::size::Size;
 
-/// Width of the program's name, in columns.
 const NAME_MAX: usize = 28;
 
 /// Formats a table with a line per tree.

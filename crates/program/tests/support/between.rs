@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread::JoinHandle;
 
-/// The kind of access to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Read,
@@ -20,7 +19,6 @@ pub enum Kind {
     Blocks,
 }
 
-/// One access to the file.
 pub struct Call {
     pub kind: Kind,
     pub offset: u64,
@@ -29,17 +27,13 @@ pub struct Call {
     descriptor: u64,
 }
 
-/// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// The call proceeds.
     Go,
-    /// The call fails with this error.
     Fail(i32),
 }
 
 impl Call {
-    /// Returns the file, to damage it.
     pub fn file(&self) -> File {
         let path = format!("/proc/{}/fd/{}", self.thread, self.descriptor);
         OpenOptions::new().read(true).write(true).open(path).expect("the caller has the file open")
@@ -108,7 +102,6 @@ fn listen(socket: RawFd) -> io::Result<()> {
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// A message of one byte with room for a descriptor.
 fn with_message<T>(message: impl FnOnce(&mut libc::msghdr) -> T) -> T {
     let (mut byte, mut control) = (0u8, Control([0; 64]));
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -30,7 +30,6 @@ pub fn can_manage() -> bool {
     why_not.is_none()
 }
 
-/// Returns whether a program is installed; prints if not.
 #[allow(dead_code)]
 pub fn has(program: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
@@ -46,7 +45,6 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     #[allow(dead_code)]
-    /// Makes an empty directory.
     pub fn new(name: &str) -> Self {
         // Concurrent tests may choose the same name.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -59,12 +57,10 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// Returns a path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a file into it.
     #[allow(dead_code)]
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
@@ -122,13 +118,11 @@ pub fn workload_in(scratch: &Scratch, name: &str) -> Option<String> {
     compile(&source, &target).then(|| target.to_str().unwrap().to_owned())
 }
 
-/// Compiles a C file with the system's compiler.
 #[allow(dead_code)]
 pub fn compile(source: &Path, target: &Path) -> bool {
     compile_with(&[], source, target)
 }
 
-/// Compiles a C file with options.
 #[allow(dead_code)]
 pub fn compile_with(options: &[&str], source: &Path, target: &Path) -> bool {
     compile_all(options, &[source.to_owned()], target)
@@ -145,7 +139,6 @@ pub fn workload_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
     compile_all(&[], &sources, &target).then(|| target.to_str().unwrap().to_owned())
 }
 
-/// Returns whether programs can be linked statically; prints if not.
 #[allow(dead_code)]
 pub fn can_link_statically(scratch: &Scratch) -> bool {
     let trial = scratch.write("trial.c", "int main(void) { return 0; }\n");

@@ -8,16 +8,13 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program's end and output.
 pub struct Ended {
     /// `None`: it did not end and was killed.
     pub status: Option<ExitStatus>,
-    /// Its standard output.
     #[allow(dead_code)]
     pub output: String,
     /// Its standard error; if it was killed, also what its threads waited for.
     pub errors: String,
-    /// Its duration.
     #[allow(dead_code)]
     pub took: Duration,
 }

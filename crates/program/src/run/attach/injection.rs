@@ -27,7 +27,6 @@ const KNOWN: [&str; 2] = ["UZSWAP_IAA_EMULATE", "UZSWAP_BREAK"];
 /// Why a process has no agent.
 #[derive(Debug)]
 pub enum Failure {
-    /// The process has ended.
     Gone,
     /// The preload object starts its agent.
     NotOurs,
@@ -35,7 +34,6 @@ pub enum Failure {
     Anothers,
     /// The attempt may be repeated.
     NotYet,
-    /// The process cannot be managed.
     Refused(String),
 }
 
@@ -158,7 +156,6 @@ fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), 
     }
 }
 
-/// Addresses in a process.
 struct Place {
     /// A system call instruction.
     gate: usize,

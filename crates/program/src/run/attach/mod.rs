@@ -67,7 +67,6 @@ enum State {
     Lost(JoinHandle<Result<(), Failure>>),
     /// The agent is there and will say hello.
     Brought,
-    /// The process cannot be managed.
     Refused,
 }
 
@@ -154,7 +153,6 @@ impl Attacher {
         }
     }
 
-    /// Collects results of attempts; returns the messages.
     fn take_results(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
         let pids: Vec<i32> = self.known.keys().copied().collect();
@@ -226,7 +224,6 @@ impl Attacher {
     }
 }
 
-/// Formats a message about an unmanaged process; `None` if it has ended.
 fn note(pid: i32, why: &str) -> Option<String> {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("{}: {why}", name.trim_end()))

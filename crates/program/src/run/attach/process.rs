@@ -285,7 +285,6 @@ mod tests {
         }
     }
 
-    /// A status text in the kernel's format, with an owner.
     fn rights(users: &str, groups: &str, permitted: &str, owner: u32) -> Rights {
         let more = "TracerPid:\t0\nSeccomp:\t2\nSeccomp_filters:\t1\n";
         Rights {

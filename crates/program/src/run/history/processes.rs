@@ -16,7 +16,6 @@ use crate::stat::Stat;
 const PROCESSES_MAX: usize = 1024;
 /// Bytes of a command line that are kept.
 const COMMAND_MAX: usize = 200;
-/// Bound on the search for a known ancestor.
 const ANCESTORS_MAX: usize = 64;
 /// How long the end of a run waits for unread command lines.
 const COMMANDS: Duration = Duration::from_secs(1);

@@ -55,7 +55,6 @@ struct Point {
 }
 
 impl Point {
-    /// Merges the following interval into this one.
     fn join(&mut self, next: Point) {
         self.end = next.end;
         self.levels.most(&next.levels);

@@ -6,7 +6,6 @@ use std::fmt::Write;
 use super::figures::{count, seconds, size};
 use crate::markup::{escaped, ticks};
 
-/// Size in the drawing's own units.
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 200.0;
 
@@ -22,7 +21,6 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The unit's name in the page's script.
     fn name(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",

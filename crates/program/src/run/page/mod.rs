@@ -129,7 +129,6 @@ fn memory(figures: &Figures<'_>) -> String {
     .html()
 }
 
-/// Returns a column's growth a second.
 fn rates(figures: &Figures<'_>, column: &str) -> Vec<Option<f64>> {
     let mut start = 0.0;
     let rate = |(end, value): (&f64, Option<f64>)| {
@@ -214,7 +213,6 @@ fn forms(figures: &Figures<'_>) -> String {
     text
 }
 
-/// Lists every figure by its name.
 fn all(value: &Value) -> String {
     let mut text = String::from(
         "<details><summary>All figures</summary>\n<div class=\"card\"><table class=\"all\"><tbody>\n",
