@@ -26,8 +26,8 @@
 //! | file | what is there |
 //! |---|---|
 //! | `session` | one fork: the faults that wait, the children, what they lack |
-//! | `attend` | serving, from the first standing thread to the last child |
-//! | `inherit` | the child: other files under the same numbers, threads that do not exist |
+//! | `attend` | what is served from the first standing thread to the last child |
+//! | `inherit` | the child: other files under the same numbers, threads that are not there |
 //!
 //! All of it is methods of [`Forks`], which only the control thread runs.
 //!

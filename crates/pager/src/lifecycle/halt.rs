@@ -45,6 +45,7 @@ impl Lifecycle<'_> {
             self.pages.staging().give(slot);
         }
         while let Some(slot) = self.pages.staging().take_ready(1) {
+            // SAFETY: a ready slot, just taken.
             unsafe { self.pages.staging().discard(slot) };
             self.pages.staging().give(slot);
         }
@@ -143,6 +144,7 @@ mod tests {
             scope.spawn(|| {
                 let (at, to, len) = (base as *mut libc::c_void, to as *mut libc::c_void, 4 * BLOCK_BYTES);
                 let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                // SAFETY: this test's mapping.
                 assert_eq!(unsafe { libc::mremap(at, len, len, flags, to) }, to);
                 is_over.store(true, Ordering::Release);
             });

@@ -2,11 +2,11 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `watch` | one look: measures, finds new mappings, reports stuck faults |
-//! | `halt` | brings everything in and unregisters everything, for a while or for good |
-//! | `retire` | the end of a pager whose process continues |
-//! | `found` | pages in memory before anything is registered |
-//! | `grace` | when every thread was seen outside the calls that discard memory |
+//! | `watch` | one look of the control thread: measures, finds new mappings, notices what is stuck |
+//! | `halt` | everything comes in and nothing is registered, for a while or for good |
+//! | `retire` | the end of a pager whose process does not end |
+//! | `found` | which pages are in memory before anything is registered |
+//! | `grace` | when every thread has been seen outside of the calls that discard memory |
 //!
 //! All of it is methods of [`Lifecycle`], which only the control thread runs. It is above the fault
 //! service and reclaim: it makes their threads stand still (`quiesce`), and they never call it.

@@ -184,7 +184,7 @@ impl Lifecycle<'_> {
 
     /// If one range of a process with other memory is paged: counts the range's pages to find out
     /// how much of the process's use is the range's and the pager's. Until the next count, growth
-    /// counts as others'.
+    /// counts as the range's.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
         // Zero means that others returned memory that still counted as theirs: count now.
         let is_hidden = self.program.gauge().resident_bytes() == 0;
