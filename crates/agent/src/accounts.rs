@@ -64,8 +64,7 @@ impl Ledgered {
         })
     }
 
-    /// In a forked child: forgets the parent's place. Nothing is counted until
-    /// [`Ledgered::rejoin`].
+    /// In a forked child: forgets the parent's place; counts nothing until [`Ledgered::rejoin`].
     pub fn leave(&self) {
         self.index.store(NOWHERE, Ordering::Release);
         self.recorder.store(-1, Ordering::Release);
@@ -74,8 +73,8 @@ impl Ledgered {
 
     /// Joins the same tree with a place of its own.
     pub fn rejoin(&self, name: &[u8]) -> Result<(), JoinError> {
-        // The child also maps the parent's ledger, and handlers may be reading it: keeping it costs
-        // only address space.
+        // The parent's ledger stays mapped: handlers may be reading it, and it costs only address
+        // space.
         let Place { ledger, index, owner, socket } = Self::ask(name)?;
         self.ledger.store(Box::leak(Box::new(ledger)), Ordering::Release);
         self.owner.store(owner, Ordering::Release);
@@ -160,8 +159,7 @@ impl Ledgered {
 
     fn record(&self, reference: &Reference) {
         let raw = reference.to_raw();
-        // SAFETY: `len` bytes of `raw`. A write this short is atomic, or fails if the recorder has
-        // ended.
+        // SAFETY: `len` bytes of `raw`. So short a write is atomic, or fails without a recorder.
         unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }
 
@@ -169,8 +167,7 @@ impl Ledgered {
         self.socket.load(Ordering::Acquire)
     }
 
-    /// Tells the supervisor why this process is not managed, over the existing connection: it needs
-    /// no further descriptor.
+    /// Tells the supervisor why this process is not managed. Needs no further descriptor.
     pub fn unmanaged(&self, why: &str) {
         tell_unmanaged(self.socket(), why);
     }

@@ -101,8 +101,7 @@ impl State {
     }
 }
 
-// SAFETY: blocks of a class are at least as large and as aligned as the layout, handed out once,
-// and never unmapped.
+// SAFETY: blocks are as large and as aligned as the layout, handed out once, never unmapped.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.take(layout).0
@@ -149,8 +148,7 @@ mod tests {
         let mut taken = Vec::new();
         for size in [1, 16, 17, 100, 4096, 32 * 1024, 32 * 1024 + 1, 300_000] {
             let layout = Layout::from_size_align(size, 64.min(size.next_power_of_two())).unwrap();
-            // SAFETY: a valid layout; the block is written within its size and freed with its
-            // layout.
+            // SAFETY: a valid layout; writes stay within the block, which is freed with its layout.
             unsafe {
                 let at = arena.alloc_zeroed(layout);
                 assert!(!at.is_null() && (at as usize).is_multiple_of(layout.align()));
@@ -166,8 +164,7 @@ mod tests {
             }
         }
         for (at, layout) in &taken {
-            // SAFETY: allocated above with this layout; the next allocation of the same size may be
-            // the same block.
+            // SAFETY: allocated above with this layout; the next allocation may reuse the block.
             unsafe {
                 arena.dealloc(*at, *layout);
                 let again = arena.alloc_zeroed(*layout);

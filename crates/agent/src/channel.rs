@@ -50,8 +50,7 @@ pub fn close(connection: i32) {
     unsafe { libc::close(connection) };
 }
 
-/// Sends a word with its arguments, and two descriptors or none. Returns false if the peer has
-/// ended.
+/// Sends a word, its arguments, and two descriptors or none. Returns false if the peer has ended.
 pub fn send(connection: i32, word: u64, rest: &[u64], descriptors: Option<[i32; 2]>) -> bool {
     let descriptors = descriptors.as_ref().map_or(&[][..], |both| &both[..]);
     // SAFETY: plain numbers.
@@ -82,8 +81,7 @@ pub fn receive(connection: i32) -> Option<Message> {
     (message.count > 0).then_some(message)
 }
 
-/// In a forked child: waits for a message from the parent. Returns `None` when the parent has
-/// ended.
+/// In a forked child: as [`receive`], and returns `None` when the parent has ended.
 pub fn receive_from_parent(connection: i32) -> Option<Message> {
     // SAFETY: takes nothing.
     let parent = || unsafe { libc::getppid() };

@@ -147,8 +147,7 @@ fn live() -> bool {
     credentials::say_own();
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
-        // The supervisor existed when the loader found this object. If it is gone, it was killed,
-        // and its tree must end.
+        // The supervisor injected this object. If it is gone, it was killed, and its tree must end.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         // The supervisor knows this or finds out, and reports it.
         Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => return false,
@@ -253,8 +252,7 @@ fn is_pause_wanted(accounts: &Ledgered) -> bool {
 /// Interval between checks whether a pause is over.
 const PAUSE_LOOK_NS: u64 = 10_000_000;
 
-/// Brings everything in and pages nothing during a pause. Returns false when the program has given
-/// up rights.
+/// Pages nothing during a pause. Returns false when the program has given up rights.
 fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
     let Some(slot) = accounts.slot() else { return true };
     while slot.is_pause_wanted() {

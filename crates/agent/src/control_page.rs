@@ -1,5 +1,4 @@
-//! The memory through which the program's threads and the agent's communicate: `preload`'s, where
-//! it is loaded.
+//! The memory that the program's threads and the agent's share: `preload`'s, where it is loaded.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 

@@ -44,8 +44,7 @@ pub fn say_own() {
     control_page().credentials.say(own.map(|(own, _)| rights(&own)));
 }
 
-/// Whether the program has given up for good a right that the agent has. Looks when a thread asks,
-/// and every [`LOOK_NS`].
+/// Whether the program has given up a right of the agent. Looks on request and every [`LOOK_NS`].
 pub fn are_wanted() -> bool {
     static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let asked = control_page().credentials.asked.load(Ordering::Acquire);

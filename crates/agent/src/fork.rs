@@ -79,8 +79,7 @@ pub fn expects_filter() -> bool {
     is_set(&control_page().forks.filtered)
 }
 
-/// Lets forks of this process leave pages out. The control thread calls this when the pager is set
-/// up.
+/// Lets forks leave pages out. The control thread calls this when the pager is set up.
 pub fn keep() {
     control_page().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
     control_page().forks.can_keep.store(1, Ordering::Release);
@@ -120,8 +119,7 @@ fn say_why(pager: &Pager) {
     pager.say_once(text.as_str());
 }
 
-/// The agent's root directory if the forking thread has another one, or an error if it cannot be
-/// opened.
+/// The agent's root directory, if the forking thread has another one. Fails if it cannot be opened.
 fn root_for_child() -> Result<Option<i32>, ()> {
     if !is_set(&control_page().forks.outside) {
         return Ok(None);
@@ -142,8 +140,7 @@ pub fn enter_root(root: i32) -> bool {
     unsafe { libc::fchdir(root) == 0 && libc::chroot(c".".as_ptr()) == 0 }
 }
 
-/// Carries out a requested halt and returns when it is over. The control thread calls this between
-/// its looks.
+/// Carries out a requested halt and returns when it is over. For the control thread.
 pub fn answer_halt() {
     let forks = &control_page().forks;
     if forks.state.load(Ordering::Acquire) != ASKED {
@@ -184,8 +181,7 @@ pub fn answer_halt() {
     }
 }
 
-/// Brings everything in for good if another process, which may outlive this one, has this memory.
-/// Returns whether one has.
+/// Brings everything in for good if another process shares this memory. Returns whether one does.
 pub fn bring_in_for_others(pager: &Pager) -> bool {
     let is_shared = || match control_page().sharing.is_shared() {
         IsShared::Yes => true,
@@ -231,8 +227,7 @@ fn leave() -> ! {
     sys::thread::exit()
 }
 
-/// Serves a fork until the child has taken over. Returns false if the fork must bring everything
-/// in.
+/// Serves a fork until the child has taken over. Returns false if everything must come in.
 fn attend(pager: &Pager) -> bool {
     let forks = &control_page().forks;
     let (forker, other_end) = (forks.forker.load(Ordering::Relaxed), forks.other_end.load(Ordering::Relaxed));
@@ -255,8 +250,7 @@ fn attend(pager: &Pager) -> bool {
         let ready = channel::wait([connection, main, gate, child], pause_ms);
         pager.attend(&mut session);
         let is_ready = match ready[0].then(|| channel::receive(connection)) {
-            // The pager reads only here events that the kernel reported before the child sent the
-            // word.
+            // Only now are the kernel's events from before this word read.
             Some(Some(message)) if message.word() == channel::TAKE => {
                 pager.attend(&mut session);
                 true

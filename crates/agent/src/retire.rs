@@ -52,8 +52,7 @@ pub fn retire() {
     }
 }
 
-/// Replaces the mappings of a memory file by empty memory. A thread of the program may be reading
-/// the ledger at this moment.
+/// Replaces a memory file's mappings by empty memory: the program may be reading the ledger now.
 fn unmap_all(name: &CStr, buffer: &mut [u8]) {
     let Ok(maps) = ProcFile::open(c"/proc/self/maps") else { return };
     let name = name.to_str().expect("a name of ours");

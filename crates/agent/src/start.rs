@@ -14,8 +14,7 @@ static RANGES: [[AtomicUsize; 2]; RANGES_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
 static RANGE_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Excludes a range from paging for ever. Call before there are other threads. Ranges beyond 256
-/// are not excluded.
+/// Excludes a range from paging, up to 256 ranges. Call before there are other threads.
 pub fn add_own_range(range: Range<usize>) {
     let index = RANGE_COUNT.load(Ordering::Relaxed);
     if range.start < range.end && index < RANGES_MAX {
@@ -53,8 +52,7 @@ pub fn give_back_stack() {
     }
 }
 
-/// Reserves the arena: generously where address space is unlimited, by the limit's room under
-/// RLIMIT_AS.
+/// Reserves the arena: by the limit's room under RLIMIT_AS, generously without that limit.
 pub fn open_arena() -> bool {
     let mut limit = libc::rlimit { rlim_cur: limits::NONE, rlim_max: limits::NONE };
     // SAFETY: the structure is writable.

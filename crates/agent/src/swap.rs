@@ -135,8 +135,7 @@ pub struct Inheritance {
 }
 
 impl Inheritance {
-    /// Makes a row for a child that was forked and has changed nothing. Returns `None` if none is
-    /// free.
+    /// Makes a row for a new child that has changed nothing. Returns `None` if none is free.
     pub fn new() -> Option<Inheritance> {
         match own() {
             None => Some(Inheritance { row: None }),

@@ -120,8 +120,7 @@ pub fn count(is_wanted: impl Fn(usize) -> bool) -> usize {
     ALL.iter().filter(|place| is_used(place) && is_wanted(place.entry.load(Ordering::Acquire))).count()
 }
 
-/// Whether a thread has begun on a stack or is about to. A prepared stack ([`prepare`]) has no
-/// entry.
+/// Whether a thread has begun on a stack or is about to; a prepared one ([`prepare`]) has no entry.
 fn is_used(place: &Place) -> bool {
     place.state.load(Ordering::Acquire) == state::USED && place.entry.load(Ordering::Acquire) != 0
 }

@@ -72,8 +72,7 @@ pub mod ending {
     pub const SHARED: u32 = 2;
 }
 
-/// A forked child's control thread gets the number of its connection to the parent's, or this:
-/// start again.
+/// Tells a forked child's control thread to start again: it has no connection to the parent's.
 pub const RESTART: usize = usize::MAX;
 
 /// Requests about mappings.
@@ -108,8 +107,7 @@ impl Announcement {
         Announcement { one, state, asked, kind, range: [const { AtomicUsize::new(0) }; 2] }
     }
 
-    /// Makes a request and returns its number. The caller holds `one`, and wakes the control
-    /// thread.
+    /// Makes a request, returns its number. The caller holds `one`, and wakes the control thread.
     pub fn ask(&self, range: Range<usize>, kind: u32) -> u32 {
         let number = self.asked.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.asked.store(number, Ordering::Relaxed);
@@ -264,13 +262,11 @@ pub struct Forks {
     pub quiet: AtomicU32,
     /// The control thread's number in /proc, 0 while unknown.
     pub thread: AtomicU32,
-    /// Asks the control thread to end, with the rest of the agent, if there is no pager; reset if
-    /// it cannot.
+    /// Asks the control thread to end with the agent if there is no pager; reset if it cannot.
     pub leaving: AtomicU32,
     /// Whether the process is about to end, a value of [`ending`].
     pub ending: AtomicU32,
-    /// The control thread serves a fork whose child still needs this process. Woken when it is
-    /// over.
+    /// Set while a fork's child needs this process. Woken when that is over.
     pub attending: AtomicU32,
     /// A seccomp filter may be in force in forked children.
     pub filtered: AtomicU32,
@@ -296,8 +292,7 @@ pub struct Forks {
     pub connection: AtomicI32,
     /// The control thread's end of it in the forking thread's file table, -1 for none.
     pub other_end: AtomicI32,
-    /// The socket cookie (SO_COOKIE) of that end: in another table its number may be another
-    /// file's.
+    /// That end's SO_COOKIE: in another table its number may be another file's.
     pub cookie: AtomicU64,
     /// Forks may leave pages out.
     pub can_keep: AtomicU32,
@@ -333,8 +328,7 @@ pub struct ControlPage {
     pub has_pager: AtomicU32,
     /// Incremented and woken to make the control thread look.
     pub nudge: AtomicU32,
-    /// Set if the program may hand out references to its pages; above 1 once the pager is known to
-    /// have been told.
+    /// 1 if the program may hand out references to its pages; above 1 once the pager knows.
     pub references: AtomicU32,
     /// Why paging ends, a value of [`end`], until reported.
     pub end: AtomicU32,
@@ -344,8 +338,7 @@ pub struct ControlPage {
     pub cleared: Cleared,
     /// Robust mutexes, which the kernel marks when their owners end.
     pub robust: Cleared,
-    /// Address of the number of bytes that this user's processes of the tree use, 64 bits; 0 while
-    /// unknown.
+    /// Address of this user's part of the tree's use in bytes, 64 bits; 0 while unknown.
     pub total: AtomicUsize,
     /// Address of the number for the other users' processes; set before `total`.
     pub others: AtomicUsize,

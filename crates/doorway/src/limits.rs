@@ -25,8 +25,7 @@ const SIZE_BITS: u64 = 0xf;
 /// The upper six of the ten bits.
 const TAG: u64 = 0b10_1101 << 4;
 
-/// The kernel's limit for a program's `limit`, with a room of [`UNIT`] times a power of two up to
-/// 2^15.
+/// The kernel's limit for a program's `limit` and a room, [`UNIT`] times a power of two up to 2^15.
 pub fn with_room(limit: u64, room: u64) -> u64 {
     if limit >= LIMIT_MAX {
         return limit;
@@ -45,8 +44,7 @@ pub fn shown(limit: u64) -> u64 {
     room_in(limit).map_or(limit, |room| (limit & !TAG_BITS) - room)
 }
 
-/// The room in address space for a process with this kernel limit: at most a quarter of a limit
-/// without room.
+/// The room in address space under this kernel limit: at most a quarter of a limit without room.
 pub fn room_under(limit: u64) -> u64 {
     if limit >= LIMIT_MAX * 2 {
         return LARGEST;

@@ -96,7 +96,6 @@ impl File<'_> {
         ((self.read)(at, &mut bytes) == LEN).then_some(bytes)
     }
 
-    /// The first program header that satisfies `is`.
     fn header(&mut self, table: u64, count: u64, is: &dyn Fn(u32, &Header) -> bool) -> Option<Header> {
         for index in 0..count {
             let entry = self.bytes::<56>(table.checked_add(index * 56)?)?;

@@ -1,5 +1,4 @@
-//! A program's initial stack, as the kernel lays it out: count, arguments, environment, auxiliary
-//! vector, strings.
+//! A program's initial stack: count, arguments, environment, auxiliary vector, strings.
 
 use crate::image::HEADER_BYTES;
 

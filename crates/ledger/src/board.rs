@@ -40,8 +40,7 @@ pub struct Settings {
     pub batch: u32,
     /// The compressor's name, at most [`COMPRESSOR_LEN_MAX`] bytes.
     pub compressor: String,
-    /// Names of the formats in which it stores pages, at most [`FORMS_MAX`], without commas. A name
-    /// may appear twice.
+    /// Names of its page formats, at most [`FORMS_MAX`], without commas, possibly repeated.
     pub forms: Vec<String>,
     /// Verify a checksum on every load.
     pub verify: bool,
@@ -77,7 +76,6 @@ pub(crate) struct Board {
     pub(crate) other_pagers: AtomicU64,
     /// Counts arrivals and exits of the tree's processes.
     pub(crate) changes: AtomicU64,
-    /// The tree's highest total so far.
     pub(crate) total_peak: AtomicU64,
     /// Slots that have ever been in use.
     pub(crate) slots_used: AtomicU64,
@@ -124,7 +122,6 @@ impl Board {
         fits
     }
 
-    /// Names the process by which users know the tree.
     pub(crate) fn set_supervisor(&self, pid: u32) {
         self.supervisor.store(pid, Ordering::Relaxed);
     }
@@ -153,17 +150,14 @@ impl Board {
         self.budget_bytes.load(Ordering::Relaxed)
     }
 
-    /// The tree's unique number.
     pub(crate) fn tree(&self) -> u64 {
         self.tree.load(Ordering::Relaxed)
     }
 
-    /// The inode of its ledger's file.
     pub(crate) fn ledger(&self) -> u64 {
         self.ledger.load(Ordering::Relaxed)
     }
 
-    /// The process that made it.
     pub(crate) fn supervisor(&self) -> u32 {
         self.supervisor.load(Ordering::Relaxed)
     }

@@ -49,8 +49,7 @@ impl Described {
         self.sentence.trim()
     }
 
-    /// Its key in the report's object named `group` ("" for the report itself), or `None` if it is
-    /// in another object.
+    /// Its key in the report's object `group` ("" for the report itself); `None` in other objects.
     pub fn key_in(&self, group: &str) -> Option<&'static str> {
         let (own, key) = self.report.rsplit_once('.').unwrap_or(("", self.report));
         (own == group).then_some(key)

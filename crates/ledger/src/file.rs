@@ -17,7 +17,6 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Makes a file of that many zero bytes.
 pub(crate) fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     // SAFETY: a terminated name.
     let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };

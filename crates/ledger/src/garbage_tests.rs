@@ -1,5 +1,4 @@
-//! Readers survive all data that a process of the tree writes into the ledger or sends to the
-//! supervisor.
+//! Readers survive any data that a process writes into the ledger or sends to the supervisor.
 
 use std::mem::size_of;
 
@@ -97,8 +96,7 @@ proptest! {
         let keeper = Keeper::create(&settings(), 1).unwrap();
         let words = keeper.ledger().addresses().0.as_ptr().cast::<u64>();
         for (at, word) in changes {
-            // SAFETY: within the supervisor's mapping, which is plain atomics; this test has one
-            // thread.
+            // SAFETY: within the supervisor's mapping of plain atomics; this test has one thread.
             unsafe { words.add(at).write_volatile(word) };
         }
         let mut snapshot = Snapshot::default();

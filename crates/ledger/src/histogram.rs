@@ -1,5 +1,4 @@
-//! Latencies in shared memory: eight buckets per power of two, so a percentile is off by at most an
-//! eighth.
+//! Latencies in shared memory: eight buckets per power of two, so percentiles are off by up to 1/8.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -65,8 +64,8 @@ impl Default for Histogram {
     }
 }
 
-/// The latency in nanoseconds below which `fraction` of the counts lie, to a bucket's width; 0
-/// without counts.
+/// The latency in ns below which `fraction` of the counts lie, to a bucket's width; 0 without
+/// counts.
 pub fn percentile_ns(counts: &[u64; BUCKETS], fraction: f64) -> u64 {
     let total = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
     if total == 0 {

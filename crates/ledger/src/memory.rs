@@ -17,8 +17,7 @@ pub const LEDGER_NAME: &CStr = c"uzswap-ledger";
 
 /// More than any machine has; larger figures are clamped to this.
 const BYTES_MAX: u64 = 1 << 52;
-/// Consecutive looks with a wrong shared sum before it is corrected: a process may be stopped while
-/// it changes the sum.
+/// Consecutive looks before a wrong sum is corrected: a process may be stopped while it changes it.
 const LOOKS: u32 = 4;
 /// A wrong sum above this is corrected at once.
 const ABSURD_BYTES: u64 = 1 << 46;
@@ -87,8 +86,7 @@ impl Ledger {
         self.board().budget_bytes()
     }
 
-    /// Use of all processes of the tree: this ledger's sum, plus the supervisor's last sum of the
-    /// other ledgers.
+    /// Use of the tree: this ledger's sum, plus the supervisor's last sum of the other ledgers.
     pub fn total_bytes(&self) -> u64 {
         let own = self.memory().total.load(Ordering::Relaxed).min(BYTES_MAX);
         own.saturating_add(self.board().others.load(Ordering::Relaxed).min(BYTES_MAX))
@@ -157,7 +155,6 @@ pub struct Keeper {
     ledger_file: OwnedFd,
     /// The use that slots count with if their own figure is known to be wrong.
     known: Vec<Option<u64>>,
-    /// Consecutive looks with a wrong shared sum.
     looks: u32,
     corrections: u64,
     /// Memory of this machine, the most that a process can use.
@@ -168,8 +165,8 @@ impl Keeper {
     /// Makes the memory files of one user of tree number `tree`.
     ///
     /// # Errors
-    /// If the kernel refuses memory files of a few MiB (sparse) or their seals; EINVAL if the
-    /// settings are too long.
+    /// If the kernel refuses sparse memory files of some MiB or their seals; EINVAL for long
+    /// settings.
     pub fn create(settings: &Settings, tree: u64) -> io::Result<Self> {
         let ledger_file = file::create(LEDGER_NAME, size_of::<Memory>())?;
         file::seal(&ledger_file, file::SEALS)?;
@@ -291,7 +288,6 @@ impl Keeper {
     }
 }
 
-/// Memory of this machine in bytes.
 fn machine_bytes() -> u64 {
     // SAFETY: take and return numbers.
     let [pages, bytes] =

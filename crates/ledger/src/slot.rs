@@ -133,7 +133,6 @@ impl Slot {
         before
     }
 
-    /// Sets the process's use of the swap file.
     pub(crate) fn publish_disk(&self, pages: u64, bytes: u64) {
         self.disk_pages.store(pages, Ordering::Relaxed);
         self.disk_bytes.store(bytes, Ordering::Relaxed);

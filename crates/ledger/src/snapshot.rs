@@ -114,8 +114,8 @@ impl Snapshot {
         if len_of(file)? != size_of::<Memory>() {
             return Err(no_ledger());
         }
-        // The board, with the departed, was copied first: a process that ends in between is missed
-        // once, not counted twice.
+        // The board was copied first: a process that ends in between is missed once, not counted
+        // twice.
         let memory: NonNull<Memory> = allocate();
         let head = offset_of!(Memory, slots);
         let used = sight.board().slots_used();
@@ -205,7 +205,6 @@ impl Drop for Snapshot {
     }
 }
 
-/// The status of a file by fstat(2).
 pub(crate) fn status_of(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: all zeroes is a valid structure, and the kernel fills it.
     let (answer, status) = unsafe {

@@ -111,8 +111,7 @@ fn slots_run_out() {
     assert_eq!(keeper.claim(9999), None);
 }
 
-/// The sum is corrected if it stays wrong, at once if it is absurd, and not while a process
-/// publishes.
+/// The sum is corrected if it stays wrong, at once if absurd, and not while a process publishes.
 #[test]
 fn a_wrong_sum_is_corrected() {
     let mut keeper = keeper();
@@ -189,8 +188,7 @@ fn only_the_supervisor_writes_the_board() {
     for file in [keeper.board_file(), again.as_fd()] {
         let raw = file.as_raw_fd();
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new mappings at addresses of the kernel's choice; writes go to a file of this
-        // test.
+        // SAFETY: new mappings where the kernel chooses; writes go to a file of this test.
         unsafe {
             let errno = || std::io::Error::last_os_error().raw_os_error();
             let at = libc::mmap(std::ptr::null_mut(), 4096, both, libc::MAP_SHARED, raw, 0);

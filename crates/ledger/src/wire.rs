@@ -114,7 +114,6 @@ pub fn new_name(run: u32, random: u32) -> String {
     format!("uzswap-{run}-{listener}-{random:08x}-{namespace:x}")
 }
 
-/// The listening process in a name.
 fn listener(name: &[u8]) -> Option<i32> {
     std::str::from_utf8(name).ok()?.split('-').nth(2)?.parse().ok()
 }

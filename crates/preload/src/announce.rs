@@ -18,15 +18,13 @@ use crate::system::{self, now_ns};
 pub const LARGE_BYTES: usize = 512 * 1024;
 /// New mappings from this size on wake the control thread: they could fill before its next look.
 const BURST_BYTES: usize = 16 << 20;
-/// A reply takes microseconds. A control thread that cannot reply (it is halted for a fork) is not
-/// awaited longer than this.
+/// A reply takes microseconds, unless the control thread is halted for a fork.
 const WAIT_NS: u64 = 3_000_000;
 /// Releasing a range brings everything in.
 const RELEASE_NS: u64 = 10_000_000_000;
 /// Longer: a page that refills a frame before the pager knows shows wrong bytes to a reference.
 const REFERENCES_NS: u64 = 1_000_000_000;
-/// Values of [`doorway::control_page::ControlPage::references`]: references exist, and the pager,
-/// if any, knows.
+/// Values of [`doorway::control_page::ControlPage::references`].
 const SAID: u32 = 1;
 const KNOWN: u32 = 2;
 
@@ -47,8 +45,8 @@ pub fn announce(start: usize, len: usize, what: u32) {
     blocked(|| {
         let one = &CONTROL_PAGE.announcement.one;
         if !system::try_lock(one) {
-            // Other threads wait for the control thread, which finds this range when it looks at
-            // all mappings.
+            // Other threads wait; the control thread finds this range when it looks at all
+            // mappings.
             control_page::nudge();
             return;
         }

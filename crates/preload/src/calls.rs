@@ -60,7 +60,6 @@ pub unsafe extern "C" fn mmap(
     answer as *mut c_void
 }
 
-/// mmap64: the same on 64-bit machines.
 #[no_mangle]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
@@ -189,8 +188,7 @@ interposed!(
         vmsplice_onward(pipe, vectors, count, flags)
 );
 
-/// close_range(2): waits for running forks, whose connections are briefly descriptors of the
-/// process.
+/// close_range(2): waits for running forks, whose connections are descriptors of the process.
 #[no_mangle]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let arguments = [first as usize, last as usize, flags as usize, 0, 0, 0];
@@ -198,7 +196,6 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     set_errno(fork::unless_forking(|| unsafe { raw_syscall(libc::SYS_close_range, arguments) })) as c_int
 }
 
-/// closefrom(3): as close_range(2).
 #[no_mangle]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);
@@ -345,8 +342,7 @@ unsafe extern "C" fn syscall_of_program(
     set_errno(answer)
 }
 
-/// Whether a system call makes a process or thread that returns on its own stack. Notes such a
-/// call's effects.
+/// Whether a system call's child returns on its own stack. Notes such a call's effects.
 extern "C" fn returns_elsewhere(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize) -> bool {
     let arguments = [a, b, c, d, e, 0];
     let Some(flags) = fork::flags_with_stack(number, &arguments) else { return false };

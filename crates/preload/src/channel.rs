@@ -1,5 +1,4 @@
-//! A forking thread's end of the connection to its control thread: see `doorway`'s module of the
-//! same name.
+//! A forking thread's end of the connection to its control thread: see `doorway::channel`.
 
 pub use doorway::channel::{BACK, COMPLETE};
 
@@ -47,7 +46,7 @@ pub fn receive(connection: i32) -> Option<u64> {
         match call(libc::SYS_recvfrom, arguments) as i32 {
             8 => return Some(u64::from_ne_bytes(bytes)),
             // The peer closed its end with unread words. The kernel reports this once, before the
-            // words that the peer sent.
+            // peer's words.
             error if error == -libc::ECONNRESET || error == -libc::EINTR => {}
             _ => return None,
         }

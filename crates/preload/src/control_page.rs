@@ -39,7 +39,6 @@ pub fn is_alive() -> bool {
     CONTROL_PAGE.is_alive.load(Ordering::Acquire) != 0
 }
 
-/// Whether there is a pager.
 pub fn has_pager() -> bool {
     CONTROL_PAGE.has_pager.load(Ordering::Acquire) != 0
 }
@@ -50,7 +49,6 @@ pub fn is_agents(address: usize) -> bool {
     (start..end).contains(&address)
 }
 
-/// Wakes the control thread.
 pub fn nudge() {
     CONTROL_PAGE.nudge.fetch_add(1, Ordering::Release);
     system::wake(&CONTROL_PAGE.nudge);

@@ -105,14 +105,12 @@ pub fn changed() {
     }
 }
 
-/// Whether the agent's thread is halted for good, for a seccomp filter that may end the process for
-/// any of its calls.
+/// Whether the agent's thread is halted for good, for a seccomp filter that may kill for any call.
 fn is_quiet() -> bool {
     CONTROL_PAGE.forks.quiet.load(Ordering::Acquire) == QUIET
 }
 
-/// Whether this is a signal handler in a forking thread, for which the control thread waits. It
-/// looks by itself afterwards.
+/// Whether this is a handler in a forking thread, for which the control thread waits, then looks.
 fn is_forking() -> bool {
     let forks = &CONTROL_PAGE.forks;
     forks.one.load(Ordering::Acquire) != 0 && forks.forker.load(Ordering::Relaxed) == system::thread_id()

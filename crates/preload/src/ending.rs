@@ -24,14 +24,12 @@ static AT_QUICK_EXIT: Next = Next::new(c"at_quick_exit");
 /// Whether quick_exit() calls [`before`] by itself.
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// Looks up functions for the end. Call before the program can register handlers: the last handler
-/// runs first.
+/// Looks up functions. Call before the program can register handlers: the last one runs first.
 pub fn prepare() {
     type OfObject = unsafe extern "C" fn(extern "C" fn(), *mut c_void) -> c_int;
     type Function = unsafe extern "C" fn(extern "C" fn()) -> c_int;
     QUICK_EXIT.find();
-    // SAFETY: the functions' types are the C library's. glibc passes the handler an argument, which
-    // it ignores.
+    // SAFETY: the C library's types. glibc passes the handler an argument, which it ignores.
     let answer = unsafe {
         let of_object =
             AT_QUICK_EXIT_OF.function::<OfObject>().map(|register| register(destructor, null_mut()));
@@ -59,14 +57,12 @@ pub fn before() {
     });
 }
 
-/// _exit(2).
 #[no_mangle]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     before();
     system::exit_process(status)
 }
 
-/// _Exit(3), the same as _exit(2).
 #[no_mangle]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
@@ -74,7 +70,6 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     system::exit_process(status)
 }
 
-/// quick_exit(3).
 #[no_mangle]
 pub unsafe extern "C" fn quick_exit(status: c_int) -> ! {
     type Function = unsafe extern "C" fn(c_int) -> *mut c_void;

@@ -174,8 +174,7 @@ fn identity(path: &CStr) -> Option<(u64, u64, u32)> {
 /// # Safety
 /// A terminated string.
 unsafe fn begins(string: *const c_char, start: &[u8]) -> bool {
-    // SAFETY: reads only up to the string's end: `start` has no zero byte, so the comparison stops
-    // there.
+    // SAFETY: `start` has no zero byte, so the comparison stops at the string's end.
     start.iter().enumerate().all(|(at, byte)| unsafe { *string.add(at) } as u8 == *byte)
 }
 
@@ -207,7 +206,6 @@ fn names_in(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     list.split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty())
 }
 
-/// A change of an environment.
 struct Change<'a> {
     own: &'a Own,
     environment: Strings,
@@ -394,7 +392,6 @@ impl Change<'_> {
     }
 }
 
-/// A changed environment.
 struct Room<const ENTRIES: usize> {
     strings: [*const c_char; ENTRIES],
     text: [u8; PRELOAD_BYTES_MAX],
@@ -416,8 +413,7 @@ pub unsafe fn completed(
     let Some(change) = OWN.get().and_then(|own| unsafe { own.change(environment, target) }) else {
         return act(environment);
     };
-    // SAFETY: as above; there is room for the entries, LD_PRELOAD, the variables and the null
-    // pointer.
+    // SAFETY: as above; there is room for all entries and the null pointer.
     unsafe {
         match change.count + OWN_MAX + 2 {
             ..=64 => change.with::<64>(&mut act),

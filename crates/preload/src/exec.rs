@@ -1,7 +1,7 @@
 //! The C library's functions that start programs, each with the environment completed.
 //!
-//! Paging does not depend on these: if a program bypasses them, its children are managed if they
-//! inherit the variables.
+//! Paging does not depend on these: children of other calls are managed if they inherit the
+//! variables.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
@@ -30,7 +30,6 @@ fn unknown() -> c_int {
     set_errno(-c_long::from(libc::ENOSYS)) as c_int
 }
 
-/// execve(2).
 #[no_mangle]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, environment: Strings) -> c_int {
     // SAFETY: the caller's arguments, the environment completed.
@@ -52,7 +51,6 @@ pub unsafe fn of_directory(directory: c_int, path: *const c_char, flags: c_int) 
     }
 }
 
-/// execveat(2).
 #[no_mangle]
 pub unsafe extern "C" fn execveat(
     directory: c_int,
@@ -72,14 +70,12 @@ pub unsafe extern "C" fn execveat(
     set_errno(answer) as c_int
 }
 
-/// execv(3).
 #[no_mangle]
 pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the caller's arguments and the process's own environment.
     unsafe { execve(path, argv, own()) }
 }
 
-/// execvpe(3).
 #[no_mangle]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment: Strings) -> c_int {
     type Function = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
@@ -94,14 +90,12 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment
     }
 }
 
-/// execvp(3).
 #[no_mangle]
 pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the caller's arguments and the process's own environment.
     unsafe { execvpe(file, argv, own()) }
 }
 
-/// fexecve(3).
 #[no_mangle]
 pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, environment: Strings) -> c_int {
     type Function = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
@@ -198,7 +192,6 @@ type Spawn = unsafe extern "C" fn(
     Strings,
 ) -> c_int;
 
-/// posix_spawn(3).
 #[no_mangle]
 pub unsafe extern "C" fn posix_spawn(
     pid: *mut libc::pid_t,
@@ -222,7 +215,6 @@ pub unsafe extern "C" fn posix_spawn(
     }
 }
 
-/// posix_spawnp(3).
 #[no_mangle]
 pub unsafe extern "C" fn posix_spawnp(
     pid: *mut libc::pid_t,
@@ -260,15 +252,13 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     let completed = unsafe { completed_command(command) };
     // SAFETY: a terminated string, or null; freed once.
     unsafe {
-        // After a cancellation the count stays up, which costs a futile search for sharers at the
-        // end.
+        // After a cancellation the count stays up: the end then searches for sharers in vain.
         let answer = while_shared(|| next(if completed.is_null() { command } else { completed }));
         libc::free(completed.cast());
         answer
     }
 }
 
-/// popen(3).
 #[no_mangle]
 pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
     type Function = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;

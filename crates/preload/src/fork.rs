@@ -6,8 +6,7 @@
 //! `__register_atfork` is interposed so that no other library registers before this object, whose
 //! handlers run last before the fork and first after it.
 //!
-//! In the child, this module makes one thread, with a stack and thread-local storage that the agent
-//! prepared.
+//! In the child, this module makes one thread, on a stack that the agent prepared.
 
 use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -68,8 +67,7 @@ pub unsafe extern "C" fn __register_atfork(
     unsafe { core::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
 }
 
-/// Ends paging in this process: brings everything in, and halts the pager for good. `why` is a
-/// value of [`end`].
+/// Brings everything in, and halts the pager for good. `why` is a value of [`end`].
 pub fn stop_for_good(why: u32) {
     debug_assert_ne!(why, end::NONE);
     let forks = &CONTROL_PAGE.forks;
@@ -156,8 +154,7 @@ pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
     }
     with_halt(None, || {
         let answer = act();
-        // A thread that wants to end paging for good waits for this halt, or ended paging just
-        // before.
+        // A thread that ends paging for good waits for this halt, or has just ended it.
         if !is_set(stopped) {
             go_on();
         }
@@ -196,8 +193,7 @@ fn try_open(path: &CStr) -> isize {
     trial
 }
 
-/// Makes a connection to the control thread, if a child of this thread will be able to have a
-/// pager.
+/// Makes a connection to the control thread, if a child of this thread can have a pager.
 fn connect() -> i32 {
     let forks = &CONTROL_PAGE.forks;
     if !is_set(&forks.can_keep) || expects_filter() || is_set(&forks.wiped) {

@@ -48,8 +48,7 @@ fn panicked(_info: &core::panic::PanicInfo<'_>) -> ! {
     system::exit_process(128 + libc::SIGABRT)
 }
 
-// The core library's unwinding tables name it, but unwinding never begins. Hidden, so that only
-// this object uses it.
+// The core library's unwinding tables name it, but unwinding never begins. Hidden from others.
 #[cfg(all(panic = "abort", not(test)))]
 core::arch::global_asm!(
     ".globl rust_eh_personality",

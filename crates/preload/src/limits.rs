@@ -24,8 +24,7 @@ pub fn prepare() {
     ROOM.store(limits::room_under(address_limit()), Ordering::Relaxed);
 }
 
-/// Waits until the agent has its address space, if the program could use it up. Call once the agent
-/// has been started.
+/// Waits until the started agent has its address space, if the program could use it up.
 pub fn await_arena() {
     if address_limit() != limits::NONE {
         await_agent(|| CONTROL_PAGE.arena[1].load(Ordering::Acquire) != 0);
@@ -130,7 +129,6 @@ fn set(resource: usize, place: usize, wanted: Limit, old: usize) -> c_long {
     answer
 }
 
-/// prlimit(2).
 #[no_mangle]
 pub unsafe extern "C" fn prlimit(
     process: libc::pid_t,
@@ -142,7 +140,6 @@ pub unsafe extern "C" fn prlimit(
     set_errno(unsafe { prlimit_raw(process as usize, resource as usize, new.addr(), old.addr()) }) as c_int
 }
 
-/// prlimit64: the same on 64-bit machines.
 #[no_mangle]
 pub unsafe extern "C" fn prlimit64(
     process: libc::pid_t,
@@ -161,21 +158,18 @@ pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const libc::rlimit) ->
     set_errno(unsafe { prlimit_raw(0, resource as usize, new.addr(), 0) }) as c_int
 }
 
-/// setrlimit64: the same on 64-bit machines.
 #[no_mangle]
 pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const libc::rlimit) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
     unsafe { setrlimit(resource, new) }
 }
 
-/// getrlimit(2), as setrlimit(2).
 #[no_mangle]
 pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut libc::rlimit) -> c_int {
     // SAFETY: the caller's arguments, unchanged.
     set_errno(unsafe { prlimit_raw(0, resource as usize, 0, old.addr()) }) as c_int
 }
 
-/// getrlimit64: the same on 64-bit machines.
 #[no_mangle]
 pub unsafe extern "C" fn getrlimit64(resource: c_int, old: *mut libc::rlimit) -> c_int {
     // SAFETY: the caller's arguments, unchanged.

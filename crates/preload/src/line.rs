@@ -19,7 +19,6 @@ impl Line {
         line
     }
 
-    /// The text.
     pub fn bytes(&self) -> &[u8] {
         &self.text[..self.len]
     }

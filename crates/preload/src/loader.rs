@@ -1,5 +1,4 @@
-//! Brings the agent into this process: maps its file, makes its initial stack, and a thread that
-//! starts there.
+//! Brings the agent into this process: maps its file, makes its initial stack and its thread.
 
 use core::ffi::CStr;
 use core::ops::Range;

@@ -68,8 +68,7 @@ fn words(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|word| !word.is_empty())
 }
 
-/// Whether a path is a limit file of the group that `membership`, the text of /proc/self/cgroup,
-/// names.
+/// Whether a path is a limit file of the group in `membership`, the text of /proc/self/cgroup.
 fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(ROOT) else { return false };
     membership.split(|byte| *byte == b'\n').any(|line| {
@@ -103,8 +102,7 @@ unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
     if !is_alive() && SHOWN.load(Ordering::Relaxed) == 0 || (start as isize) < system::NO_ADDRESS_BELOW {
         return None;
     }
-    // Other pages than the lowest may be unmapped, too. Under a filter, no call is made for which
-    // the program might be ended.
+    // Higher pages may be unmapped, too. Makes no call under a filter, which might kill for it.
     let can_ask = !fork::expects_filter();
     let byte = |len: usize| {
         let at = start + len;
@@ -161,8 +159,7 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
         }
     }
     let line = Line::new(format_args!("{limit}\n"));
-    // If it cannot be made (a seccomp filter, no descriptor, a file size limit), the real file is
-    // opened, or refused.
+    // On failure (a seccomp filter, no descriptor, a file size limit) the real file is opened.
     Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec)).filter(|file| *file >= 0)
 }
 
@@ -177,8 +174,8 @@ fn has_directory(path: &CStr) -> bool {
     })
 }
 
-/// Whether a path is this process's memory. Other processes may open it in other ways, and get read
-/// errors where pages are out.
+/// Whether a path is this process's memory. Other ways to open it give read errors at evicted
+/// pages.
 fn is_own_memory(path: &[u8], process: i32) -> bool {
     let name = path.strip_prefix(PROCESSES).and_then(|path| path.strip_suffix(b"/mem"));
     name.is_some_and(|name| {

@@ -26,7 +26,6 @@ impl Next {
         found
     }
 
-    /// Whether it was looked up.
     pub fn is_found(&self) -> bool {
         !self.found.load(Ordering::Relaxed).is_null()
     }

@@ -11,8 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::calls::raw_syscall;
 use crate::system;
 
-/// The supervisor's values: its number, the reaper's, its process namespace, and the program's
-/// number.
+/// The supervisor's number, the reaper's, its process namespace, and the program's number.
 const VARIABLE: &CStr = c"UZSWAP_PARENT";
 
 static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
@@ -62,7 +61,6 @@ fn is_namespace() -> bool {
     system::inode(c"/proc/self/ns/pid").is_none_or(|number| number == NAMESPACE.load(Ordering::Relaxed))
 }
 
-/// getppid(2).
 #[no_mangle]
 pub extern "C" fn getppid() -> libc::pid_t {
     shown()

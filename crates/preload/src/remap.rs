@@ -29,8 +29,7 @@ const ENOMEM: c_long = -(libc::ENOMEM as c_long);
 /// The mappings of a range, in few bytes: a caller may have little stack.
 struct Pieces {
     from: usize,
-    /// The start of each piece or gap, in pages from `from`, and the end of the last one. [`GAP`]
-    /// marks gaps.
+    /// Start of each piece or gap ([`GAP`]), in pages from `from`, and the end of the last one.
     bounds: [u32; PIECES_MAX + 1],
     count: usize,
 }
@@ -395,8 +394,7 @@ mod tests {
         let mine = std::thread::spawn(move || {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             for round in 0.. {
-                // SAFETY: new mappings, accessed only by calls that return EFAULT, and unmapped
-                // here.
+                // SAFETY: new mappings, accessed only by calls that fail, and unmapped here.
                 unsafe {
                     let at = libc::mmap(std::ptr::null_mut(), 3 * PAGE_SIZE, rights, flags, -1, 0);
                     let mut mapped = [0u8; 3];

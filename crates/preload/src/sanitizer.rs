@@ -45,15 +45,14 @@ pub fn prepare() {
     };
     let runtime = match checks.is_null() {
         false => object_of(checks),
-        // A runtime that is linked into a program need not export its own names, but it exports
-        // those that it interposes.
+        // A runtime linked into a program may hide its own names, but exports those that it
+        // interposes.
         true if object_of(makes_threads) == object_of(entry) => object_of(entry),
         true => null::<c_void>().cast_mut(),
     };
     RUNTIME.store(runtime, Ordering::Relaxed);
 }
 
-/// dl_iterate_phdr(3).
 #[no_mangle]
 pub unsafe extern "C" fn dl_iterate_phdr(callback: Option<Callback>, data: *mut c_void) -> c_int {
     // SAFETY: the C library's function of this name.

@@ -47,8 +47,7 @@ impl Drop for Taken {
 }
 
 fn take() -> Option<Taken> {
-    // A child of vfork() has its parent's memory, and does not return from an exec to return the
-    // place.
+    // A child of vfork() shares its parent's memory, and never returns from an exec.
     if !control_page::is_own_process() {
         return None;
     }

@@ -35,8 +35,7 @@ pub fn forget() {
     CONTROL_PAGE.sharing.forget();
 }
 
-/// Calls a function that starts a program, as posix_spawn() does: the new process shares this one's
-/// memory until the exec.
+/// Calls a function like posix_spawn(), whose child shares this memory until its exec.
 pub fn while_shared<T>(start: impl FnOnce() -> T) -> T {
     let calls = &CONTROL_PAGE.sharing.calls;
     calls.fetch_add(1, Ordering::AcqRel);
@@ -64,8 +63,7 @@ fn shares(flags: u64) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64
 }
 
-/// clone(2) of the C library. Arguments that the caller did not pass are readable, and are passed
-/// on as they are.
+/// clone(2) of the C library. Arguments that the caller did not pass are readable, and passed on.
 #[no_mangle]
 pub unsafe extern "C" fn clone(
     function: usize,

@@ -7,8 +7,7 @@ use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::{is_alive, CONTROL_PAGE};
 use crate::fork;
 
-/// Makes a call, and repeats it without the agent if the kernel refuses it to multithreaded
-/// processes.
+/// Makes a call, and repeats it without the agent if the kernel requires a single thread.
 pub fn unless_alone(call: impl Fn() -> c_long) -> c_long {
     match call() {
         answer if answer == -c_long::from(libc::EINVAL) => fork::alone(&call).unwrap_or(answer),
@@ -55,7 +54,6 @@ pub unsafe extern "C" fn fstatat(
     set_errno(answer) as c_int
 }
 
-/// fstatat64(2), the same as fstatat(2).
 #[no_mangle]
 pub unsafe extern "C" fn fstatat64(
     directory: c_int,

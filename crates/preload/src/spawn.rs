@@ -14,8 +14,7 @@ const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | l
 pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
     blocked(|| {
         let answer: isize;
-        // SAFETY: the parent only gets the result; the child leaves this frame at once and never
-        // returns to it.
+        // SAFETY: the parent only gets the result; the child leaves this frame at once, for good.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             core::arch::asm!(

@@ -22,7 +22,6 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     call(libc::SYS_futex, arguments);
 }
 
-/// Wakes all sleepers.
 pub fn wake(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     call(libc::SYS_futex, [word.as_ptr().addr(), operation, i32::MAX as usize, 0, 0, 0]);
@@ -63,7 +62,6 @@ pub fn wipe_in_children(address: usize, len: usize) -> bool {
     call(libc::SYS_madvise, [address, len, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) == 0
 }
 
-/// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let mut time = [0u64; 2];
     call(libc::SYS_clock_gettime, [libc::CLOCK_MONOTONIC as usize, time.as_mut_ptr().addr(), 0, 0, 0, 0]);

@@ -36,8 +36,7 @@ pub fn wait_for_end(thread: u32) {
     }
 }
 
-/// Waits until an agent's thread that is about to make a call is blocked in it, or the agent has
-/// ended.
+/// Waits until an agent's thread is blocked in the call that it is about to make, or has ended.
 pub fn wait_for_call(thread: u32) {
     let file = open(thread, "syscall");
     if file < 0 {

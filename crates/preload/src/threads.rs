@@ -39,12 +39,10 @@ const GIVEN: usize = 1;
 struct Place {
     /// [`FREE`], [`GIVEN`], or the creating thread's pthread_self(), which a fork preserves.
     owner: AtomicUsize,
-    /// A function and its argument.
     routine: UnsafeCell<(*const c_void, *mut c_void)>,
 }
 
-// SAFETY: the owner writes `routine` before it makes the thread, which reads it before it frees the
-// place.
+// SAFETY: the owner writes `routine`, then makes the thread, which reads it and frees the place.
 unsafe impl Sync for Place {}
 
 impl Place {
@@ -87,8 +85,7 @@ fn take(places: &'static [Place]) -> Option<&'static Place> {
     None
 }
 
-/// In a forked child, which has only this thread. It may have forked in a signal handler during a
-/// thread's creation.
+/// In a forked child, which has only this thread. A handler may have forked during a creation.
 pub fn forget() {
     forget_others(&ALL);
 }
@@ -169,7 +166,6 @@ fn create(
     answer
 }
 
-/// pthread_create(3).
 #[no_mangle]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut c_void,
@@ -179,8 +175,7 @@ pub unsafe extern "C" fn pthread_create(
 ) -> c_int {
     // SAFETY: the C library's function of this name.
     let Some(next) = (unsafe { CREATE.function::<Create>() }) else { return libc::ENOSYS };
-    // SAFETY: the caller's arguments; a function of the same type that does the same as the
-    // caller's.
+    // SAFETY: the caller's arguments; a function that does the same as the caller's.
     create(&ALL, routine, argument, |routine, argument| unsafe {
         next(thread, attributes, routine, argument)
     })

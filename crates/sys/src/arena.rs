@@ -32,8 +32,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// If the arena is already open.
 pub fn open(len: usize) -> io::Result<()> {
     assert_eq!(START.load(Ordering::Relaxed), 0, "the arena is open already");
-    // Inaccessible until taken: mlockall() of the host program would otherwise fill the
-    // reservation.
+    // Inaccessible until taken: the program's mlockall() would otherwise fill the reservation.
     let at = memory::reserve_uncounted(len)?;
     // SAFETY: the reservation was made above.
     unsafe { memory::keep_small_pages(at, len) };
@@ -88,8 +87,7 @@ pub fn left_bytes() -> Option<usize> {
     (end != 0).then(|| end - NEXT.load(Ordering::Relaxed).min(end))
 }
 
-/// An unreadable page for the life of the process, or `None` if the arena is not open or is
-/// stocked.
+/// An unreadable page for the process's life; `None` if the arena is not open or is stocked.
 pub fn unreadable() -> Option<usize> {
     let end = range().end;
     Some(taken_up_to()).filter(|page| *page != end)

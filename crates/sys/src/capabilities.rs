@@ -64,7 +64,6 @@ pub fn are_of_file() -> bool {
     !is_root && get().is_ok_and(|sets| each(&sets).any(|capability| !is_ambient(capability)))
 }
 
-/// The permitted capabilities.
 fn each(sets: &[Sets; 2]) -> impl Iterator<Item = u32> + '_ {
     (0..64).filter(|capability| sets[*capability as usize / 32].permitted >> (capability % 32) & 1 == 1)
 }

@@ -1,7 +1,6 @@
 //! Processors and their NUMA nodes.
 
-/// The current processor of this thread, or 0 if unknown. A hint: the thread may move at any
-/// moment.
+/// The current processor of this thread, 0 if unknown. A hint: the thread may move at any moment.
 ///
 /// Does not use the C library's sched_getcpu(), which reads the thread's own storage: in threads
 /// that the C library did not start this storage is never updated, and the call returns 0.

@@ -127,8 +127,7 @@ fn set_capabilities(inheritable: u64, permitted: u64, effective: u64) -> io::Res
     call(libc::SYS_capset, [header.as_ptr().addr(), sets.as_ptr().addr(), 0])
 }
 
-/// Parses /proc/PID/status, and whether the thread is alive. Returns `None` for truncated or other
-/// text.
+/// Parses /proc/PID/status, and whether the thread is alive; `None` for truncated or other text.
 fn parse(status: &[u8]) -> Option<(Credentials, bool)> {
     let text = std::str::from_utf8(behind_name(status)?).ok()?;
     let (mut found, mut seen, mut is_alive) = (Credentials::default(), 0u32, true);

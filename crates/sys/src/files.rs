@@ -1,5 +1,4 @@
-//! Operations on disk files beyond reading and writing: unnamed files, block allocation, the page
-//! cache, and free space.
+//! Disk files beyond reading and writing: unnamed files, block allocation, page cache, free space.
 
 use std::fs::{File, OpenOptions};
 use std::io;

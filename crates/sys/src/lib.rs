@@ -41,8 +41,7 @@ pub fn kernel_page_bytes() -> usize {
 
 /// The last error of a libc call, as a plain number.
 pub(crate) fn errno() -> i32 {
-    // SAFETY: libc's errno location is valid in the calling thread: pager threads have their own
-    // TLS block.
+    // SAFETY: valid in the calling thread: pager threads have their own TLS block.
     unsafe { *libc::__errno_location() }
 }
 

@@ -19,8 +19,7 @@ pub struct Mapping {
     pub shared: bool,
     /// Backed by a file (its inode is not 0).
     pub file: bool,
-    /// A kernel mapping: `[vdso]`, `[vvar]`, `[vsyscall]`. The first thread's stack is ordinary
-    /// memory.
+    /// A kernel mapping: `[vdso]`, `[vvar]`, `[vsyscall]`; not the first thread's stack.
     pub special: bool,
 }
 

@@ -7,8 +7,7 @@ use std::ptr::NonNull;
 
 use crate::{arena, errno, PAGE_SIZE};
 
-/// Bits of a user space address that the kernel hands out by default. aarch64 has one more than
-/// x86-64.
+/// Bits of a user space address that the kernel hands out by default.
 pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
 /// End of the user address space.
 pub const USER_END: usize = 1 << ADDRESS_BITS;
@@ -211,8 +210,7 @@ pub fn give_back(memory: &mut [MaybeUninit<u8>]) {
     let Some(memory) = memory.get_mut(first..) else { return };
     let len = memory.len() & !(PAGE_SIZE - 1);
     if len > 0 {
-        // SAFETY: whole pages that are borrowed here, and may hold anything afterwards. After an
-        // error they are unchanged.
+        // SAFETY: whole borrowed pages, which may hold anything afterwards; errors change nothing.
         unsafe { libc::madvise(memory.as_mut_ptr().cast(), len, libc::MADV_DONTNEED) };
     }
 }

@@ -42,7 +42,6 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Runs `work` in a thread with its own umask.
     fn with<T: Send>(umask: u32, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_private_whatever_the_umask() {
+    fn directories_are_private_under_any_umask() {
         let scratch = scratch("umask");
         for (number, umask) in [0, 0o022, 0o077].into_iter().enumerate() {
             let path = scratch.join(number.to_string());

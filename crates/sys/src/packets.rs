@@ -1,5 +1,4 @@
-//! Packets with descriptors over SOCK_SEQPACKET unix sockets. Plain system calls without
-//! allocation.
+//! Packets with descriptors over SOCK_SEQPACKET unix sockets, without allocation.
 
 use std::io;
 use std::mem::size_of;
@@ -89,8 +88,7 @@ pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()>
 pub struct Received {
     /// The packet's bytes, 0 at the end of the connection.
     pub len: usize,
-    /// The first descriptors, -1 for none. The caller owns them; they are closed on exec. Further
-    /// ones are closed.
+    /// The first descriptors, the caller's, closed on exec; -1 for none. Further ones are closed.
     pub descriptors: [i32; DESCRIPTORS_MAX],
     /// The sending process, on a socket that asks for senders (see [`ask_for_senders`]).
     pub sender: Option<i32>,
@@ -103,8 +101,7 @@ pub struct Received {
 /// Receives a packet into `buffer`.
 ///
 /// # Errors
-/// EAGAIN on a non-blocking socket without packets; ECONNRESET, once, if the peer closed its end
-/// with unread packets.
+/// EAGAIN if a non-blocking socket has none; ECONNRESET, once, if the peer left packets unread.
 pub fn receive_all(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
     receive_with(socket, buffer, DESCRIPTORS_TAKEN, 0)
 }
@@ -131,7 +128,6 @@ pub fn drop_next(socket: i32) -> io::Result<()> {
     }
 }
 
-/// Receives a packet with room for `room` descriptors.
 fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::Result<Received> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control([0; CONTROL_BYTES]);
@@ -182,8 +178,7 @@ fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::
             message = libc::CMSG_NXTHDR(&header, message);
         }
     }
-    // The kernel stops at the first descriptor without room: in the buffer, or in this process's
-    // table.
+    // The kernel stops at the first descriptor without room in the buffer or this process's table.
     received.is_cut = header.msg_flags & libc::MSG_CTRUNC != 0;
     received.lacks_descriptors = received.is_cut && count < room;
     Ok(received)
@@ -269,8 +264,7 @@ mod tests {
         let mut byte = 0u8;
         let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let mut control = [0u64; 16];
-        // SAFETY: the header names valid buffers; the control buffer is aligned and holds 20
-        // numbers.
+        // SAFETY: the header names valid buffers; the aligned control buffer holds 20 numbers.
         unsafe {
             let mut header: libc::msghdr = std::mem::zeroed();
             (header.msg_iov, header.msg_iovlen) = (&mut part, 1);

@@ -130,8 +130,7 @@ impl Pagemap {
         let offset = (start / PAGE_SIZE * 8) as libc::off_t;
         // SAFETY: `entries` has room for `bytes`.
         unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
-        // Bit 63 is present, bit 62 swapped (also set for migrating pages and guard regions, which
-        // have bit 58).
+        // Bit 63: present. Bit 62: swapped, migrating or a guard region, which has bit 58.
         let is_mapped = |entry: &u64| *entry >> 62 != 0 && *entry >> 58 & 1 == 0;
         entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(is_mapped(entry)) << index)
     }
@@ -153,8 +152,7 @@ impl Pagemap {
             vec: runs.as_mut_ptr() as u64,
             vec_len: runs.len() as u64,
             max_pages: LOOK_PAGES as u64,
-            // Does not ask whether pages are a file's: that would fetch each page's descriptor,
-            // which is in no cache.
+            // Not PAGE_IS_FILE: it would fetch each page's descriptor, which is in no cache.
             category_inverted: PFN_ZERO,
             category_mask: PFN_ZERO,
             category_anyof_mask: kinds,

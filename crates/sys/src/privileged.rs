@@ -1,5 +1,4 @@
-//! The privileged helper: performs operations for which this process lacks, or has dropped, the
-//! privilege.
+//! The privileged helper: performs operations for which this process lacks the privilege.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 

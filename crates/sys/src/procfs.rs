@@ -106,8 +106,7 @@ fn processor_in(stat: &[u8]) -> Option<usize> {
     decimal(field).map(|number| number as usize)
 }
 
-/// Addresses of this process's arguments and environment, as /proc/PID/cmdline and environ show
-/// them; empty if unknown.
+/// Addresses of the arguments and environment in /proc/PID/cmdline and environ; empty if unknown.
 pub fn arguments() -> [Range<usize>; 2] {
     let mut text = [0; 1024];
     let file = ProcFile::open(c"/proc/self/stat").ok();

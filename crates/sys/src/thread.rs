@@ -38,8 +38,7 @@ pub fn thread_bytes() -> usize {
 /// The file table of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Files {
-    /// A copy of the caller's table, taken at the start; close unwanted files with
-    /// [`close_all_files`].
+    /// A copy of the caller's table at the start; close unwanted files with [`close_all_files`].
     Own,
     /// The caller's table.
     Shared,
@@ -70,8 +69,7 @@ pub unsafe fn spawn(
         flags |= libc::CLONE_FILES;
     }
     let before = block_signals();
-    // SAFETY: the new thread starts on its own stack with its own thread pointer; the caller
-    // guarantees `entry`.
+    // SAFETY: the thread has its own stack and thread pointer; the caller guarantees `entry`.
     let answer = unsafe { clone_thread(flags as usize, stack, thread_pointer) };
     restore_signals(before);
     match answer {
@@ -90,8 +88,8 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
     let base = memory.as_ptr() as usize;
     // SAFETY: the lowest page of the caller's memory becomes the guard.
     unsafe { libc::mprotect(memory.as_ptr().cast(), GUARD_BYTES, libc::PROT_NONE) };
-    // Static TLS lies below the thread pointer on x86-64 and above it on aarch64, the C library's
-    // header on the other side.
+    // Static TLS is below the thread pointer on x86-64, above it on aarch64, opposite libc's
+    // header.
     let (below, above) = match cfg!(target_arch = "x86_64") {
         true => (STATIC_TLS_BYTES + HEADER_BYTES, HEADER_BYTES),
         false => (HEADER_BYTES, STATIC_TLS_BYTES + HEADER_BYTES),
@@ -102,8 +100,7 @@ pub unsafe fn prepare(memory: NonNull<u8>, entry: extern "C" fn(usize), argument
     let words = thread_pointer as *mut usize;
     // SAFETY: inside the caller's memory.
     unsafe {
-        // x86-64's ABI requires the thread pointer to point at itself, in word 0 and, for the C
-        // library, word 2.
+        // On x86-64 the thread pointer points at itself, in word 0 and, for the C library, word 2.
         if cfg!(target_arch = "x86_64") {
             words.write(thread_pointer);
             words.add(2).write(thread_pointer);
@@ -128,8 +125,7 @@ pub fn own_thread_pointer() -> usize {
     pointer
 }
 
-/// Copies the memory around one thread pointer to another, through the kernel, which stops at
-/// unmapped pages.
+/// Copies the memory around one thread pointer to another by the kernel, up to unmapped pages.
 fn copy_tls(from: usize, to: usize) {
     const PAGE: usize = crate::PAGE_SIZE;
     // Copies up to the next page border of the source at a time.
@@ -170,8 +166,7 @@ fn copy_tls(from: usize, to: usize) {
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isize {
     let answer: isize;
-    // SAFETY: the parent only gets the result; the child leaves this frame at once and never
-    // returns to it.
+    // SAFETY: the parent only gets the result; the child leaves this frame at once, for good.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -231,8 +226,7 @@ unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isi
     answer
 }
 
-/// The kernel's signal mask, by the raw system call: the C library's wrapper keeps its own two
-/// signals deliverable.
+/// Blocks all signals by the raw system call: the C library's wrapper excludes two of its own.
 fn block_signals() -> u64 {
     let (all, mut before) = (!0u64, 0u64);
     // SAFETY: both masks have 8 bytes.
@@ -276,8 +270,7 @@ pub fn hold_signals() {
     }
 }
 
-/// Closes every descriptor of the calling thread's file table. Only for a thread with its own
-/// table.
+/// Closes every descriptor of the calling thread's file table, which must be its own.
 pub fn close_all_files() {
     // SAFETY: descriptors of this table are unused; memory is not affected.
     let answer = unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) };

@@ -27,8 +27,7 @@ pub enum Sight {
 /// System calls that, while blocked, may be about to discard memory.
 const DISCARDING: [i64; 2] = [libc::SYS_madvise, libc::SYS_process_madvise];
 
-/// Calls `each` with the id of every thread of this process. Returns false on failure: it needs a
-/// descriptor.
+/// Calls `each` with the id of every thread of this process. Returns false without a descriptor.
 #[must_use]
 pub fn for_each(mut each: impl FnMut(i32)) -> bool {
     let Ok(names) = directory::names(Path::new("/proc/self/task")) else { return false };
@@ -36,8 +35,7 @@ pub fn for_each(mut each: impl FnMut(i32)) -> bool {
     true
 }
 
-/// Address of a thread's list of robust mutexes, which lies in its control block; `None` without
-/// one.
+/// Address of a thread's list of robust mutexes, in its control block; `None` without one.
 pub fn robust_list(thread: i32) -> Option<usize> {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: both are writable.
@@ -72,8 +70,7 @@ pub fn first_has_ended() -> Option<i32> {
     Some(fields.last().and_then(|field| field.parse().ok()).unwrap_or(0))
 }
 
-/// Whether another process has the calling thread's memory. Returns true if the kernel cannot
-/// compare processes.
+/// Whether another process has the calling thread's memory; true if the kernel cannot tell.
 pub fn is_memory_shared() -> bool {
     /// `KCMP_VM` of the kernel's kcmp.h.
     const MEMORY: i32 = 1;
@@ -136,8 +133,7 @@ fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
     }))
 }
 
-/// Whether a thread of this process is blocked in a system call or has ended; `None` if it cannot
-/// be inspected.
+/// Whether a thread of this process is blocked in a system call or has ended; `None` if unknown.
 pub fn is_blocked(thread: i32) -> Option<bool> {
     let mut buffer = [0; 256];
     match read(thread, "syscall", &mut buffer) {

@@ -225,8 +225,7 @@ pub enum Stop {
     Hole,
     /// A page is shared with another process or pinned.
     Busy,
-    /// The mappings' protections or lock states differ, or the range is not whole pages of one
-    /// suitable mapping.
+    /// Differing protections or lock states, or not whole pages of one suitable mapping.
     Invalid,
     /// The kernel is out of memory.
     NoMemory,
@@ -393,8 +392,7 @@ impl Userfaultfd {
     /// Registers `[start, start + len)` in `mode`.
     ///
     /// # Errors
-    /// [`Stop::Busy`] if another userfaultfd has it, [`Stop::Invalid`] if the mapping is not
-    /// suitable.
+    /// [`Stop::Busy`] if another userfaultfd has it, [`Stop::Invalid`] for unsuitable mappings.
     pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
         let mut argument =
             Register { range: Range { start: start as u64, len: len as u64 }, mode, ioctls: 0 };
@@ -422,8 +420,7 @@ impl Userfaultfd {
     /// becomes missing.
     ///
     /// # Safety
-    /// The owner of `src` must expect its bytes to disappear, and `dst` must be meant to receive
-    /// them.
+    /// The owner of `src` expects its bytes to disappear, and that of `dst` to receive them.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
         // SAFETY: the caller's promise.
         unsafe { self.move_in_mode(dst, src, len, if wake { 0 } else { MOVE_DONT_WAKE }) }
@@ -498,8 +495,7 @@ impl Userfaultfd {
     /// pages.
     ///
     /// # Errors
-    /// [`Stop`] if the range is not registered for it, or an event is pending. Some pages may then
-    /// be armed.
+    /// [`Stop`] if not registered for it, or an event is pending. Some pages may then be armed.
     pub fn arm(&self, start: usize, len: usize) -> Result<(), Stop> {
         self.rwprotect(start, len, RWPROTECT_ARM)
     }
@@ -529,16 +525,14 @@ impl Userfaultfd {
         unsafe { libc::ioctl(self.descriptor, UFFDIO_WAKE, &mut range) };
     }
 
-    /// Sleeps until a message is readable, at most `timeout_ms` (-1 for ever). Returns false on
-    /// time-out.
+    /// Sleeps until a message is readable, at most `timeout_ms` (-1 for ever); false on time-out.
     pub fn wait(&self, timeout_ms: i32) -> bool {
         let mut poll = libc::pollfd { fd: self.descriptor, events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd.
         unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
     }
 
-    /// Reads the queued messages without waiting. Returns the number of messages put into
-    /// `messages`.
+    /// Reads queued messages into `messages` without waiting. Returns their number.
     pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], limit: usize) -> usize {
         let mut raw = [RawMessage { event: 0, reserved: [0; 7], arg: [0; 3] }; MESSAGES_MAX];
         let bytes = limit.min(MESSAGES_MAX) * size_of::<RawMessage>();

@@ -64,8 +64,7 @@ pub(super) fn program_counter(registers: &mut Registers) -> &mut u64 {
 
 #[cfg(target_arch = "aarch64")]
 pub(super) fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
-    /// The type of the last branch (BTYPE): code that requires marks at branch targets has none
-    /// here.
+    /// The last branch's type (BTYPE): code that requires marked branch targets has no mark here.
     const BRANCH_TYPE: u64 = 3 << 10;
     registers.pc = gate as u64;
     registers.pstate &= !BRANCH_TYPE;

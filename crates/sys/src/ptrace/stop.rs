@@ -12,7 +12,6 @@ const EVENT_CLONE: i32 = libc::PTRACE_EVENT_CLONE;
 /// that wait for any child take the news away.
 const UNHEARD_NS: u64 = 2_000_000;
 
-/// The cause of a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     Interrupt,
@@ -37,8 +36,7 @@ fn stop_by(event: i32, signal: i32) -> Stop {
     }
 }
 
-/// Waits until a thread stops, at most `patience_ns`. Also finds a stop whose news another thread
-/// took.
+/// Waits until a thread stops, at most `patience_ns`, also if another thread took the stop's news.
 pub(super) fn wait_for(thread: i32, patience_ns: u64) -> Result<Stop, TraceError> {
     let begin = crate::now_ns();
     let mut pause_ns = 1_000;

@@ -33,8 +33,7 @@ impl Vectors {
     const KINDS: [usize; 2] = [0x405, 0x40b];
     /// Enough for registers of 2048 bits, the maximum.
     const BYTES: usize = 16 << 10;
-    /// Offset of the flags in `struct user_sve_header` of the kernel's ptrace.h, and the flag for
-    /// present registers.
+    /// `struct user_sve_header` of the kernel's ptrace.h: offset of the flags, flag for registers.
     const FLAGS_AT: usize = 12;
     const IN_USE: u8 = 1;
 
