@@ -1,31 +1,31 @@
-//! Whether there is memory for a write, said before anything is changed.
+//! Checks that memory suffices for a write before the write changes anything.
 //!
-//! The pool drops what a failed store would have replaced, so a store must not fail for want of
-//! memory. Each write is admitted with the most bytes that it can take; those who were admitted and
-//! are not done yet count in full.
+//! The pool drops the content that a failed store would have replaced, so a store must not fail for
+//! want of memory. Each write is admitted with the most bytes that it can take; writes in progress
+//! count in full.
 //!
-//! Measuring takes a microsecond. So a measurement leaves *credit*, the bytes that are known to be
-//! free, and writes are admitted from that without measuring until it is used up.
+//! Measuring free memory takes a microsecond. A measurement therefore leaves *credit*, bytes known
+//! to be free, from which writes are admitted without measuring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Who waits for room looks again by itself after this time.
+/// A thread that waits for room looks again after this time without a signal.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// What limits a device's memory.
+/// Bounds on the memory that a write can take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Worst {
     /// Most bytes that a block can take.
     pub(crate) block_bytes: u64,
-    /// Most bytes that a piece can take beside.
+    /// Most bytes that a piece can take in addition.
     pub(crate) piece_bytes: u64,
 }
 
 impl Worst {
-    /// Memory as it is touched: an object begins a zspage, of which it reaches two pages; a block
-    /// of leaves, one of nodes.
+    /// Ordinary memory: an object begins a zspage, of which it reaches two pages; a block of
+    /// leaves, one of nodes.
     pub(crate) const TOUCHED: Worst = Worst { block_bytes: 2 * 4096, piece_bytes: 32 << 10 };
     /// A stocked arena: an object begins a zspage, which has a frame of 64 KiB to itself.
     pub(crate) const STOCKED: Worst = Worst { block_bytes: 64 << 10, piece_bytes: 0 };
@@ -35,22 +35,22 @@ impl Worst {
     }
 }
 
-/// The bound, and who was admitted.
+/// Keeps the bound and the writes in progress.
 pub(crate) struct AdmissionControl {
     worst: Worst,
     /// Most bytes of credit that one measurement gives.
     credit_max: u64,
-    /// Bytes that writes may have without measuring.
+    /// Bytes that writes may take without measuring.
     credit: AtomicU64,
-    /// The most that writes admitted and not done can take. Added to before credit is taken.
+    /// The most that writes in progress can take. Raised before credit is taken.
     in_flight: AtomicU64,
-    /// Held by who measures.
+    /// Held by the thread that measures.
     measuring: Mutex<()>,
     waiting: AtomicU64,
     ended: Condvar,
 }
 
-/// A write that was admitted.
+/// An admitted write.
 pub(crate) struct Admission<'a> {
     control: &'a AdmissionControl,
     bytes: u64,
@@ -69,9 +69,9 @@ impl AdmissionControl {
         }
     }
 
-    /// Admits a write of `blocks` blocks. `free_bytes` measures; `make` tries to free so many bytes
-    /// and says whether it freed any. Returns nothing when there is no room and no admitted write
-    /// that could make some.
+    /// Admits a write of `blocks` blocks. `free_bytes` measures; `make` tries to free the given
+    /// number of bytes and returns whether it freed any. Returns `None` if there is no room and no
+    /// admitted write that could make some.
     pub(crate) fn admit(
         &self,
         blocks: usize,
@@ -91,7 +91,7 @@ impl AdmissionControl {
         self.admit_slowly(bytes, free_bytes, make)
     }
 
-    /// Takes bytes away from later admissions, if so many are free and no request waits for any.
+    /// Reserves bytes against later admissions, if they are free and no request waits for any.
     pub(crate) fn hold(&self, bytes: u64, free_bytes: impl Fn() -> u64) -> Option<Admission<'_>> {
         let _guard = match self.measuring.try_lock() {
             Ok(guard) => guard,
@@ -125,11 +125,11 @@ impl AdmissionControl {
                 break true;
             }
             if others > 0 {
-                // They mostly take far less than the most they can.
+                // Writes mostly take far less than their bound.
                 guard = self.ended.wait_timeout(guard, WAIT).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            // Another thread may have freed some since.
+            // Another thread may have freed memory since.
             if !make(bytes - free) && free_bytes() <= free {
                 break false;
             }
@@ -171,7 +171,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..3000u64 {
                         let free = || 1000 - used.load(Ordering::SeqCst);
-                        // Every third write takes all it may, others next to nothing.
+                        // Every third write takes all it may, the others next to nothing.
                         let Some(admission) = control.admit(3, free, |_| false) else {
                             refused.fetch_add(1, Ordering::Relaxed);
                             continue;
@@ -182,7 +182,6 @@ mod tests {
                         if round % 64 == thread {
                             std::thread::yield_now();
                         }
-                        // What was written is discarded again.
                         used.fetch_sub(bytes, Ordering::SeqCst);
                         drop(admission);
                     }

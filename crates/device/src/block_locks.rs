@@ -1,9 +1,9 @@
-//! Locks of blocks, and which blocks are lost.
+//! Locks of blocks, and the set of lost blocks.
 //!
-//! Every request locks the blocks of a piece before it looks at them. While a request holds the
-//! lock, no other request stores or drops these blocks: each is in the pool (in memory or in its
-//! swap file), lost, or absent, which means zeroes. The pool makes two readers of a block wait for
-//! each other too, so the locks cost no concurrency.
+//! Every request locks the blocks of a piece before it looks at them. While it holds the lock, no
+//! other request stores or drops these blocks: each is in the pool (in memory or in its swap file),
+//! lost, or absent, which means zeroes. The pool serialises readers of a block anyway, so the locks
+//! cost no concurrency.
 //!
 //! A leaf's word: bit `i` is set while block `i` is locked, bit 31 while a thread sleeps until a
 //! lock is released.
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sys::futex;
 
 const SLEEPERS: u32 = 1 << 31;
-/// Looks before sleeping: a lock is mostly held for some microseconds.
+/// Spins before sleeping: a lock is mostly held for some microseconds.
 const SPINS: u32 = 200;
-/// A sleeper looks again by itself after this time.
+/// A sleeper looks again after this time without a wake-up.
 const SLEEP_NS: u64 = 10_000_000;
 
 /// The locks and losses of all leaves of a device.
@@ -26,7 +26,7 @@ pub(crate) struct BlockLocks {
     lost_count: AtomicU64,
 }
 
-/// Blocks of a leaf on which no other request works.
+/// Exclusive access to blocks of a leaf.
 pub(crate) struct BlockLock<'a> {
     locks: &'a BlockLocks,
     pub(crate) leaf: usize,
@@ -80,26 +80,25 @@ impl BlockLocks {
         }
     }
 
-    /// Which of a leaf's blocks are lost.
+    /// The lost blocks of a leaf.
     pub(crate) fn lost(&self, leaf: usize) -> u16 {
         self.lost[leaf].load(Ordering::Relaxed)
     }
 
-    /// Blocks lost now.
     pub(crate) fn lost_count(&self) -> u64 {
         self.lost_count.load(Ordering::Relaxed)
     }
 }
 
 impl BlockLock<'_> {
-    /// Notes that the content of locked blocks is lost.
+    /// Marks locked blocks as lost.
     pub(crate) fn lose(&self, mask: u16) {
         debug_assert!(mask & !self.mask == 0);
         let before = self.locks.lost[self.leaf].fetch_or(mask, Ordering::Relaxed);
         self.locks.lost_count.fetch_add(u64::from((mask & !before).count_ones()), Ordering::Relaxed);
     }
 
-    /// Notes that locked blocks have content again, or none.
+    /// Marks locked blocks as not lost: they have content again, or are absent.
     pub(crate) fn regain(&self, mask: u16) {
         debug_assert!(mask & !self.mask == 0);
         if self.locks.lost(self.leaf) & mask != 0 {
@@ -132,7 +131,7 @@ mod tests {
                         let mask = 0b1011u16 << first;
                         let _lock = block_locks.lock(1, mask);
                         for block in (0..16).filter(|block| mask >> block & 1 == 1) {
-                            // Not atomic as a whole: another thread in here would lose counts.
+                            // Not atomic as a whole: a second thread in here would lose counts.
                             let seen = totals[block].load(Ordering::Relaxed);
                             if round % 64 == 0 {
                                 std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! How a device is made.
+//! The configuration of a device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,16 +7,15 @@ use swapfile::SwapFile;
 
 use crate::split::BLOCK_BYTES;
 
-/// Largest device: the pool's keys are numbers of blocks, and it has room for the leaves of this.
+/// Largest device: the pool's keys are block numbers, and it has room for this many bytes' leaves.
 pub const SIZE_BYTES_MAX: u64 = 1 << 40;
 
-/// How a device is made.
+/// The configuration of a device.
 #[derive(Clone)]
 pub struct Config {
     /// Bytes of the device, whole blocks of 4 KiB.
     pub size_bytes: u64,
-    /// Most bytes of memory for what is stored: objects, tables, and the swap file's own. No bound
-    /// when `None`.
+    /// Most bytes of memory for objects, tables and the swap file's own. `None` means no bound.
     pub ram_bytes: Option<u64>,
     /// The compressor's name.
     pub compressor: String,
@@ -27,10 +26,10 @@ pub struct Config {
     pub queues: usize,
     /// Keep a checksum of each block and check it at every read.
     pub has_checksums: bool,
-    /// Make and lock all of `ram_bytes` now, and never ask for memory again. One device a process,
-    /// made before any pool.
+    /// Allocate and lock all of `ram_bytes` now, and never ask for memory again. One device a
+    /// process, made before any pool.
     pub is_locked: bool,
-    /// Where blocks go that memory has no room for: compressed as they are. The device becomes the
+    /// Receives blocks that memory has no room for, in compressed form. The device becomes the
     /// file's writer.
     pub swap: Option<Arc<SwapFile>>,
 }

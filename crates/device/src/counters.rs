@@ -1,4 +1,4 @@
-//! What a device has done and holds: the figures of zram's `mm_stat`, `bd_stat`, `io_stat` and
+//! A device's counters and gauges: the figures of zram's `mm_stat`, `bd_stat`, `io_stat` and
 //! `stat`, under its names where the meaning is the same, the swap file's, and latencies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use ledger::{percentile_ns, Histogram};
 use swapfile::SwapFile;
 
-/// Requests of one kind. On a cache line of their own, since every queue adds to them.
+/// Counters of one kind of request. On a cache line of their own, since every queue adds to them.
 #[repr(align(128))]
 pub(crate) struct Kind {
     requests: AtomicU64,
@@ -26,7 +26,6 @@ impl Kind {
         }
     }
 
-    /// Runs a request and counts it.
     pub(crate) fn count<E>(&self, bytes: u64, request: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = Instant::now();
         let result = request();
@@ -58,27 +57,27 @@ impl Kind {
     }
 }
 
-/// How long requests took, in microseconds, to an eighth.
+/// Percentiles of request times, in microseconds, precise to an eighth.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Latencies {
-    /// Half of the requests were done within this time.
+    /// Half of the requests took at most this time.
     pub p50_us: f64,
-    /// 99 of 100 were.
+    /// 99 of 100 requests took at most this time.
     pub p99_us: f64,
-    /// 999 of 1000 were.
+    /// 999 of 1000 requests took at most this time.
     pub p999_us: f64,
 }
 
-/// A device's figures. Taken while requests are in progress they are not of one moment.
+/// A device's figures. Figures read while requests are in progress are not of one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Statistics {
     /// Bytes of the device.
     pub disksize: u64,
     /// Bytes of the blocks in memory, before compression.
     pub orig_data_size: u64,
-    /// Bytes of those after compression.
+    /// Bytes of these blocks after compression.
     pub compr_data_size: u64,
-    /// Bytes of memory for them: arenas, tables and all.
+    /// Bytes of memory for them, arenas and tables included.
     pub mem_used_total: u64,
     /// Most bytes of memory; 0 without a bound.
     pub mem_limit: u64,
@@ -88,7 +87,7 @@ pub struct Statistics {
     pub same_pages: u64,
     /// Pages that packing objects again has freed.
     pub pages_compacted: u64,
-    /// Blocks in memory that are kept as they are, because they do not compress.
+    /// Blocks in memory that are kept uncompressed, because they do not shrink.
     pub huge_pages: u64,
     /// Blocks in the swap file.
     pub bd_count: u64,
@@ -106,7 +105,7 @@ pub struct Statistics {
     pub read_bytes: u64,
     /// Reads that failed.
     pub failed_reads: u64,
-    /// Writes, those of zeroes included.
+    /// Writes, zeroing included.
     pub write_ios: u64,
     /// Bytes written.
     pub write_bytes: u64,
@@ -114,7 +113,7 @@ pub struct Statistics {
     pub failed_writes: u64,
     /// Discards.
     pub discard_ios: u64,
-    /// Bytes asked to be discarded.
+    /// Bytes of discard requests.
     pub discard_bytes: u64,
     /// Flushes.
     pub flush_ios: u64,
@@ -126,38 +125,38 @@ pub struct Statistics {
     pub write_latency: Latencies,
     /// How long discards took.
     pub discard_latency: Latencies,
-    /// The swap file's, if there is one.
+    /// The swap file's figures, if there is one.
     pub swap: Option<SwapStatistics>,
 }
 
 /// A swap file's figures.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SwapStatistics {
-    /// Bytes that it may take of the disk.
+    /// Bytes that the file may take on the disk.
     pub swap_limit: u64,
-    /// Bytes that it takes: of segments in use.
+    /// Bytes of segments in use.
     pub swap_used: u64,
-    /// Bytes of these that are of blocks still there.
+    /// Bytes of `swap_used` whose blocks still exist.
     pub swap_live: u64,
-    /// Bytes of objects that were written out, compressed as they were.
+    /// Bytes of objects written out, in compressed form.
     pub swap_object_bytes: u64,
-    /// Bytes written to the disk, cleaning's included.
+    /// Bytes written to the disk, cleaning included.
     pub swap_write_bytes: u64,
-    /// Bytes of these that cleaning has written.
+    /// Bytes of `swap_write_bytes` that cleaning wrote.
     pub swap_clean_bytes: u64,
     /// Bytes written for each byte of objects.
     pub swap_write_amplification: f64,
-    /// Bytes read from the disk, cleaning's included.
+    /// Bytes read from the disk, cleaning included.
     pub swap_read_bytes: u64,
     /// Reads of one or more blocks.
     pub swap_reads: u64,
-    /// Microseconds within which half of the reads were done, to a factor of two.
+    /// Half of the reads took at most this time, in microseconds, to a factor of two.
     pub swap_read_p50_us: u64,
-    /// Within which 99 of 100 were.
+    /// 99 of 100 reads took at most this time, in microseconds.
     pub swap_read_p99_us: u64,
-    /// Writes that were given up: what they were of stayed in memory.
+    /// Failed writes; their blocks stayed in memory.
     pub swap_failed_writes: u64,
-    /// Reads that failed, or found something else than was written.
+    /// Reads that failed or returned other bytes than were written.
     pub swap_failed_reads: u64,
     /// Writes that found no room.
     pub swap_no_space: u64,
@@ -207,7 +206,7 @@ impl SwapStatistics {
 }
 
 impl Statistics {
-    /// The figures as lines of `name: value`, each on its own.
+    /// The figures as lines of `name: value`.
     pub fn lines(&self) -> String {
         let mut text = String::new();
         self.each(|name, value| text.push_str(&format!("{name}: {value}\n")));

@@ -1,8 +1,8 @@
-//! Memory: who may write, and how room is made.
+//! Memory: admits writes, and makes room.
 //!
-//! Where there is a swap file, a thread of the device's own writes to it while there is room yet
-//! ([`Memory::relieve`]), so that requests go on. Only when no room is left does the request that
-//! wants some write by itself.
+//! If there is a swap file, a thread of the device writes to it while memory still has room
+//! ([`Memory::relieve`]), so that requests continue. A request writes by itself only if no room is
+//! left.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,56 +13,56 @@ use uzswap::{compacting_bytes, Group, Pool, ShrinkReport, TIDYING_BYTES};
 use crate::admission::{Admission, AdmissionControl, Worst};
 use crate::signal::Signal;
 
-/// The one group of a device's pool.
 pub(crate) const GROUP: Group = Group(0);
-/// What is stored is packed again when this share of it is holes, and this share of its pages has
-/// gone since it was last: packing looks at every object.
+/// Objects are packed again when this share of memory is holes, and this share of the pages has
+/// left since the last packing: packing visits every object.
 const PACK_SHARE: u64 = 32;
 /// Writing to the swap file begins when less than this share of memory is free, and ends at twice
 /// that.
 const FREE_SHARE: u64 = 16;
-/// Bytes written between two looks, or a part of the pool if that is more. Less makes small writes;
-/// more keeps requests waiting that want room now.
+/// Bytes written between two checks, or a part of the pool if that is more. Less makes small
+/// writes; more delays requests that wait for room.
 const PIECE_BYTES: u64 = 4 << 20;
 const PIECE_SHARE: u64 = 256;
-/// Least memory that goes to the swap file at once by who wants room.
+/// Least memory that a request without room moves to the swap file at once.
 const MOVED_BYTES_MIN: u64 = 256 << 10;
 const MOVED_SHARE: u64 = 64;
-/// How long nothing is written after the disk failed: every attempt costs segments of the file for
-/// good. The thread waits as long when it can write nothing for any other reason.
+/// Pause after a disk failure: every attempt costs segments of the file for good. The thread also
+/// waits this long if it can write nothing for another reason.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Segments cleaned at a time when nothing else is to do.
+/// Segments cleaned at a time when the thread is otherwise idle.
 const CLEAN_SEGMENTS: u64 = 2;
 
-/// A device's pool, and the bound on what it takes.
+/// A device's pool, and the bound on its memory.
 pub(crate) struct Memory {
     pub(crate) pool: Pool,
     admission: AdmissionControl,
     /// Most bytes for objects and tables.
     limit: Option<u64>,
-    /// Most bytes that the swap file's tables and buffers take beside.
+    /// Most bytes that the swap file's tables and buffers take in addition.
     swap_bytes: u64,
     is_locked: bool,
     pub(crate) signal: Signal,
     refused: AtomicU64,
     compacted_bytes: AtomicU64,
     used_max: AtomicU64,
-    /// Pages that were overwritten or dropped, and how many had gone from the pool when it was
-    /// packed last.
+    /// Pages that were overwritten or dropped, and the number that had left the pool at the last
+    /// packing.
     gone: AtomicU64,
     gone_at_packing: AtomicU64,
     began: Instant,
-    /// Until when nothing is written, in nanoseconds since `began`: by any thread since the disk
-    /// failed, and by the thread.
+    /// No writes until then, in nanoseconds since `began`: by any thread after a disk failure, and
+    /// by the device's thread.
     failed_until: AtomicU64,
     fruitless_until: AtomicU64,
 }
 
 impl Memory {
-    /// `limit` is what `pool` may take; the swap file's own `swap_bytes` are not in it.
+    /// `limit` bounds `pool`, without the swap file's own `swap_bytes`.
     pub(crate) fn new(pool: Pool, limit: Option<u64>, swap_bytes: u64, is_locked: bool) -> Self {
         let worst = if is_locked { Worst::STOCKED } else { Worst::TOUCHED };
-        // Where something is to happen before all is used up, it must be seen to come.
+        // With a swap file, the credit is small, so that shortage is noticed before memory is used
+        // up.
         let credit_max = match (limit, pool.swap_file()) {
             (Some(limit), Some(_)) => limit / (4 * FREE_SHARE),
             _ => u64::MAX,
@@ -85,7 +85,7 @@ impl Memory {
         }
     }
 
-    /// Admits a write of so many blocks; `None` if there is no room and none can be made.
+    /// Admits a write of `blocks`; `None` if there is no room and none can be made.
     pub(crate) fn admit(&self, blocks: usize) -> Option<Option<Admission<'_>>> {
         let Some(limit) = self.limit else { return Some(None) };
         let free = || {
@@ -102,17 +102,15 @@ impl Memory {
         admission.map(Some)
     }
 
-    /// Notes that pages left the pool without being written out.
+    /// Counts pages that left the pool without being written out.
     pub(crate) fn note_gone(&self, pages: u64) {
         self.gone.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Writes refused for want of room.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Bytes that packing has freed.
     pub(crate) fn compacted_bytes(&self) -> u64 {
         self.compacted_bytes.load(Ordering::Relaxed)
     }
@@ -124,7 +122,7 @@ impl Memory {
         (used, most.max(used))
     }
 
-    /// Packs what is stored more densely; returns how many bytes were freed.
+    /// Packs objects more densely; returns how many bytes were freed.
     pub(crate) fn compact(&self) -> u64 {
         self.gone_at_packing.store(self.gone(), Ordering::Relaxed);
         let bytes = self.pool.compact();
@@ -138,14 +136,13 @@ impl Memory {
             let left = sys::arena::left_bytes().unwrap_or(0) as u64;
             // Frames come sixteen at a time.
             let free = self.pool.free_frame_bytes() + (left & !((1 << 20) - 1));
-            // If there is no more memory while the allocator tidies by itself, a write that was
-            // admitted must still find room.
+            // If no memory is left while the allocator tidies by itself, an admitted write must
+            // still find room.
             return free.saturating_sub(TIDYING_BYTES);
         }
         (limit + self.swap_bytes).saturating_sub(used)
     }
 
-    /// Pages that have left the pool.
     fn gone(&self) -> u64 {
         self.gone.load(Ordering::Relaxed) + self.pool.group_usage(GROUP).zswpwb
     }
@@ -156,10 +153,10 @@ impl Memory {
         bytes.saturating_sub(live) > bytes / PACK_SHARE && gone_since > self.pool.stored_pages() / PACK_SHARE
     }
 
-    /// Frees memory, `missing` bytes or more if that is possible; whether it freed any. Called by
-    /// one thread at a time, while no write is admitted.
+    /// Frees `missing` bytes or more if possible; returns whether it freed any. Called by one
+    /// thread at a time, while no write is admitted.
     fn make_room(&self, missing: u64) -> bool {
-        // A stocked arena has nothing to give back.
+        // A stocked arena gives no memory back.
         if !self.is_locked && self.pool.trim() > 0 {
             return true;
         }
@@ -169,7 +166,7 @@ impl Memory {
         if self.pool.swap_file().is_none() || self.is_before(&self.failed_until) {
             return false;
         }
-        // Somewhat more than is missing, so that not every write has to wait for the disk.
+        // Somewhat more than is missing, so that not every write waits for the disk.
         let bytes = self.pool.pool_bytes();
         let step = missing.max(bytes / MOVED_SHARE).max(MOVED_BYTES_MIN);
         let report = self.pool.shrink(bytes.saturating_sub(step));
@@ -177,13 +174,12 @@ impl Memory {
         report.pages_written > 0
     }
 
-    /// Writes to the swap file until enough memory is free, if that can be had: the device's own
-    /// thread does.
+    /// Writes to the swap file until enough memory is free, or no more can be freed. Called by the
+    /// device's own thread.
     pub(crate) fn relieve(&self) {
         let Some(limit) = self.limit else { return };
-        // What the arenas keep is for the next objects. To give it back only to ask for it again
-        // costs more than compressing does; but it must not be all that is free, since no write is
-        // admitted to it.
+        // The arenas keep memory for the next objects: giving it back and asking again costs more
+        // than compression. But it must not be all that is free, since it admits no write.
         let kept_max = limit / FREE_SHARE / 2;
         let kept = || if self.is_locked { 0 } else { self.pool.cached_bytes() };
         let is_short = || self.free_bytes(limit) + kept().min(kept_max) < limit / FREE_SHARE * 2;
@@ -203,7 +199,7 @@ impl Memory {
             }
             if self.is_sparse() {
                 let twice = compacting_bytes(self.pool.pool_bytes());
-                // Writes admitted during packing do without what it holds twice.
+                // Packing holds some bytes twice; writes admitted during it do without these.
                 if let Some(_held) = self.admission.hold(twice, || self.free_bytes(limit)) {
                     self.compact();
                 }
@@ -211,7 +207,7 @@ impl Memory {
         }
     }
 
-    /// Cleans the swap file, and gives its free blocks back: for when nothing else is to do.
+    /// Cleans the swap file and gives its free blocks back, when the thread is otherwise idle.
     pub(crate) fn maintain(&self) {
         self.pool.maintain(CLEAN_SEGMENTS);
     }
@@ -224,7 +220,7 @@ impl Memory {
         }
     }
 
-    /// Forgets that the disk failed.
+    /// Forgets disk failures.
     pub(crate) fn end_pauses(&self) {
         self.failed_until.store(0, Ordering::Relaxed);
         self.fruitless_until.store(0, Ordering::Relaxed);
@@ -241,8 +237,7 @@ impl Memory {
         }
     }
 
-    /// Has all memory be there that the swap file needs, in a process that must not ask for any
-    /// later.
+    /// Allocates all memory that the swap file needs, in a process that must not ask for any later.
     pub(crate) fn make_swap_room(&self) -> io::Result<()> {
         self.pool.swap_file().map_or(Ok(()), |file| file.make_room())
     }

@@ -1,4 +1,4 @@
-//! Up to a leaf's pages to load into, side by side, without an allocation.
+//! References to up to a leaf's pages, side by side, without an allocation.
 
 use std::mem::MaybeUninit;
 
@@ -6,9 +6,8 @@ use uzswap::Page;
 
 use crate::split::{BLOCK_BYTES, LEAF_BLOCKS};
 
-/// The pages.
 pub(crate) struct Pages<'a> {
-    /// The first `len` are there.
+    /// The first `len` are initialised.
     refs: [MaybeUninit<&'a mut Page>; LEAF_BLOCKS],
     len: usize,
 }
@@ -41,8 +40,8 @@ impl<'a> Pages<'a> {
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [&'a mut Page] {
-        // SAFETY: `push` has written the first `len`, and nothing takes them out again but
-        // `into_pages`, which ends this.
+        // SAFETY: `push` wrote the first `len`, and only `into_pages`, which consumes this, takes
+        // them out.
         unsafe { std::slice::from_raw_parts_mut(self.refs.as_mut_ptr().cast(), self.len) }
     }
 

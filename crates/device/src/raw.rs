@@ -1,10 +1,10 @@
-//! A compressor for a store that may refuse nothing: what does not shrink is kept as it is.
+//! A compressor for a store that must refuse nothing: units that do not shrink are kept
+//! uncompressed.
 
 use std::sync::Arc;
 
 use uzswap::acomp::{Algorithm, Context, ContextError, Object, Tiers};
 
-/// Any algorithm, but units that do not shrink are kept.
 pub(crate) struct KeepsRaw(pub(crate) Arc<dyn Algorithm>);
 
 impl Algorithm for KeepsRaw {

@@ -1,9 +1,9 @@
-//! How a device's own thread is told that there is something to do, and when to end.
+//! Wakes a device's own thread for work, and ends it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What is to do, as those who tell and the one who is told know it.
+/// The state that the threads share.
 pub(crate) struct Signal {
     state: Mutex<State>,
     changed: Condvar,
@@ -13,18 +13,18 @@ pub(crate) struct Signal {
 struct State {
     is_raised: bool,
     is_ending: bool,
-    /// The thread waits, and has seen all that was raised.
+    /// The thread waits and has seen every signal.
     is_idle: bool,
 }
 
-/// What the thread is to do next.
+/// The thread's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The signal was raised.
     Work,
-    /// It was not, for as long as the thread wanted to wait.
+    /// No signal came within the wait.
     Rest,
-    /// End.
+    /// The thread ends.
     End,
 }
 
@@ -33,7 +33,7 @@ impl Signal {
         Signal { state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// There is something to do.
+    /// Wakes the thread for work.
     pub(crate) fn raise(&self) {
         let mut state = self.lock();
         if !state.is_raised {
@@ -42,7 +42,7 @@ impl Signal {
         }
     }
 
-    /// The thread is to end.
+    /// Asks the thread to end.
     pub(crate) fn end(&self) {
         self.lock().is_ending = true;
         self.changed.notify_all();
@@ -52,7 +52,7 @@ impl Signal {
         self.lock().is_ending
     }
 
-    /// The thread waits for what is next.
+    /// Waits for the next step. Called by the thread.
     pub(crate) fn wait(&self, rest: Duration) -> Next {
         let mut state = self.lock();
         state.is_idle = true;
@@ -70,7 +70,7 @@ impl Signal {
         }
     }
 
-    /// Waits until the thread has done all there is to do.
+    /// Waits until the thread has done all work.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         while (state.is_raised || !state.is_idle) && !state.is_ending {

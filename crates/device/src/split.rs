@@ -2,14 +2,13 @@
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = uzswap::PAGE_SIZE;
-/// Blocks of a leaf: what one call of the pool is about.
+/// Blocks of a leaf: one call of the pool concerns one leaf.
 pub(crate) const LEAF_BLOCKS: usize = 16;
 pub(crate) const LEAF_BYTES: usize = LEAF_BLOCKS * BLOCK_BYTES;
 
 /// The part of a request that lies in one leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Which leaf.
     pub(crate) leaf: usize,
     /// First byte within the leaf.
     pub(crate) start: usize,
@@ -23,12 +22,11 @@ impl Piece {
         self.start / BLOCK_BYTES
     }
 
-    /// Blocks that the piece touches.
     pub(crate) fn blocks(self) -> usize {
         (self.start + self.len).div_ceil(BLOCK_BYTES) - self.first_block()
     }
 
-    /// The blocks it touches, bit `i` for block `i` of the leaf.
+    /// The blocks that the piece touches, bit `i` for block `i` of the leaf.
     pub(crate) fn mask(self) -> u16 {
         mask_of(self.first_block(), self.blocks())
     }
@@ -38,12 +36,12 @@ impl Piece {
         self.start % BLOCK_BYTES
     }
 
-    /// Bytes of the last block behind the piece.
+    /// Bytes of the last block after the piece.
     pub(crate) fn tail(self) -> usize {
         (self.start + self.len).next_multiple_of(BLOCK_BYTES) - (self.start + self.len)
     }
 
-    /// The piece's whole blocks: the first of the leaf, and how many.
+    /// The piece's whole blocks: the first in the leaf, and their number.
     pub(crate) fn whole_blocks(self) -> (usize, usize) {
         let first = self.start.div_ceil(BLOCK_BYTES);
         let end = (self.start + self.len) / BLOCK_BYTES;
@@ -57,7 +55,6 @@ pub(crate) fn mask_of(first: usize, count: usize) -> u16 {
     (((1u32 << count) - 1) << first) as u16
 }
 
-/// The pieces of `[at, at + len)`, in order.
 pub(crate) fn split(at: u64, len: u64) -> impl Iterator<Item = Piece> {
     let (mut at, end) = (at, at + len);
     std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! The swap file that a server gives its device: opened before daemonizing, so that errors reach
-//! stderr and relative paths resolve; its threads are made later, by the process that serves.
+//! A server's swap file. It is opened before daemonizing, so that errors reach stderr and relative
+//! paths resolve. The process that serves makes its threads later.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use swapfile::{Caching, Config, Disk, OpenError, Seal, Space, SwapFile};
 use sys::flusher;
 
-/// The open file, which nothing moves bytes of yet.
+/// The open file, before its I/O threads start.
 pub struct SwapDisk {
     disk: Arc<Disk>,
     segments: usize,
@@ -16,20 +16,19 @@ pub struct SwapDisk {
 }
 
 impl SwapDisk {
-    /// Where it lies unless told.
+    /// Default directory.
     pub const DIRECTORY: &str = "/var/tmp";
-    /// The least that a swap file works with: two segments are written to at a time, and one is
-    /// left for cleaning.
+    /// Least size of a swap file: two segments are written to at a time, and one is left for
+    /// cleaning.
     pub const SIZE_BYTES_MIN: u64 = 16 << 20;
-    /// Bytes of heap that its use takes beyond its own memory: cleaning, and what many threads read
-    /// at once.
+    /// Bytes of heap that its use takes beyond its own memory: cleaning, and concurrent reads.
     pub const HEAP_BYTES: usize = 16 << 20;
 
-    /// Opens a file without a name for `size_bytes` at most. What is swapped on must not wait for
-    /// memory, as the page cache does: such a server looks whether it [is direct](Self::is_direct).
+    /// Opens an unnamed file for at most `size_bytes`. A server that is swapped on must not wait
+    /// for memory, as the page cache does; such a server checks that it [is direct](Self::is_direct).
     ///
     /// # Errors
-    /// Why no file can be had in the directory.
+    /// The reason why the directory cannot hold the file.
     pub fn open(directory: Option<&Path>, size_bytes: u64, is_plain: bool) -> Result<SwapDisk, String> {
         let directory = directory.unwrap_or(Path::new(Self::DIRECTORY));
         if size_bytes < Self::SIZE_BYTES_MIN {
@@ -44,15 +43,16 @@ impl SwapDisk {
         Ok(SwapDisk { disk: Arc::new(disk), segments, is_plain })
     }
 
-    /// Whether data go past the page cache.
+    /// Whether data bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.disk.is_direct()
     }
 
-    /// The swap file. Threads that move its bytes are children of this one, and inherit its mark.
+    /// Starts the swap file. Its I/O threads are children of the calling thread and inherit its
+    /// mark.
     ///
     /// # Errors
-    /// When threads cannot be had.
+    /// The threads cannot be started.
     pub fn start(self, is_swapped_on: bool) -> Result<Arc<SwapFile>, OpenError> {
         let config = Config::default();
         let spawn = |work: Box<dyn FnOnce() + Send>| -> io::Result<()> {

@@ -8,17 +8,17 @@ use std::time::Duration;
 use crate::memory::Memory;
 use crate::signal::Next;
 
-/// How long the thread waits for something to do before it cleans the file.
+/// The thread cleans the file after this time without work.
 const REST: Duration = Duration::from_millis(500);
 
-/// The thread; ends with the value.
+/// The thread. Dropping the value ends it.
 pub(crate) struct SwapWriter {
     memory: Arc<Memory>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SwapWriter {
-    /// Starts it. It inherits what the calling thread is marked as.
+    /// Starts the thread. It inherits the calling thread's mark.
     pub(crate) fn start(memory: Arc<Memory>, is_locked: bool) -> io::Result<Self> {
         let of_thread = Arc::clone(&memory);
         let thread = std::thread::Builder::new().name("swap-writer".into()).spawn(move || {
@@ -30,7 +30,7 @@ impl SwapWriter {
         Ok(SwapWriter { memory, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread. Requests write by themselves then.
+    /// Ends the thread. Requests then write by themselves.
     pub(crate) fn stop(&self) {
         self.memory.signal.end();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

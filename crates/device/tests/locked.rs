@@ -1,4 +1,4 @@
-//! A device whose memory is made and locked in advance: one a process, so these are one test.
+//! A device with preallocated, locked memory: one a process, so this is one test.
 
 mod support;
 
@@ -91,7 +91,7 @@ fn all_memory_is_there_at_the_start() {
     assert!(statistics.compr_data_size > RAM / 2, "{} of {RAM}", statistics.compr_data_size);
     assert_eq!(statistics.lost_blocks, 0);
     let (end, _) = memory();
-    // The test's own table of what it wrote, and the compressor's contexts.
+    // The test's own table of its writes, and the compressor's contexts.
     let own = seeds.len() as u64 * 100 + (4 << 20);
     assert!(end < start + own, "{} more bytes of memory after {} blocks", end - start, seeds.len());
     println!(

@@ -1,5 +1,5 @@
-//! A device with a swap file whose memory is made and locked in advance: one a process, so this is
-//! one test. It goes without the harness, whose threads have heaps of their own.
+//! A device with a swap file and preallocated, locked memory: one a process, so this is one test.
+//! It runs without the harness, whose threads have heaps of their own.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn field(name: &str) -> u64 {
 }
 
 /// Four clients fill, overwrite, discard and read a device whose data are several times its memory.
-/// None is refused or finds other bytes, no block is lost, and none asks for memory.
+/// No request is refused or reads other bytes, no block is lost, and no memory is requested.
 fn main() {
     const RAM: u64 = 32 << 20;
     const SIZE: u64 = 128 << 20;
@@ -53,7 +53,7 @@ fn main() {
     };
     assert!(field("VmLck:") >= RAM - file.memory_bytes_max());
 
-    // Mostly what does not compress: what is written is more than memory and most of the file.
+    // Mostly incompressible: the data exceed memory and fill most of the file.
     let seed_of = |leaf: u64, version: u64, block: u64| match block % 4 {
         3 => (version << 32 | leaf << 4 | block) << 3 | 5,
         _ => (version << 32 | leaf << 4 | block) << 3 | 1,
@@ -75,7 +75,7 @@ fn main() {
                 let mut state = client + 1;
                 sys::flusher::touch_stack();
                 for turn in 0..leaves * 4 {
-                    // Once all was written, stacks and the compressor's contexts are there.
+                    // After the first pass, stacks and the compressor's contexts exist.
                     if turn == leaves {
                         barrier.wait();
                         if client == 0 {

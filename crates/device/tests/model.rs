@@ -1,4 +1,4 @@
-//! Any requests, with failures of every part, against plain bytes.
+//! Random requests, with failures of every part, against plain bytes.
 
 mod support;
 
@@ -39,7 +39,7 @@ enum Op {
     Settle,
 }
 
-/// What goes wrong with the disk from now on.
+/// The disk's behaviour from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DiskFaults {
     None,
@@ -47,7 +47,7 @@ enum DiskFaults {
     NoRoom,
     ReadsFail,
     Short,
-    /// It says that it wrote, and did not, or wrote something else.
+    /// Reports success, but writes nothing or other bytes.
     Lies,
 }
 
@@ -68,7 +68,7 @@ impl DiskFaults {
     }
 }
 
-/// Offsets and lengths that like blocks' and leaves' borders.
+/// Offsets and lengths, mostly at the borders of blocks and leaves.
 fn range() -> impl Strategy<Value = (usize, usize)> {
     let near = prop_oneof![4 => Just(0i64), 1 => -3i64..4, 1 => -5000i64..5000];
     let unit = prop::sample::select(vec![1usize, 512, BLOCK_BYTES, LEAF]);
@@ -112,7 +112,7 @@ impl Model {
         len > 0 && self.lost[at / BLOCK_BYTES..=(at + len - 1) / BLOCK_BYTES].iter().any(|lost| *lost)
     }
 
-    /// Notes that `[at, at + len)` was written by `bytes`.
+    /// Records that `bytes` was written at `at`.
     fn wrote(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         let (first, end) = (at.div_ceil(BLOCK_BYTES), (at + bytes.len()) / BLOCK_BYTES);
@@ -127,14 +127,14 @@ struct Run {
     model: Model,
     swap: Option<Swap>,
     disk_faults: DiskFaults,
-    /// The disk has lied: any block may be unreadable for good, until it is written.
+    /// The disk has lied: any block may be unreadable until it is written.
     has_lied: bool,
     compressor: Arc<std::sync::atomic::AtomicU64>,
     ram: Option<u64>,
 }
 
 impl Run {
-    /// A device that may use `ram` bytes beside its swap file's own, which has so many segments.
+    /// A device that may use `ram` bytes beside its swap file's own, which has `segments` segments.
     fn new(ram: Option<u64>, segments: Option<usize>, unit_bytes: usize, queues: usize) -> Self {
         let (algorithm, compressor) = Failing::of("lz4");
         let swap = ram.and(segments).map(Swap::new);
@@ -162,18 +162,17 @@ impl Run {
             swap.faults.set_rates(faults.rates());
             self.disk_faults = faults;
             self.has_lied |= faults == DiskFaults::Lies;
-            // What the disk does next is to be seen next.
+            // The disk's next behaviour applies at once.
             self.device.end_pauses();
         }
     }
 
-    /// What a write that failed did: all before the piece that failed is written; that one may have
+    /// Applies a failed write: everything before the failed piece is written; that piece may have
     /// lost its blocks.
     fn after_failed_write(&mut self, at: usize, bytes: &[u8], error: &IoError) {
         let (failed, may_lose) = match *error {
             IoError::NoSpace { at } => (at as usize, false),
             IoError::Lost { at: block } => ((block as usize).max(at), true),
-            // The rest of a block could not be read.
             IoError::Disk { at: block, .. } => {
                 assert!(self.reads_may_fail());
                 ((block as usize).max(at), false)
@@ -189,8 +188,8 @@ impl Run {
         }
     }
 
-    /// What a request for zeroes that failed did: the parts of blocks at its pieces' ends fail one
-    /// by one.
+    /// Applies a failed request for zeroes: the parts of blocks at its pieces' ends fail one by
+    /// one.
     fn after_failed_zero(&mut self, at: usize, len: usize, error: &IoError) {
         let (failed, may_lose) = match *error {
             IoError::NoSpace { at } => (at as usize, false),
@@ -209,7 +208,7 @@ impl Run {
         }
     }
 
-    /// Blocks are as they were, or lost; never anything else.
+    /// Checks that blocks are unchanged or lost, never anything else.
     fn look_for_losses(&mut self, first: usize, end: usize) {
         let mut page = [0; BLOCK_BYTES];
         for block in first..end {
@@ -261,7 +260,7 @@ impl Run {
             Op::Zero { at, len } => match self.device.zero(at as u64, len as u64) {
                 Ok(()) => {
                     self.model.wrote(at, &vec![0; len]);
-                    // A part of a lost block stays lost: it must have been refused.
+                    // A part of a lost block stays lost, so the write must have been refused.
                     let edges = [at / BLOCK_BYTES, (at + len - 1) / BLOCK_BYTES];
                     assert!(edges.iter().all(|block| !self.model.lost[*block]));
                 }
@@ -287,7 +286,7 @@ impl Run {
             Op::DiskFaults(faults) => self.set_disk_faults(faults),
             Op::Settle => self.device.settle(),
         }
-        // While objects are packed some are there twice.
+        // While objects are packed, some exist twice.
         self.device.settle();
         if let Some(ram) = self.ram {
             let statistics = self.device.statistics();
@@ -299,7 +298,7 @@ impl Run {
         );
     }
 
-    /// Extents cover the range in order, alternate, and no byte of a hole is other than zero.
+    /// Checks that extents cover the range in order and alternate, and that holes are zeroes.
     fn check_extents(&self, at: usize, len: usize) {
         let mut next = at as u64;
         let mut last = None;
@@ -352,9 +351,9 @@ proptest! {
     }
 }
 
-/// Four clients write, read and discard interleaved pieces of the same blocks, while memory is too
-/// small for all, blocks go to the swap file, which is cleaned, and the disk does what it wants:
-/// each finds its own bytes, or an error.
+/// Four clients write, read and discard interleaved pieces of the same blocks. Memory is too small
+/// for all, blocks go to the swap file, which is cleaned, and the disk fails at random. Each client
+/// reads its own bytes or an error.
 #[test]
 fn clients_share_blocks() {
     const CLIENTS: usize = 4;
@@ -423,14 +422,14 @@ fn clients_share_blocks() {
         });
         let statistics = device.statistics();
         assert_eq!(statistics.bd_writes > 0, segments.is_some(), "{faults:?}: some blocks were written out");
-        // Blocks that cannot be read stay so where every write is of a part of one.
+        // Unreadable blocks stay so if every write covers only a part of one.
         let are_read = segments.is_some() && faults != DiskFaults::Lies;
         assert!(statistics.bd_reads > 0 || !are_read, "{faults:?}: and read");
         println!("{segments:?} segments, {faults:?}: {failures} failures, {:?}", statistics.swap);
     }
 }
 
-/// A device that is full says so, keeps what it had, and takes writes again when something went.
+/// A full device reports it, keeps its content, and takes writes again after discards.
 #[test]
 fn a_full_device_loses_nothing() {
     let run = Run::new(Some(400_000), None, 4096, 2);
@@ -450,7 +449,7 @@ fn a_full_device_loses_nothing() {
     }
     assert!(refused > 0 && written.len() > 10, "{refused} refused, {} written", written.len());
     assert_eq!(run.device.statistics().refused_writes, refused);
-    // A refused overwrite leaves what was there.
+    // A refused overwrite keeps the old content.
     fill(&mut noise, 1 << 20 | 1);
     assert!(run.device.write((written[0] * BLOCK_BYTES) as u64, &noise).is_err());
     let mut back = vec![0; noise.len()];
@@ -466,8 +465,8 @@ fn a_full_device_loses_nothing() {
     run.device.write((written[0] * BLOCK_BYTES) as u64, &noise).unwrap();
 }
 
-/// What memory has no room for goes to the swap file, by the device's own thread or by who writes,
-/// and comes back; when the file is full too, that is said, and nothing is lost.
+/// Blocks that memory has no room for go to the swap file, by the device's thread or by the
+/// request, and come back. When the file is full, too, writes are refused and nothing is lost.
 #[test]
 fn a_swap_file_takes_what_memory_does_not() {
     const SEGMENTS: usize = 16;
@@ -508,7 +507,7 @@ fn a_swap_file_takes_what_memory_does_not() {
     };
     assert!(matches!(full, IoError::NoSpace { at } if at == (written * LEAF) as u64), "{full}");
     assert_eq!(full.errno(), libc::ENOSPC);
-    // Most of the file, but for what it leaves for cleaning, and of the memory.
+    // Most of the file, without its reserve for cleaning, and of the memory.
     assert!(written * LEAF > ((SEGMENTS - 1) << 20) * 3 / 4 + (1 << 19), "{written} leaves");
     device.settle();
     let statistics = device.statistics();
@@ -523,11 +522,11 @@ fn a_swap_file_takes_what_memory_does_not() {
     let statistics = device.statistics();
     assert_eq!(statistics.bd_reads, statistics.bd_count);
     assert!(statistics.swap.unwrap().swap_read_p99_us > 0);
-    // Refused, and what was there still is.
+    // Refused, with the old content intact.
     assert!(device.write(0, &noise(0, 7)).is_err());
     check(1);
-    // What is discarded, wherever it is, makes room, although no segment of the file has become
-    // free: every second leaf goes, and three in eight are rewritten.
+    // Discards make room in memory and in the file, although no segment becomes free: every second
+    // leaf is discarded, and three in eight are rewritten.
     (0..written).step_by(2).for_each(|leaf| device.discard((leaf * LEAF) as u64, LEAF as u64).unwrap());
     (0..written).filter(|leaf| leaf % 2 == 0 && leaf % 8 != 0).for_each(|leaf| {
         device.write((leaf * LEAF) as u64, &noise(leaf, 1)).unwrap();
@@ -546,8 +545,8 @@ fn a_swap_file_takes_what_memory_does_not() {
     assert_eq!(device.statistics().swap.unwrap().swap_live, 0);
 }
 
-/// A block that the disk does not give back is EIO at every read, and its neighbours are not; so
-/// are writes of parts of it, which leave it as it is. Written or discarded, it is good again.
+/// A block that the disk cannot return is EIO at every read; its neighbours are not. Writes of
+/// parts of it fail, too, and leave it as it is. Written or discarded, it is good again.
 #[test]
 fn an_unreadable_block_is_an_error_until_it_is_written() {
     let swap = Swap::new(8);
@@ -608,8 +607,8 @@ fn an_unreadable_block_is_an_error_until_it_is_written() {
     assert_eq!(device.statistics().lost_blocks, 0);
 }
 
-/// A disk that fails when written to costs nothing but the room it would have given; when it works
-/// again, so does the device.
+/// A disk whose writes fail costs only the room it would have given. When it works again, so does
+/// the device.
 #[test]
 fn a_disk_that_takes_nothing_is_no_room() {
     let swap = Swap::new(64);
@@ -629,7 +628,7 @@ fn a_disk_that_takes_nothing_is_no_room() {
     };
     let done = at as usize;
     assert!((512 << 10..=1 << 20).contains(&done), "{done} bytes");
-    // Others are refused without another attempt, each of which costs segments.
+    // Other writes are refused without another attempt, each of which costs segments.
     let retired = swap.file.counters().segments_retired;
     (0..100).for_each(|_| assert!(device.write(at, &bytes[done..]).is_err()));
     device.settle();

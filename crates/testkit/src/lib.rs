@@ -66,10 +66,9 @@ macro_rules! skip {
     };
 }
 
-/// What [`skip!`] calls.
+/// Implements [`skip!`].
 ///
 /// # Panics
-///
 /// If `UZSWAP_REQUIRE` has the need, or [`NEEDS`] does not.
 pub fn skip(need: &str, module: &str, reason: &str) {
     assert!(NEEDS.contains(&need), "{need:?} is not among testkit::NEEDS");
@@ -84,7 +83,7 @@ pub fn skip(need: &str, module: &str, reason: &str) {
         Some("main") | None => module.to_owned(),
         Some(name) => format!("{} {name}", module.split("::").next().unwrap_or(module)),
     };
-    // Past libtest's capture, which has print! and eprint! only.
+    // libtest captures only print! and eprint!.
     let _ = std::io::stderr().write_all(format!("skipped ({need}): {test}: {reason}\n").as_bytes());
     if let Some(path) = record() {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
@@ -94,24 +93,22 @@ pub fn skip(need: &str, module: &str, reason: &str) {
     }
 }
 
-/// Whether a list as in `UZSWAP_REQUIRE` has a need.
 fn is_required(need: &str, required: &str) -> bool {
     required.split(',').map(str::trim).any(|one| one == need || one == "all" && need != "request")
 }
 
-/// The file `skipped` in cargo's target folder.
 fn record() -> Option<PathBuf> {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(default, PathBuf::from);
     folder.is_dir().then(|| folder.join("skipped"))
 }
 
-/// Copies a program that is to be started. In a process of its own: while a file is open for
-/// writing here, another test's thread may fork, and as long as its child has that descriptor the
-/// copy cannot be started ("Text file busy").
+/// Copies a program that a test starts. Uses a separate process: while a file is open for writing
+/// here, another test's thread may fork, and as long as its child has that descriptor the copy
+/// cannot be started ("Text file busy").
 ///
 /// # Panics
-/// When it cannot be copied.
+/// If the program cannot be copied.
 pub fn copy_program(from: impl AsRef<std::path::Path>, to: impl AsRef<std::path::Path>) {
     let mut copy = std::process::Command::new("cp");
     let status = copy.arg("--").arg(from.as_ref()).arg(to.as_ref()).status();

@@ -1,11 +1,10 @@
 //! The repository's rules about language: words to avoid, the width of comments and documents, and
-//! references that lead somewhere. That public items have documentation is the lint `missing_docs`,
-//! which the workspace denies; the last test checks that every crate follows it.
+//! valid references. The lint `missing_docs`, which the workspace denies, requires documentation of
+//! public items; the last test checks that every crate follows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The width of comments and documents, in columns.
 const COLUMNS_MAX: usize = 100;
 
 /// Words that a reader stops at. Each is matched as a whole word, in any case.
@@ -40,7 +39,7 @@ fn root() -> PathBuf {
 }
 
 /// All files of the repository that people write, by their path from the root. Links are not
-/// followed: what they lead to is found in its own place.
+/// followed: their targets are found in their own place.
 fn files() -> Vec<PathBuf> {
     let (root, mut found, mut open) = (root(), Vec::new(), vec![PathBuf::new()]);
     while let Some(folder) = open.pop() {
@@ -66,7 +65,6 @@ fn files() -> Vec<PathBuf> {
 /// A line of text that people read: its number, and the text without the code around it.
 type Line = (usize, String);
 
-/// The comments and string literals of a Rust or C source.
 fn words_of_source(text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut number = 1;
@@ -129,7 +127,7 @@ fn words_of_source(text: &str) -> Vec<Line> {
     lines
 }
 
-/// What people read of a file; `None` for data.
+/// The prose of a file; `None` for data.
 fn words(path: &Path, text: &str) -> Option<Vec<Line>> {
     let all = || text.lines().enumerate().map(|(k, line)| (k + 1, line.to_owned())).collect();
     match path.extension().and_then(|end| end.to_str()) {
@@ -140,7 +138,6 @@ fn words(path: &Path, text: &str) -> Option<Vec<Line>> {
     }
 }
 
-/// The banned words of a line.
 fn banned(line: &str) -> Vec<&'static str> {
     // Names in code style are not words.
     let line: String = line.split('`').step_by(2).collect::<Vec<_>>().join("``").to_lowercase();
@@ -153,7 +150,6 @@ fn banned(line: &str) -> Vec<&'static str> {
     BANNED.iter().filter(|word| has(word)).copied().collect()
 }
 
-/// Whether a line of a source is nothing but a comment.
 fn is_comment(path: &Path, line: &str) -> bool {
     let line = line.trim_start();
     match path.extension().and_then(|end| end.to_str()) {

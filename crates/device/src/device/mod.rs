@@ -1,4 +1,4 @@
-//! The device: requests cut into pieces, each locked, and done by one call of the pool.
+//! The device: requests cut into pieces; each piece is locked and is one call of the pool.
 
 mod reading;
 mod writing;
@@ -28,7 +28,7 @@ pub struct Extent {
     pub start: u64,
     /// Bytes.
     pub len: u64,
-    /// Whether there are blocks; else there are none, and it reads as zeroes.
+    /// Whether the range has blocks. If not, it reads as zeroes.
     pub is_data: bool,
 }
 
@@ -126,7 +126,7 @@ impl Device {
         &self.config
     }
 
-    /// The pool underneath: for figures.
+    /// The pool underneath, for figures.
     pub fn pool(&self) -> &Pool {
         &self.memory.pool
     }
@@ -147,16 +147,16 @@ impl Device {
         }
     }
 
-    /// For tests: has the disk be tried again at once, although it failed.
+    /// For tests: retries a failed disk at once.
     #[doc(hidden)]
     pub fn end_pauses(&self) {
         self.memory.end_pauses();
     }
 
-    /// Reads the bytes from `at` on.
+    /// Reads bytes from `at` on.
     ///
     /// # Errors
-    /// [`IoError`]; the buffer's content is unspecified then.
+    /// [`IoError`]. The buffer's content is unspecified then.
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), IoError> {
         self.check(at, into.len() as u64)?;
         self.reads.count(into.len() as u64, || {
@@ -174,7 +174,7 @@ impl Device {
     /// Writes bytes from `at` on.
     ///
     /// # Errors
-    /// [`IoError`]: what comes before the place that it names was written, nothing else was.
+    /// [`IoError`]. Only bytes before the place that the error names were written.
     pub fn write(&self, at: u64, from: &[u8]) -> Result<(), IoError> {
         self.check(at, from.len() as u64)?;
         self.writes.count(from.len() as u64, || {
@@ -188,8 +188,8 @@ impl Device {
         })
     }
 
-    /// Forgets all whole blocks of the range, which read as zeroes then. Parts of blocks at its
-    /// ends stay.
+    /// Discards all whole blocks of the range; they read as zeroes. Parts of blocks at its ends
+    /// stay.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`].
@@ -207,8 +207,7 @@ impl Device {
         })
     }
 
-    /// Makes the range read as zeroes. Whole blocks take no memory then; parts of blocks at its
-    /// ends are written.
+    /// Zeroes the range. Whole blocks take no memory then; parts of blocks at its ends are written.
     ///
     /// # Errors
     /// [`IoError`], as [`write`](Self::write).
@@ -239,14 +238,13 @@ impl Device {
         })
     }
 
-    /// Counts a flush, and does nothing: nothing is there any more when the process ends, in memory
-    /// or in the swap file, which has no name and a key that only this process knows.
+    /// Counts a flush and does nothing: no content outlives the process, in memory or in the swap
+    /// file, which has no name and a key that only this process knows.
     pub fn flush(&self) {
         self.flushes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells in order which parts of the range have blocks; neighbours that are alike are told as
-    /// one.
+    /// Passes the extents of the range to the callback in order; like neighbours are merged.
     ///
     /// # Errors
     /// [`IoError::OutOfRange`].
@@ -324,7 +322,7 @@ impl Device {
         }
     }
 
-    /// Packs what is stored more densely; returns how many bytes were freed.
+    /// Packs objects more densely; returns how many bytes were freed.
     pub fn compact(&self) -> u64 {
         self.memory.compact()
     }
@@ -339,20 +337,20 @@ impl Device {
         }
     }
 
-    /// Which of locked blocks are there, in memory or in the swap file.
+    /// The locked blocks that exist, in memory or in the swap file.
     fn stored(&self, lock: &BlockLock<'_>, mask: u16) -> u16 {
         self.pool().present(GROUP, key_of(lock.leaf), LEAF_BLOCKS) as u16 & mask
     }
 }
 
-/// Least memory for a locked device of so many blocks: tables for all of them, and some objects.
+/// Least memory for a locked device of `blocks`: tables for all of them, and some objects.
 fn locked_bytes_min(blocks: u64) -> u64 {
-    // Handles take 8 bytes, in a table that doubles; leaves 14 with checksums; descriptors of
-    // frames are few.
+    // Handles take 8 bytes, in a table that doubles; leaves 14 with checksums; frames have few
+    // descriptors.
     LOCKED_BYTES_MIN + blocks * (16 + 16)
 }
 
-/// Bytes of a piece of several blocks in a first and a last block of which it has only a part.
+/// Bytes of a piece of several blocks in its first and last block, where it has only parts of them.
 fn part_lens(piece: Piece) -> (usize, usize) {
     ((BLOCK_BYTES - piece.head()) % BLOCK_BYTES, (BLOCK_BYTES - piece.tail()) % BLOCK_BYTES)
 }

@@ -1,4 +1,4 @@
-//! Reads: pieces from the pool, which has them in memory or in its swap file.
+//! Reads: pieces from the pool, in memory or in its swap file.
 
 use uzswap::{Keep, LoadError, Page};
 
@@ -25,8 +25,8 @@ impl Device {
         self.read_parts(lock, piece, into)
     }
 
-    /// A read that begins or ends within a block: such blocks go through a page here, whole ones
-    /// straight to the buffer.
+    /// A read that begins or ends within a block: such blocks pass through a page here, whole ones
+    /// go straight to the buffer.
     fn read_parts(&self, lock: &BlockLock<'_>, piece: Piece, into: &mut [u8]) -> Result<(), IoError> {
         let (head, first) = (piece.head(), piece.first_block());
         let mut head_page = [0; BLOCK_BYTES];

@@ -1,4 +1,4 @@
-//! Writes: pieces into the pool, blocks forgotten.
+//! Writes pieces to the pool, and drops blocks.
 
 use uzswap::Page;
 
@@ -69,7 +69,7 @@ impl Device {
         self.store(&lock, piece, &refs[..blocks])
     }
 
-    /// Zeroes of a part of a block: nothing at all where there is no block.
+    /// Zeroes a part of a block. Does nothing if the block is absent.
     pub(super) fn write_part_of_zeroes(&self, part: Piece, zeroes: &[u8]) -> Result<(), IoError> {
         {
             let lock = self.block_locks.lock(part.leaf, part.mask());
@@ -85,7 +85,7 @@ impl Device {
         let mask = piece.mask();
         let first = key_of(lock.leaf) + piece.first_block() as u64;
         if self.pool().store(GROUP, first, pages).is_err() {
-            // What was there is gone, in memory and on disk.
+            // The earlier content is gone, in memory and on disk.
             lock.lose(mask);
             return Err(IoError::Lost { at: first * BLOCK_BYTES as u64 });
         }

@@ -1,4 +1,4 @@
-//! A swap file that fails, a compressor that fails, and bytes to write.
+//! A failing swap file, a failing compressor, and test data.
 #![allow(dead_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use acomp::{Algorithm, CompressRequest, Context, ContextError, DecompressRequest, UnitError};
 use swapfile::{Faults, FaultyEngine, MemoryEngine, Room, Seal, Space, SwapFile};
 
-/// A swap file whose disk is memory and whose faults are asked for.
+/// A swap file on an in-memory disk with injected faults.
 pub struct Swap {
     pub file: Arc<SwapFile>,
     pub faults: Arc<Faults>,
 }
 
 impl Swap {
-    /// Of so many segments of 1 MiB.
+    /// A file of `segments` segments of 1 MiB.
     pub fn new(segments: usize) -> Swap {
         let disk = MemoryEngine::new(Room { available: 1 << 40, total: 1 << 41 });
         let faults = Faults::new(segments as u64);
@@ -24,7 +24,7 @@ impl Swap {
     }
 }
 
-/// An algorithm that fails on some units: each n-th, or none.
+/// An algorithm that fails on each n-th unit, or on none.
 pub struct Failing {
     pub inner: Arc<dyn Algorithm>,
     pub every: Arc<AtomicU64>,
@@ -79,8 +79,7 @@ impl Context for FailingContext {
     }
 }
 
-/// Bytes that compress about as a heap does, other ones for each seed; or do not compress; or are
-/// zeroes.
+/// Heap-like, incompressible, or zero bytes; the seed determines the content.
 pub fn fill(bytes: &mut [u8], seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let kind = seed % 8;
