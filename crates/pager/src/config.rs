@@ -1,4 +1,4 @@
-//! How a pager works, why there is none, and texts that need no heap.
+//! Configuration of a pager, errors of its start, and texts without heap memory.
 
 use std::ops::Range;
 
@@ -7,52 +7,50 @@ use sys::userfaultfd::OpenError;
 /// Most handler threads.
 pub const HANDLERS_MAX: usize = 64;
 
-/// How a pager works.
+/// Configuration of a pager.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Pages that may be staged at once.
+    /// Most pages that may be staged at once.
     pub staging_pages: usize,
-    /// Handler threads that will run; at most [`HANDLERS_MAX`].
+    /// Handler threads that will run, at most [`HANDLERS_MAX`].
     pub handlers: usize,
-    /// Ranges never to be touched: the arena, the pager's own code and data.
+    /// Ranges that are never touched: the arena, the pager's own code and data.
     pub own: Vec<Range<usize>>,
-    /// The only range to be paged; `None` for the whole address space.
+    /// The only range to page; `None` for the whole address space.
     pub only: Option<Range<usize>>,
-    /// What the kernel writes for threads that are ending, beside words in their control blocks:
-    /// the pages stay in memory.
+    /// Addresses that the kernel writes for ending threads, beside words in their control blocks.
+    /// Their pages stay in memory.
     pub kept: NamedPages,
-    /// Page memory that may be executed, and leave other memory where it is: see
-    /// [`crate::executable`].
+    /// Page executable memory, and no other: see [`crate::executable`].
     pub executable: bool,
-    /// Have every reference be seen: nothing is brought in ahead, and the budget is for the
-    /// program's pages alone, without the pool and staging. For recorders.
+    /// Make every reference fault: no readahead, and the budget is for the program's pages alone,
+    /// without the pool and staging. For recorders.
     pub records: bool,
-    /// Do without access tracking although the kernel has it (Linux 7.3).
+    /// Do not use access tracking (Linux 7.3).
     pub without_tracking: bool,
 }
 
-/// Returns how much may be on its way in or out at once, in a program with this budget.
+/// Returns the most bytes that may be staged at once in a program with this budget.
 pub fn staging_bytes(budget_bytes: u64) -> usize {
     (budget_bytes / 100).clamp(4 << 20, 256 << 20) as usize
 }
 
-/// A pager could not be made.
+/// A pager could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No userfaultfd.
     #[error(transparent)]
     Userfaultfd(#[from] OpenError),
-    /// No memory, or /proc is not there.
+    /// No memory, or no /proc.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The failed action.
         what: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// Text of limited length that needs no heap.
+/// Text of limited length without heap memory.
 pub struct FixedText {
     bytes: [u8; 400],
     len: usize,
@@ -84,9 +82,9 @@ impl std::fmt::Write for FixedText {
 /// Addresses whose pages stay in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedPages {
-    /// A number that changes when there is another address, after `each` names it.
+    /// A counter that increases after `each` names another address.
     pub count: fn() -> usize,
-    /// Calls back with each address.
+    /// Calls the function with each address.
     pub each: fn(&mut dyn FnMut(usize)),
 }
 

@@ -1,12 +1,11 @@
-//! Programs whose heap may be executed, such as SBCL's.
+//! Programs with an executable heap, such as SBCL.
 //!
-//! `UFFDIO_MOVE` takes pages between mappings of the same protection only, so one staging area
-//! serves either memory that may be executed or memory that may not. The pager serves the kind that
-//! most of the program's anonymous memory is of when paging is set up; the other kind stays in
-//! memory.
+//! `UFFDIO_MOVE` moves pages only between mappings of equal protection, so a staging area serves
+//! either executable or other memory. The pager serves the kind that most of the program's
+//! anonymous memory has when paging is set up; the other kind stays in memory.
 //!
-//! On x86-64 alone: elsewhere the kernel makes the instruction cache coherent once for each frame,
-//! and would not notice that the pager has filled the frame again.
+//! Only on x86-64: elsewhere the kernel makes the instruction cache coherent once per frame, and
+//! does not notice that the pager has refilled it.
 
 use sys::maps;
 use sys::pagemap::{Pagemap, Run};
@@ -15,10 +14,10 @@ use sys::PAGE_SIZE;
 
 use crate::registrations::is_private_memory;
 
-/// Runs of pages that are looked at together.
+/// Most runs of pages per scan.
 const RUNS: usize = 64;
 
-/// Whether most of this process's anonymous memory may be executed.
+/// Whether most of this process's anonymous memory is executable.
 pub fn dominates() -> bool {
     if !cfg!(target_arch = "x86_64") {
         return false;
@@ -48,7 +47,7 @@ fn present_bytes(pagemap: &Pagemap, start: usize, end: usize) -> u64 {
     while at < end {
         let (count, next) = pagemap.present(at, end, &mut runs);
         bytes += runs[..count].iter().map(|run| run.end - run.start).sum::<u64>();
-        // A look that makes no way ends here: the mapping is gone.
+        // Without progress, the mapping is gone: skip a page.
         at = next.max(at + PAGE_SIZE);
     }
     bytes
@@ -63,7 +62,7 @@ mod tests {
     fn present_pages_are_counted() {
         let base = sys::arena::take(bytes_of(32), PAGE_SIZE).unwrap().as_ptr() as usize;
         for page in [0, 1, 7, 31] {
-            // SAFETY: memory of this test.
+            // SAFETY: this test's memory.
             unsafe { (page_at(base, page) as *mut u8).write_volatile(1) };
         }
         let Ok(pagemap) = Pagemap::open() else { return testkit::skip!("kernel", "no PAGEMAP_SCAN") };

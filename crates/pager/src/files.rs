@@ -4,7 +4,7 @@ use sys::procfs::ProcFile;
 
 use crate::config::StartError;
 
-/// Opened by the thread that watches: they tell nothing once the thread that opened them has ended.
+/// Opened by the control thread: the files become empty when the thread that opened them ends.
 pub(crate) struct ProcFiles {
     pub statm: ProcFile,
     pub maps: ProcFile,
@@ -12,8 +12,6 @@ pub(crate) struct ProcFiles {
 }
 
 impl ProcFiles {
-    /// Opens them.
-    ///
     /// # Errors
     /// [`StartError::System`] names the file that cannot be opened.
     pub fn open() -> Result<Self, StartError> {

@@ -1,11 +1,11 @@
-//! The gate: when the kernel begins to copy the arena for a fork.
+//! The gate: shows when the kernel starts to copy the arena for a fork.
 //!
-//! Of the two lowest pages of the arena, which are never taken, a userfaultfd of its own guards the
-//! first while a fork is expected, and the program's the second. From when fork() has come to that
-//! page until the event about it was read, the kernel refuses every operation on the gate.
+//! While a fork is expected, a userfaultfd of its own guards the first of the arena's two lowest
+//! pages, and the program's the second. These pages are never taken. From when fork() reaches the
+//! first page until its event is read, the kernel refuses every operation on the gate.
 //!
-//! Invariants: the pages are present while they are guarded, so no thread ever waits for them. A
-//! gate is guarded between [`Gate::begin`] and [`Gate::end`] only.
+//! Invariants: the pages are present while they are guarded, so no thread waits for them. A gate is
+//! guarded only between [`Gate::begin`] and [`Gate::end`].
 
 use sys::userfaultfd::{feature, Message, OpenError, Stop, MESSAGES_MAX, MISSING};
 use sys::{arena, PAGE_SIZE};
@@ -13,18 +13,18 @@ use sys::{arena, PAGE_SIZE};
 use crate::pages::Reports;
 use crate::sync::Userfaultfd;
 
-/// The gate, if forks may be watched here.
+/// The gate, if forks can be watched here.
 pub(crate) struct Gate {
     descriptor: Option<Userfaultfd>,
-    /// Whether the kernel reports forks: it does to those with CAP_SYS_PTRACE.
+    /// Whether the kernel reports forks, which needs CAP_SYS_PTRACE.
     reports_forks: bool,
 }
 
 impl Gate {
-    /// Opens it if the userfaultfd has the `features` for it.
+    /// Opens the gate if the userfaultfd has the `features` for it.
     ///
     /// # Errors
-    /// When there is no descriptor left.
+    /// If no descriptor is left.
     pub fn open(features: u64) -> Result<Self, OpenError> {
         let reports_forks = features & feature::EVENT_FORK != 0;
         let descriptor = match arena::lowest_pages() {
@@ -39,21 +39,19 @@ impl Gate {
         self.descriptor.is_some()
     }
 
-    /// Whether the kernel reports forks.
     pub fn reports_forks(&self) -> bool {
         self.reports_forks
     }
 
-    /// Its number.
     pub fn descriptor(&self) -> Option<i32> {
         self.descriptor.map(|gate| gate.descriptor())
     }
 
-    /// Guards the pages; false when that cannot be done. `main` is the program's userfaultfd.
+    /// Guards the pages. Returns false on failure. `main` is the program's userfaultfd.
     pub fn begin(&self, main: Reports) -> bool {
         let (Some(gate), Some(lowest)) = (self.descriptor, arena::lowest_pages()) else { return false };
         for page in lowest {
-            // Present from now on: no thread ever waits for these pages.
+            // The page is present from now on, so no thread ever waits for it.
             // SAFETY: a page of the arena that is never taken.
             unsafe { (page as *mut u64).write_volatile(1) };
         }
@@ -65,23 +63,23 @@ impl Gate {
         is_guarded
     }
 
-    /// Guards the pages no longer.
+    /// Stops guarding the pages.
     pub fn end(&self, main: Reports) {
         if let (Some(gate), Some(lowest)) = (self.descriptor, arena::lowest_pages()) {
-            // Unregistered already, where registering failed.
+            // Errors are expected if registering failed.
             let _ = gate.unregister(lowest[0], PAGE_SIZE);
             let _ = main.unregister(lowest[1], PAGE_SIZE);
         }
     }
 
-    /// Whether the kernel has not begun to copy the arena.
+    /// Whether the kernel has not started to copy the arena.
     pub fn is_open(&self) -> bool {
         let (Some(gate), Some(lowest)) = (self.descriptor, arena::lowest_pages()) else { return false };
-        // The page is there: all but a fork answer EEXIST.
+        // The page is present: the result is EEXIST except during a fork.
         gate.zero(lowest[0], PAGE_SIZE).stop == Some(Stop::Exists)
     }
 
-    /// Reads the reports of forks: calls `each` with the descriptor that guards a child's page.
+    /// Reads reports of forks. Calls `each` with the userfaultfd that guards a child's page.
     pub fn read_forks(&self, mut each: impl FnMut(i32)) {
         let Some(gate) = self.descriptor else { return };
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
@@ -92,9 +90,9 @@ impl Gate {
         }
     }
 
-    /// Reads reports that no thread attends to: a fork past the C library, while another one was
-    /// attended to, reports to every userfaultfd that it copied, and its thread waits until each
-    /// report is read. Until then the kernel lets no page in.
+    /// Reads reports that no thread attends to. A fork past the C library during another fork
+    /// reports to every userfaultfd that it copied, and its thread waits until each report is read.
+    /// Until then the kernel admits no page.
     pub fn dismiss_reports(&self) {
         self.read_forks(|descriptor| Userfaultfd::from_descriptor(descriptor).close());
     }

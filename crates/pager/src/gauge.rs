@@ -1,4 +1,4 @@
-//! How much memory this process uses, and how much is too much.
+//! How much memory this process uses, and the marks below the budget.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,30 +8,29 @@ use crate::accounts::Accounts;
 use crate::pages::Pages;
 use crate::units::bytes_of;
 
-/// Of what is remembered of fast growth a look that finds less forgets one part in so many.
+/// A look that finds less growth reduces the remembered growth by 1/64.
 const GROWTH_FADES: u64 = 64;
 
-/// Growth that is remembered and does not matter any more.
+/// Remembered growth below this does not matter.
 const GROWTH_LITTLE: u64 = 64 << 10;
 
-/// The use of this process as it was last measured.
+/// This process's use, as last measured.
 pub(crate) struct Gauge {
     accounts: &'static dyn Accounts,
-    /// Whether what is published leaves the pool and staging out.
+    /// Whether the published use excludes the pool and staging.
     is_bare: bool,
-    /// Bytes that the process uses, its fair share of shared ones.
+    /// Bytes that the process uses, with its fair share of shared memory.
     resident: AtomicU64,
-    /// Bytes that the kernel counts and that are not this process's: others' shares of what is
-    /// shared after a fork, or others' memory where one range is paged.
+    /// Bytes that the kernel counts but others use: their share of memory shared after a fork, or
+    /// other memory if one range is paged.
     discount: AtomicU64,
-    /// Whether that is to be measured again soon: relatives came or went.
+    /// Relatives came or went, so the shares must be measured soon.
     is_stale: AtomicBool,
-    /// Bytes by which this process has lately grown without faults between two looks.
+    /// Bytes by which this process lately grew without faults between two looks.
     growth: AtomicU64,
 }
 
 impl Gauge {
-    /// Nothing was measured yet.
     pub fn new(accounts: &'static dyn Accounts, is_bare: bool) -> Self {
         Gauge {
             accounts,
@@ -43,8 +42,8 @@ impl Gauge {
         }
     }
 
-    /// Reads this process's use from `statm`, the file of /proc, and publishes it; returns the
-    /// total of all processes.
+    /// Reads this process's use from `statm` in /proc and publishes it. Returns the total of all
+    /// processes.
     pub fn measure(&self, statm: &ProcFile, pages: &Pages) -> u64 {
         let mut buffer = [0; 128];
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
@@ -61,60 +60,59 @@ impl Gauge {
         self.accounts.total()
     }
 
-    /// The level that reclaim works towards: so far under the budget that what the process may grow
-    /// by until the next look needs no waiting.
+    /// The level that reclaim works towards. The room below the budget lets the process grow
+    /// without waiting until the next look.
     pub fn low_water(&self) -> u64 {
         low_water(self.accounts.budget(), self.growth.load(Ordering::Relaxed))
     }
 
-    /// Notes by how many bytes this process has grown without faults since the last look. Fast
-    /// growth is remembered for some looks: where programs share CPUs it comes in bursts.
+    /// Records the bytes by which this process grew without faults since the last look. Fast growth
+    /// is remembered for some looks, because it comes in bursts when programs share CPUs.
     pub fn note_growth(&self, bytes: u64) {
         let before = self.growth.load(Ordering::Relaxed);
         self.growth.store(bytes.max(before - before.div_ceil(GROWTH_FADES)), Ordering::Relaxed);
     }
 
-    /// Whether memory has lately grown without faults, so that no handler made room for it.
+    /// Whether memory lately grew without faults, so that no handler made room for it.
     pub fn grows_unseen(&self) -> bool {
         self.growth.load(Ordering::Relaxed) > 0
     }
 
-    /// The total from which on workers are to run: half-way between the low water mark and the
+    /// The total above which workers should run: half-way between the low water mark and the
     /// budget.
     pub fn pressure_mark(&self) -> u64 {
         let budget = self.accounts.budget();
         budget - (budget - self.low_water()) / 2
     }
 
-    /// Bytes that this process uses, as last measured.
     pub fn resident_bytes(&self) -> u64 {
         self.resident.load(Ordering::Relaxed)
     }
 
-    /// Bytes that are not this process's.
+    /// Bytes that the kernel counts but others use.
     pub fn discount_bytes(&self) -> u64 {
         self.discount.load(Ordering::Relaxed)
     }
 
-    /// Notes as much of what the kernel counts to be others'.
+    /// Sets [`Gauge::discount_bytes`].
     pub fn set_discount(&self, bytes: u64) {
         self.discount.store(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that relatives that may share memory with this process came or went.
+    /// Records that relatives, which may share memory with this process, came or went.
     pub fn note_relatives(&self) {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    /// Whether relatives came or went since this was last asked.
+    /// Whether relatives came or went since the last call.
     pub fn take_stale(&self) -> bool {
         self.is_stale.swap(false, Ordering::AcqRel)
     }
 }
 
-/// A 128th under the budget, 256 KiB to 16 MiB, but not more than a quarter. Where memory has
-/// lately grown without faults, a 64th and 1 MiB at least, and four times what it has grown by
-/// between looks if that is more, up to a sixteenth: new mappings fill until a look finds it.
+/// A 128th under the budget, 256 KiB to 16 MiB, but not more than a quarter. If memory lately grew
+/// without faults: a 64th, at least 1 MiB, or four times the growth between looks if that is more,
+/// up to a sixteenth, because new mappings fill until a look finds them.
 fn low_water(budget: u64, growth: u64) -> u64 {
     let least = match growth >= GROWTH_LITTLE {
         true => (budget / 64).max(1 << 20),

@@ -1,21 +1,20 @@
-//! Pages that must never be out: what the kernel reads or writes without fault service.
+//! Pages that must never be out, because the kernel accesses them without fault service.
 //!
-//! * A thread that is ending gets no fault service: its accesses to missing pages fail in the
-//!   kernel. It clears the word that pthread_join() waits for, and marks the robust mutexes that
-//!   the thread holds. Were these pages out, other threads would wait for ever. Both begin in the
-//!   thread control block; the list there leads to the mutexes.
-//! * That word may be anywhere: set_tid_address(2) and clone(2) name it. musl has all threads clear
-//!   one, the lock of its list of threads, which every thread takes before it ends. The kernel
-//!   tells of the word to its thread alone, so it is asked for where the agent is brought in and
-//!   where a thread begins (`preload/threads.rs`), since that may end before the next look, and
-//!   `preload/cleared.rs` notes what is named later. Threads that begin without the preload object
-//!   are found by looks alone.
-//! * A robust mutex may be taken, and its owner end, between two looks. `preload/robust.rs` notes
-//!   each that the C library initialises. Notes count at once: the page is not chosen from then on.
-//! * /proc/PID/cmdline and environ read the strings that the program began with, and read nothing
-//!   where those are out: ps, pgrep, killall and service managers would not find the process.
+//! * An ending thread gets no fault service: its accesses to missing pages fail in the kernel. It
+//!   clears the word that pthread_join() waits for, and marks the robust mutexes that it holds. If
+//!   these pages were out, other threads would wait for ever. Both start in the thread control block,
+//!   whose list leads to the mutexes.
+//! * set_tid_address(2) and clone(2) can put that word anywhere. All threads of musl clear one word,
+//!   the lock of its thread list, which every thread takes before it ends. The kernel tells the word
+//!   only to its own thread. So the agent reads it on entry and when a thread starts
+//!   (`preload/threads.rs`), as the thread may end before the next look, and `preload/cleared.rs`
+//!   records later changes. Without the preload object, only looks find threads.
+//! * A robust mutex may be taken, and its owner end, between two looks. `preload/robust.rs` records
+//!   each that the C library initialises. Records count at once: the page is no longer chosen.
+//! * /proc/PID/cmdline and environ read the program's initial strings, and return nothing if they are
+//!   out: ps, pgrep, killall and service managers would not find the process.
 //!
-//! A page that is found to be out is brought in: its thread may have been made between two looks.
+//! If such a page is out, it is brought in: its thread may have started between two looks.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,33 +28,32 @@ use crate::pages::{Inbound, Pages};
 use crate::quiesce::Quiesce;
 use crate::units::{block_of, index_of, page_of, pages_in, BLOCK_BYTES};
 
-/// Between looks at the list of threads, at least.
+/// Least time between scans of the list of threads.
 const LOOK_NS: u64 = 20_000_000;
-/// Looking takes at most one part in so many of the time.
+/// Scans take at most 1/20 of the time.
 const LOOK_SHARE: u64 = 20;
-/// Between looks where the arguments are: prctl(2) can move them.
+/// Time between scans for the arguments, which prctl(2) can move.
 const ARGUMENTS_NS: u64 = 1_000_000_000;
-/// Arguments and environment may be megabytes: of them at most this part of the budget stays.
+/// Arguments and environment may be megabytes. At most this part of the budget stays.
 const ARGUMENTS_PART: u64 = 16;
-/// The word that is cleared comes this long before the list of robust mutexes, in glibc's control
-/// blocks of all architectures (struct pthread: `tid`, `robust_head`). x86-64 aligns the block so
-/// that both are in one page; aarch64 does not.
+/// The cleared word precedes the list of robust mutexes by this distance, in glibc's control blocks
+/// of all architectures (struct pthread: `tid`, `robust_head`). On x86-64 the alignment of the
+/// block puts both in one page; on aarch64 it does not.
 const CLEARED_BEFORE_BYTES: usize = 16;
-/// Mutexes of one thread that the kernel looks at: ROBUST_LIST_LIMIT.
+/// Mutexes per thread that the kernel visits: ROBUST_LIST_LIMIT.
 const MUTEXES_MAX: usize = 2048;
-/// Pages that stay, as far as threads are concerned.
+/// Most pages that stay for threads.
 const PAGES_MAX: usize = 16384;
 
-/// Addresses of such pages, in order.
+/// Addresses of such pages, ascending.
 pub(crate) struct KeptPages {
     pages: RwLock<Vec<usize>>,
     named: NamedPages,
-    /// The count of those that were named before the last look.
+    /// The count of named addresses at the last look.
     seen: AtomicUsize,
     look: Mutex<Look>,
 }
 
-/// When they are looked for.
 #[derive(Default)]
 struct Look {
     next_ns: u64,
@@ -63,19 +61,19 @@ struct Look {
     arguments_ns: u64,
 }
 
-/// Those of a thread's control block, by where its list of robust mutexes is; both are one, mostly.
+/// The kept pages of a thread's control block, by the address of its list of robust mutexes.
+/// Usually both are one page.
 fn pages_of_block(list: usize) -> [usize; 2] {
     [page_of(list.saturating_sub(CLEARED_BEFORE_BYTES)), page_of(list)]
 }
 
 impl KeptPages {
-    /// Those that are `named`, and what looks find.
     pub fn new(named: NamedPages) -> Self {
         let pages = RwLock::new(Vec::new());
         KeptPages { pages, named, seen: AtomicUsize::new(0), look: Mutex::new(Look::default()) }
     }
 
-    /// The pages of the block at `base` that stay.
+    /// Mask of the kept pages of the block at `base`.
     pub fn of(&self, base: usize) -> u32 {
         let pages = self.pages.read().expect("no panic while held");
         let first = pages.partition_point(|page| *page < base);
@@ -98,12 +96,11 @@ impl KeptPages {
     }
 }
 
-/// Calls `each` with every address that the kernel uses of a thread's robust mutexes. `read` reads
-/// words of the program, which it cannot where they are out: then the rest is found at a later
-/// look.
+/// Calls `each` with every address that the kernel uses for a thread's robust mutexes. `read` reads
+/// words of the program, and fails for out pages: then a later look finds the rest.
 fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each: impl FnMut(usize)) {
-    // struct robust_list_head: the first entry, from entries to their mutexes, the entry that is
-    // being added or removed. The lowest bit of an address tells mutexes with priority inheritance.
+    // struct robust_list_head: the first entry, the offset from entries to their mutexes, and the
+    // entry being added or removed. The lowest bit of an address marks priority inheritance.
     let words = [0, 1, 2].map(|index| read(list + index * size_of::<usize>()));
     let [Some(first), Some(offset), Some(pending)] = words else { return };
     let mut note = |entry: usize| {
@@ -125,8 +122,8 @@ fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each:
 }
 
 impl KeptPages {
-    /// Looks for these pages, now and then, and brings in those that are out, unless there is a
-    /// halt. `budget` bounds the arguments; `own_page` is a page of the caller's.
+    /// Finds kept pages from time to time, and brings in those that are out, unless there is a
+    /// halt. `budget` limits the arguments; `own_page` is a page of the caller.
     pub(crate) fn look(&self, now_ns: u64, budget: u64, program: &Pages, quiesce: &Quiesce, own_page: usize) {
         let mut look = self.look.lock().expect("no panic while held");
         if now_ns < look.next_ns {
@@ -135,8 +132,8 @@ impl KeptPages {
         let mut pages = Vec::new();
         let count = (self.named.count)();
         (self.named.each)(&mut |address| pages.push(page_of(address)));
-        // Reads what is there, and fails at once where it is not: for such reads the kernel asks no
-        // userfaultfd.
+        // Reads present pages, and fails at once for others: the kernel asks no userfaultfd for
+        // such reads.
         let memory = ProcFile::open(c"/proc/self/mem").ok();
         let read = |address: usize| {
             let mut word = [0; size_of::<usize>()];
@@ -156,7 +153,7 @@ impl KeptPages {
         let arguments =
             look.arguments.iter().flat_map(|range| (page_of(range.start)..range.end).step_by(PAGE_SIZE));
         pages.extend(arguments.take(most));
-        // Without a descriptor to list the threads with, those of the last look stay.
+        // Without a descriptor for listing threads, keep the pages of the last look.
         if saw_all {
             self.set(pages);
             self.seen.store(count, Ordering::Relaxed);
@@ -167,7 +164,6 @@ impl KeptPages {
         look.next_ns = now_ns + LOOK_NS.max((sys::now_ns() - now_ns) * LOOK_SHARE);
     }
 
-    /// Brings in those that are out.
     fn bring_in(&self, program: &Pages, own_page: usize) {
         let is_out = |page: &usize| {
             let block = program.table().find(*page);
@@ -178,7 +174,7 @@ impl KeptPages {
         if !out.is_empty() {
             let mut inbound = Inbound::new(own_page);
             for page in out {
-                // What an event is in the way of is tried at the next look.
+                // If an event prevents it, the next look retries.
                 program.fault_in_block(&mut inbound, block_of(page));
             }
             inbound.frames.empty_out(program.staging());
@@ -192,7 +188,7 @@ mod tests {
     use crate::units::{bytes_of, page_at};
     use std::collections::HashMap;
 
-    /// The word that is cleared is the one before the list's page.
+    /// The cleared word is in the page before the list's.
     #[test]
     fn a_control_block_across_two_pages() {
         assert_eq!(pages_of_block(bytes_of(5)), [bytes_of(4), bytes_of(5)]);

@@ -49,7 +49,7 @@ pub use pager::Pager;
 pub use pages::staging::Staging;
 pub use units::BLOCK_BYTES;
 
-/// Of what moves a page, as much as the documentation of its proofs compiles against.
+/// The items that the doctests of the proofs need.
 #[doc(hidden)]
 pub mod proofs {
     pub use crate::pages::block::BlockGuard;
@@ -58,11 +58,11 @@ pub mod proofs {
     pub use crate::pages::{EventQueue, Mover};
 }
 
-/// Groups that the pool of a pager must have: [`zswap::Config::max_groups`].
+/// Groups that the pool of a pager needs: [`zswap::Config::max_groups`].
 pub const POOL_GROUPS: u16 = pages::GROUPS;
 pub use lifecycle::Watch;
 
-/// Ends the process by SIGABRT, past any handler of the program's, or SIGKILL.
+/// Ends the process by SIGABRT without the program's handlers, or by SIGKILL.
 pub fn end_process() -> ! {
     sys::thread::end_process()
 }

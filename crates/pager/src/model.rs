@@ -1,6 +1,6 @@
-//! A model of the kernel, for the tests of interleavings: one address space, its userfaultfd, and
-//! what threads of a program do to it. The rules are those of Linux 6.8 to 7.3 (fs/userfaultfd.c,
-//! mm/userfaultfd.c, mm/mremap.c), as far as the pager relies on them or is caught by them:
+//! A model of the kernel for the tests of interleavings: one address space, its userfaultfd, and a
+//! program's threads. The rules are those of Linux 6.8 to 7.3 (fs/userfaultfd.c, mm/userfaultfd.c,
+//! mm/mremap.c), as far as they matter to the pager:
 //!
 //! | rule | here |
 //! |---|---|
@@ -29,17 +29,15 @@ use sys::pagemap::Run;
 use sys::userfaultfd::{feature, Message, OpenError, Progress, Stop, MESSAGES_MAX, TRACKED};
 use sys::PAGE_SIZE;
 
-/// Where the program's memory is: no real memory is at these addresses.
+/// Base of the program's address space, without real memory.
 pub(crate) const PROGRAM: usize = 0x10_0000_0000;
-/// Places that mappings are put at.
+/// Places for mappings.
 pub(crate) const PLACES: usize = 4;
-/// From one place to the next: two in a block, so that source and target of a move can be in one.
+/// Distance of places: two share a block, so that source and target of a move can, too.
 pub(crate) const PLACE_BYTES: usize = BLOCK_BYTES / 2;
-/// Pages of a mapping.
 pub(crate) const MAPPING_PAGES: usize = 3;
 
-/// Says what happens, for the replay of a seed: `UZSWAP_TEST_MODEL_TRACE=1
-/// SHUTTLE_RANDOM_SEED=...`.
+/// Prints events, to replay a seed: `UZSWAP_TEST_MODEL_TRACE=1 SHUTTLE_RANDOM_SEED=...`.
 macro_rules! trace {
     ($($what:tt)*) => {
         if std::env::var_os("UZSWAP_TEST_MODEL_TRACE").is_some() {
@@ -49,11 +47,10 @@ macro_rules! trace {
 }
 
 thread_local! {
-    // All threads of a test are one thread to the system.
+    // For the system, all threads of a test are one thread.
     static KERNEL: RefCell<Option<Arc<Kernel>>> = const { RefCell::new(None) };
 }
 
-/// The address space.
 pub(crate) struct Kernel {
     state: Mutex<State>,
     changed: Condvar,
@@ -63,14 +60,13 @@ pub(crate) struct Kernel {
 struct State {
     mapped: BTreeSet<usize>,
     registered: BTreeSet<usize>,
-    /// Pages registered so that their uses are seen, and those of them that are armed.
+    /// Pages registered with access tracking, and those of them that are armed.
     tracked: BTreeSet<usize>,
     armed: BTreeSet<usize>,
-    /// Whether uses can be seen.
+    /// Whether the kernel has access tracking.
     can_track: bool,
-    /// Pages that are there, and the number in each.
+    /// Present pages, and the number in each.
     pages: BTreeMap<usize, usize>,
-    /// Calls under way.
     changing: usize,
     events: VecDeque<(u64, Message)>,
     read: HashSet<u64>,
@@ -78,11 +74,11 @@ struct State {
     /// Threads that wait for a page: ticket and page.
     waiting: BTreeMap<u64, usize>,
     next: u64,
-    /// Pages of staging that were moved into the program and not filled since.
+    /// Pages of staging that were moved into the program and not refilled since.
     left: BTreeSet<usize>,
-    /// Calls that are discarding, by ticket: for grace periods.
+    /// Calls that are discarding, by ticket, for grace periods.
     discarding: BTreeSet<u64>,
-    /// Whether the kernel looks for a mapping before it looks for calls under way.
+    /// Whether the kernel looks for a mapping before it checks for calls under way.
     seeks_first: bool,
 }
 
@@ -110,13 +106,12 @@ impl State {
         was_registered
     }
 
-    /// A page is not there any more; returns what it had.
+    /// Removes a page. Returns its number.
     fn forget(&mut self, page: usize) -> Option<usize> {
         self.armed.remove(&page);
         self.pages.remove(&page)
     }
 
-    /// A place where nothing is mapped.
     fn free_place(&self) -> Option<usize> {
         let free: Vec<_> = (0..PLACES)
             .map(|place| PROGRAM + place * PLACE_BYTES)
@@ -127,7 +122,7 @@ impl State {
 }
 
 impl Kernel {
-    /// A new one, the test's from now on.
+    /// Makes a kernel and installs it for the test.
     pub fn begin() -> Arc<Kernel> {
         let (seeks_first, can_track) = (thread_rng().gen_bool(0.7), thread_rng().gen_bool(0.5));
         let state = State { seeks_first, can_track, ..State::default() };
@@ -144,7 +139,7 @@ impl Kernel {
         self.state.lock().expect("no panic while held")
     }
 
-    /// Reports a call that has been counted in, and waits until that has been read.
+    /// Reports a call that was counted, and waits until the report is read.
     fn report(&self, message: Message) {
         let mut state = self.lock();
         let ticket = state.ticket();
@@ -154,12 +149,12 @@ impl Kernel {
             state = self.changed.wait(state).expect("no panic while held");
         }
         drop(state);
-        // The thread may be kept from running here.
+        // The thread may be preempted here.
         shuttle::thread::yield_now();
         self.lock().changing -= 1;
     }
 
-    /// mmap() of a mapping; `None` when there is no place.
+    /// mmap() of a mapping. `None` if there is no place.
     pub fn mmap(&self) -> Option<usize> {
         let mut state = self.lock();
         let at = state.free_place()?;
@@ -168,7 +163,6 @@ impl Kernel {
         Some(at)
     }
 
-    /// munmap() of a mapping.
     pub fn munmap(&self, at: usize) {
         let mut state = self.lock();
         let len = bytes_of(MAPPING_PAGES);
@@ -180,7 +174,7 @@ impl Kernel {
         }
     }
 
-    /// mremap() of a mapping to wherever there is room; returns where it is.
+    /// mremap() of a mapping to a free place. Returns its address.
     pub fn mremap(&self, from: usize) -> usize {
         let mut state = self.lock();
         let len = bytes_of(MAPPING_PAGES);
@@ -211,7 +205,6 @@ impl Kernel {
         to
     }
 
-    /// madvise(MADV_DONTNEED).
     pub fn discard(&self, start: usize, len: usize) {
         let mut state = self.lock();
         let ticket = state.ticket();
@@ -229,7 +222,7 @@ impl Kernel {
         state.discarding.remove(&ticket);
     }
 
-    /// Reads a page of the program's, or writes `number` into it.
+    /// Reads a page of the program, or writes `number` into it.
     pub fn touch(&self, page: usize, number: Option<usize>) -> usize {
         let mut state = self.lock();
         loop {
@@ -258,20 +251,18 @@ impl Kernel {
         }
     }
 
-    /// Mappings that are not registered.
     pub fn unregistered(&self) -> Vec<usize> {
         let state = self.lock();
         let places = (0..PLACES).map(|place| PROGRAM + place * PLACE_BYTES);
         places.filter(|at| state.mapped.contains(at) && !state.registered.contains(at)).collect()
     }
 
-    /// Whether there is something to read.
     pub fn has_messages(&self) -> bool {
         let state = self.lock();
         !state.faults.is_empty() || !state.events.is_empty()
     }
 
-    /// Calls that are discarding now.
+    /// Calls that are discarding.
     pub fn discarding(&self) -> BTreeSet<u64> {
         self.lock().discarding.clone()
     }
@@ -281,7 +272,7 @@ fn is_program(at: usize) -> bool {
     (PROGRAM..PROGRAM + PLACES * PLACE_BYTES).contains(&at)
 }
 
-/// A page that begins with a number. Those of odd numbers do not compress.
+/// A page that begins with a number. Pages with odd numbers do not compress.
 fn content(number: usize) -> [usize; PAGE_SIZE / 8] {
     let mut words = [0; PAGE_SIZE / 8];
     if number % 2 == 1 {
@@ -340,7 +331,7 @@ impl Userfaultfd {
         if pages.iter().any(|page| !state.mapped.contains(page)) {
             return Err(Stop::Invalid);
         }
-        // Staging's is asked for memory of the program only to return what was taken by mistake.
+        // The program's memory is the target of staging's only to return pages moved by mistake.
         if !self.is_main && pages.iter().any(|page| state.registered.contains(page)) {
             return Err(Stop::Busy);
         }
@@ -360,7 +351,6 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Arms the present pages of a tracked range.
     pub fn arm(&self, start: usize, len: usize) -> Result<(), Stop> {
         self.set_armed(start, len, true)
     }
@@ -387,8 +377,8 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Fills missing pages with what `number` says of each. `moves` says whether that is a MOVE,
-    /// `wakes` whether the waiters go on.
+    /// Fills missing pages with the result of `number` for each. `moves` says whether this is a
+    /// MOVE, `wakes` whether waiting threads continue.
     fn fill(
         &self,
         dst: usize,
@@ -412,7 +402,7 @@ impl Userfaultfd {
         if !is_there {
             return absent;
         }
-        // Memory of the pager's own is there.
+        // The pager's own memory is present.
         if !is_program(dst) {
             return partly(0, Stop::Exists);
         }
@@ -446,7 +436,7 @@ impl Userfaultfd {
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
         if is_program(dst) {
             let kernel = Kernel::current();
-            // SAFETY: staging memory of the caller's.
+            // SAFETY: staging memory of the caller.
             let number = |done| Ok(unsafe { *((src + done) as *const usize) });
             let progress = self.fill(dst, len, [true, wake], number);
             kernel.lock().left.extend((src..src + progress.done).step_by(PAGE_SIZE));
@@ -457,7 +447,7 @@ impl Userfaultfd {
         if state.seeks_first && !state.mapped.contains(&src) {
             return partly(0, Stop::Hole);
         }
-        // Staging is guarded by the program's.
+        // The program's userfaultfd guards staging.
         if state.changing > 0 {
             return partly(0, Stop::Again);
         }
@@ -475,9 +465,9 @@ impl Userfaultfd {
         Progress { done: len, stop: None }
     }
 
-    /// From staging to the discard_window: the frames are gone.
+    /// From staging to the discard window: the frames are gone.
     pub unsafe fn move_with_holes(&self, _dst: usize, src: usize, len: usize) -> Progress {
-        // SAFETY: staging memory of the caller's.
+        // SAFETY: staging memory of the caller.
         unsafe { std::ptr::write_bytes(src as *mut u8, 0, len) };
         Kernel::current().lock().left.extend((src..src + len).step_by(PAGE_SIZE));
         Progress { done: len, stop: None }
@@ -527,7 +517,6 @@ impl Userfaultfd {
     }
 }
 
-/// The model's page tables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pagemap;
 
@@ -556,7 +545,7 @@ impl Pagemap {
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    /// Present pages, one a run, and whether each was used.
+    /// Present pages, one per run, and whether each was used.
     pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         let (count, walked) = self.mapped_runs(start, end, runs);
         let kernel = Kernel::current();

@@ -1,4 +1,4 @@
-//! Quiescing the pager's threads: which of them may work, and which stand still.
+//! Quiescing the pager's threads: which may work, and which stand still.
 //!
 //! ```text
 //!              workers   handlers             until
@@ -10,70 +10,63 @@
 //!  ending      end       end
 //! ```
 //!
-//! Invariants: a thread counts itself in before it looks at the state, and the state is raised
-//! before the counts are looked at. So when [`Quiesce::begin`] or [`Quiesce::stop`] returns, no
-//! thread that is to stand works. A thread that stands holds no lock and no slot, a handler its
-//! frame cache excepted.
+//! Invariants: a thread counts itself in before it reads the state, and the state is raised before
+//! the counts are read. So when [`Quiesce::begin`] or [`Quiesce::stop`] returns, no thread that
+//! should stand works. A standing thread holds no lock and no slot, except a handler's frame cache.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use sys::{futex, thread, PAGE_SIZE};
 
-/// Everybody works.
+/// All threads work.
 const RUNNING: u32 = 0;
-/// Workers stand still, handlers serve and do not reclaim: everything comes in.
+/// Workers stand still, handlers serve without reclaim: everything comes in.
 const HALTING: u32 = 1;
 /// Workers stand still, handlers serve.
 const DRAINING: u32 = 2;
-/// Workers and handlers stand still, everything stays where it is.
+/// Workers and handlers stand still, and no page moves.
 const STOPPED: u32 = 3;
-/// All threads stand still for ever and make no system call any more.
+/// All threads stand still for ever and make no system call.
 const PARKED: u32 = 4;
-/// All threads end.
 const ENDING: u32 = 5;
 
-/// A page that nothing refers to and whose replacement is reported.
+/// A page without references, whose replacement is reported.
 #[derive(Debug)]
 pub(crate) struct Bell(usize);
 
 impl Bell {
-    /// A bell at this address.
-    ///
     /// # Safety
-    /// A page is mapped there, nothing refers to it, and nothing will.
+    /// A page is mapped at `at`, and nothing refers to it now or later.
     pub unsafe fn new(at: usize) -> Self {
         Bell(at)
     }
 }
 
-/// Which threads are to stand still, and how many do not.
+/// Which threads stand still, and the number of those at work.
 #[derive(Debug, Default)]
 pub(crate) struct Quiesce {
     state: AtomicU32,
-    /// Workers at work.
     workers: AtomicU32,
     /// Handlers that read or serve.
     handlers: AtomicU32,
-    /// Threads that are in their last system call.
+    /// Threads in an endless or unlimited wait.
     parked: AtomicU32,
-    /// The address of a [`Bell`], for one worker to map again when all end: the report wakes
-    /// handlers that wait for messages. Zero before that and once it was rung.
+    /// The address of a [`Bell`], which one worker replaces when all threads end: the report wakes
+    /// handlers that wait for messages. Zero before, and once it was rung.
     bell: AtomicUsize,
 }
 
 impl Quiesce {
-    /// Whether a halt is on.
     pub(crate) fn is_on(&self) -> bool {
         self.state.load(Ordering::SeqCst) != RUNNING
     }
 
-    /// Whether handlers may reclaim.
     pub(crate) fn allows_direct_reclaim(&self) -> bool {
         self.state.load(Ordering::SeqCst) != HALTING
     }
 
-    /// Begins a worker's work, once workers may; [`Quiesce::worker_leaves`] ends it. Outside of it
-    /// a worker holds nothing. False when the worker is to end.
+    /// Starts a worker's work, when workers may; [`Quiesce::worker_leaves`] ends it. Outside it a
+    /// worker holds nothing. Returns false if the worker must end.
     pub(crate) fn worker_enters(&self) -> bool {
         let enters = self.enter(&self.workers, RUNNING);
         if !enters {
@@ -86,8 +79,8 @@ impl Quiesce {
         self.workers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Begins a handler's work, once handlers may; [`Quiesce::handler_leaves`] ends it. Outside of
-    /// it a handler has nothing but its frame cache. False when the handler is to end.
+    /// Starts a handler's work, when handlers may; [`Quiesce::handler_leaves`] ends it. Outside it
+    /// a handler holds only its frame cache. Returns false if the handler must end.
     pub(crate) fn handler_enters(&self) -> bool {
         self.enter(&self.handlers, DRAINING)
     }
@@ -96,8 +89,8 @@ impl Quiesce {
         self.handlers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Counts the caller in unless the state is above `highest`; the state is looked at after
-    /// counting, as it is raised before the count is looked at. False when the caller is to end.
+    /// Counts the caller in unless the state is above `highest`. It counts before it reads the
+    /// state, which is raised before the count is read. Returns false if the caller must end.
     fn enter(&self, inside: &AtomicU32, highest: u32) -> bool {
         loop {
             inside.fetch_add(1, Ordering::SeqCst);
@@ -114,18 +107,18 @@ impl Quiesce {
         }
     }
 
-    /// Has workers stand still, and handlers serve without making room, and waits until they do.
+    /// Waits until workers stand still and handlers serve without making room.
     pub(crate) fn begin(&self) {
         self.raise(HALTING, &self.workers);
     }
 
-    /// Has all threads stand still for ever.
+    /// Makes all threads stand still for ever.
     pub(crate) fn park(&self) {
         self.state.store(PARKED, Ordering::SeqCst);
         self.wake_all();
     }
 
-    /// Threads that stand in a wait that may last for ever.
+    /// Number of threads in an endless or unlimited wait.
     pub(crate) fn parked(&self) -> u32 {
         self.parked.load(Ordering::SeqCst)
     }
@@ -137,14 +130,14 @@ impl Quiesce {
         }
     }
 
-    /// Has workers, then handlers stand still, and waits until they do. Workers first: they may
-    /// wait for faults of their own to be served.
+    /// Waits until workers, and then handlers, stand still. Workers first: they may wait for their
+    /// own faults to be served.
     pub(crate) fn stop(&self) {
         self.raise(DRAINING, &self.workers);
         self.raise(STOPPED, &self.handlers);
     }
 
-    /// Does not return once threads are to stand still for ever.
+    /// Does not return after [`Quiesce::park`].
     pub(crate) fn stand_if_parked(&self) {
         while self.state.load(Ordering::SeqCst) == PARKED {
             self.parked.fetch_add(1, Ordering::SeqCst);
@@ -153,34 +146,33 @@ impl Quiesce {
         }
     }
 
-    /// Whether all threads are to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.state.load(Ordering::SeqCst) == ENDING
     }
 
-    /// Has all threads end. `bell` is registered, so that ringing it wakes handlers.
+    /// Ends all threads. `bell` is registered, so that ringing it wakes handlers.
     pub(crate) fn end(&self, bell: Bell) {
         self.bell.store(bell.0, Ordering::SeqCst);
         self.state.store(ENDING, Ordering::SeqCst);
     }
 
-    /// Wakes those who stand still.
+    /// Wakes standing threads.
     pub(crate) fn wake_all(&self) {
         futex::wake(&self.state, i32::MAX);
     }
 
-    /// Wakes handlers that wait for messages, by one. The caller waits until it is read.
+    /// Wakes handlers that wait for messages, by a message. The caller waits until it is read.
     fn ring(&self) {
         let bell = self.bell.swap(0, Ordering::SeqCst);
         if bell != 0 {
-            // SAFETY: the address was a `Bell`'s: nothing refers to that page. `Quiesce::end`
-            // stores nothing else.
+            // SAFETY: `Quiesce::end` stores only a `Bell`'s address, and nothing refers to that
+            // page.
             let rung = unsafe { sys::memory::map_again(bell, PAGE_SIZE) };
             rung.expect("as many mappings as before, and one more");
         }
     }
 
-    /// Runs a wait that may last for ever, which is as good as standing still.
+    /// Runs an unlimited wait, which counts as standing still.
     pub(crate) fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.parked.fetch_add(1, Ordering::SeqCst);
         let answer = wait();
@@ -188,7 +180,7 @@ impl Quiesce {
         answer
     }
 
-    /// Lets everybody work.
+    /// Lets all threads work.
     pub(crate) fn resume(&self) {
         self.state.store(RUNNING, Ordering::SeqCst);
         futex::wake(&self.state, i32::MAX);
@@ -227,7 +219,7 @@ mod tests {
         assert!(quiesce.worker_enters() && !quiesce.is_on() && quiesce.parked() == 0);
         quiesce.worker_leaves();
         assert_eq!((quiesce.while_waiting(|| quiesce.parked()), quiesce.parked()), (1, 0));
-        // SAFETY: no page at all: no worker rings it.
+        // SAFETY: not a page, but no worker rings it.
         quiesce.end(unsafe { Bell::new(0) });
         assert!(quiesce.is_ending() && !quiesce.handler_enters() && !quiesce.worker_enters());
     }

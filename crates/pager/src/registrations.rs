@@ -1,9 +1,9 @@
-//! Which of the program's mappings are registered, as last seen in /proc/self/maps.
+//! The program's registered mappings, as last read from /proc/self/maps.
 //!
-//! All private anonymous mappings are, with any protection: the kernel merges neighbours only if
-//! both are registered or neither, and mremap() of a range takes one mapping. So reserved address
-//! space is registered before it is made usable, and what becomes usable is of one piece with its
-//! neighbour. What can be evicted is a question of its own.
+//! All private anonymous mappings are registered, with any protection: the kernel merges neighbours
+//! only if both or neither are registered, and mremap() of a range needs one mapping. So reserved
+//! address space is registered before it becomes usable, and then merges with its neighbour.
+//! Whether pages can be evicted is a separate question.
 
 use std::ops::Range;
 
@@ -14,37 +14,31 @@ use sys::procfs::ProcFile;
 use crate::config::Config;
 use crate::pages::{Pages, Registered};
 
-/// Most mappings kept; the kernel's default limit is 65530.
+/// Most mappings kept. The kernel's default limit is 65530.
 const MAPPINGS_MAX: usize = 65536;
 
-/// A mapping under management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Managed {
-    /// First byte.
     pub start: usize,
-    /// Behind the last byte.
     pub end: usize,
     registered: bool,
-    /// Readable and writable now.
     evictable: bool,
-    /// Readable or writable when it was registered: uses of other memory cannot be seen
+    /// Readable or writable when it was registered. Uses of other memory cannot be tracked
     /// ([`crate::tracker`]).
     accessible: bool,
 }
 
-/// The list, in address order. Its arrays have their full capacity from the start.
+/// The registrations, in address order. The arrays have their full capacity from the start.
 pub struct Registrations {
     current: Vec<Managed>,
     next: Vec<Managed>,
     buffer: Box<[u8]>,
-    /// Ranges that are never registered again.
     released: Vec<Range<usize>>,
     /// Bytes of mappings that could not be registered, at the last look.
     pub refused_bytes: usize,
 }
 
 impl Registrations {
-    /// An empty list.
     pub fn new() -> Self {
         Registrations {
             current: Vec::with_capacity(MAPPINGS_MAX),
@@ -55,7 +49,7 @@ impl Registrations {
         }
     }
 
-    /// Looks at the process's mappings again and registers new ones.
+    /// Reads the process's mappings again and registers new ones.
     pub fn refresh(&mut self, file: &ProcFile, pages: &Pages, config: &Config) {
         let Registrations { current, next, buffer, released, refused_bytes } = self;
         next.clear();
@@ -73,7 +67,7 @@ impl Registrations {
                 Some(_) => Registered::Done,
                 None => pages.register(start..end),
             };
-            // What could not be registered now may be so from before, where it has been moved from.
+            // A refused mapping may still be registered from the place where it was moved from.
             if registered != Registered::Refused {
                 let registered = registered == Registered::Done;
                 next.push(Managed { start, end, registered, evictable, accessible });
@@ -87,7 +81,7 @@ impl Registrations {
         std::mem::swap(current, next);
     }
 
-    /// Calls `each` for all mappings whose pages could be evicted, registered or not.
+    /// Calls `each` for all mappings with evictable pages, registered or not.
     pub fn for_each_evictable(
         &mut self,
         file: &ProcFile,
@@ -107,7 +101,7 @@ impl Registrations {
         self.released.push(range);
     }
 
-    /// Takes note of ranges whose mappings may be others now.
+    /// Forgets registrations of ranges whose mappings may have changed.
     pub fn note_changes(&mut self, pages: &Pages) {
         pages.take_changed(|start, end| self.forget(start, end));
     }
@@ -128,8 +122,7 @@ impl Registrations {
         }
     }
 
-    /// Registers one new mapping, which can be evicted or not. False when it overlaps others that
-    /// are known: look at all of them then.
+    /// Registers one new mapping. Returns false if it overlaps known ones: then read all of them.
     pub fn register(&mut self, pages: &Pages, range: Range<usize>, evictable: bool) -> bool {
         let index = self.current.partition_point(|mapping| mapping.end <= range.start);
         let is_free = self.current.get(index).is_none_or(|next| next.start >= range.end);
@@ -144,7 +137,7 @@ impl Registrations {
         true
     }
 
-    /// Forgets that `[start, end)` is registered: its mapping may be another one now.
+    /// Forgets that `[start, end)` is registered, because its mapping may have changed.
     fn forget(&mut self, start: usize, end: usize) {
         let first = self.current.partition_point(|mapping| mapping.end <= start);
         for mapping in self.current[first..].iter_mut().take_while(|mapping| mapping.start < end) {
@@ -152,24 +145,24 @@ impl Registrations {
         }
     }
 
-    /// Unregisters everything; faults go to the kernel until the next [`Registrations::refresh`].
+    /// Unregisters everything. The kernel handles faults until the next [`Registrations::refresh`].
     pub fn unregister_all(&mut self, pages: &Pages) {
         for mapping in self.current.drain(..) {
-            // A mapping that is gone has nothing registered.
+            // Errors are expected if the mapping is gone.
             let _ = pages.reports().unregister(mapping.start, mapping.end - mapping.start);
         }
     }
 
-    /// The first registered mapping that ends behind `address`.
+    /// The first registered, evictable mapping that ends behind `address`.
     pub fn from(&self, address: usize) -> Option<Managed> {
         let index = self.current.partition_point(|mapping| mapping.end <= address);
-        // What is evicted from a mapping that is not registered would be found as zeroes.
+        // Pages evicted from an unregistered mapping would read as zeroes.
         self.current[index..].iter().find(|mapping| mapping.registered && mapping.evictable).copied()
     }
 }
 
-/// Calls `each` for the parts of mappings that are under management or are to be: with start, end,
-/// whether pages can be evicted now, and whether they are accessible. Ends when it says no.
+/// Calls `each` for the private anonymous parts of mappings: start, end, whether pages can be
+/// evicted now, and whether they are accessible. Ends when `each` returns false.
 fn for_each_private(
     file: &ProcFile,
     buffer: &mut [u8],
@@ -185,7 +178,7 @@ fn for_each_private(
             return;
         }
         let mut at = start;
-        // These are cut out; the kernel may have merged them with a neighbour of the program's.
+        // Cut these ranges out: the kernel may have merged them with the program's neighbours.
         while at < end {
             let cut = config.own.iter().chain(released.iter());
             let next =
@@ -205,7 +198,7 @@ pub(crate) fn is_private_memory(mapping: &Mapping) -> bool {
     !mapping.shared && !mapping.file && !mapping.special
 }
 
-/// Execute permission has to match the staging area's for a page to be movable.
+/// The execute permission must match the staging area's for a page to be movable.
 fn is_evictable(mapping: &Mapping, executable: bool) -> bool {
     mapping.read && mapping.write && mapping.execute == executable
 }

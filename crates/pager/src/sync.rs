@@ -1,5 +1,5 @@
-//! The locks that moves of pages are built on, and the kernel they talk to; in the tests of their
-//! interleavings both are replaced, by a scheduler's and by a model (`--features shuttle`).
+//! The locks behind moves of pages, and the kernel. Tests of interleavings replace both, by a
+//! scheduler's locks and a model (`--features shuttle`).
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{atomic, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -23,7 +23,7 @@ mod scheduled {
 
     pub(crate) use sys::futex::{try_lock_bits, unlock_bits};
 
-    /// The same lock, whose waiters let others run.
+    /// The same lock. Waiting threads let others run.
     pub(crate) fn lock_bits(word: &AtomicU32) {
         yield_now();
         while !try_lock_bits(word) {

@@ -1,4 +1,4 @@
-//! What the tests of several files need: a pager, and memory for it.
+//! Shared by the tests of several files: a pager, and memory for it.
 
 use std::ops::Range;
 
@@ -12,18 +12,17 @@ use crate::sync::Userfaultfd;
 use crate::tracker::AccessTracker;
 use crate::units::{page_at, BLOCK_BYTES, BLOCK_PAGES};
 
-/// A pager with nothing registered and without threads. `None` when this process may not have one.
+/// A pager without registrations and threads. `None` if this process may not have one.
 pub(crate) fn pager() -> Option<&'static Pager> {
     make(None, None)
 }
 
-/// The same of a range: tests that have the pager look at mappings must not have it find other
-/// tests'.
+/// A pager of a range. Tests that refresh mappings must not find other tests' mappings.
 pub(crate) fn pager_of(only: Range<usize>) -> Option<&'static Pager> {
     make(Some(only), None)
 }
 
-/// The same, that sees uses as a tracker says.
+/// A pager of a range whose uses `tracker` reports.
 pub(crate) fn tracked_pager(only: Range<usize>, tracker: Box<dyn AccessTracker>) -> Option<&'static Pager> {
     make(Some(only), Some(tracker))
 }
@@ -59,7 +58,7 @@ fn make(only: Option<Range<usize>>, tracker: Option<Box<dyn AccessTracker>>) -> 
     }
 }
 
-/// Staging of no pager's; `None` as for [`pager`].
+/// Staging without a pager. `None` as for [`pager`].
 pub(crate) fn staging(pages_max: usize) -> Option<Staging> {
     let window = Userfaultfd::open(feature::MOVING)
         .map_err(StartError::from)
@@ -73,7 +72,7 @@ pub(crate) fn staging(pages_max: usize) -> Option<Staging> {
     }
 }
 
-/// Aligned blocks, each page of which begins with its number, never to be unmapped.
+/// Aligned blocks that are never unmapped. Each page begins with its number.
 pub(crate) fn blocks(count: usize) -> usize {
     let at = sys::memory::map((count + 1) * BLOCK_BYTES).unwrap().as_ptr() as usize;
     let base = at.next_multiple_of(BLOCK_BYTES);

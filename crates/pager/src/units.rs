@@ -1,4 +1,4 @@
-//! Units of memory, and the only place where one is converted into another.
+//! Units of memory, and the conversions between them.
 //!
 //! | unit | type |
 //! |---|---|
@@ -22,17 +22,17 @@ pub const ALL_PAGES: u32 = 0xffff;
 const PAGE_BYTES: u16 = PAGE_SIZE as u16;
 const _: () = assert!(PAGE_BYTES as usize == PAGE_SIZE);
 
-/// The number of a page: its address by the size of a page.
+/// The number of a page: its address divided by the page size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PageNumber(u64);
 
 impl PageNumber {
-    /// Returns the number of the page that has the byte at `address`.
+    /// Returns the number of the page at `address`.
     pub fn of(address: usize) -> Self {
         PageNumber((address / PAGE_SIZE) as u64)
     }
 
-    /// Returns the number of the page so many pages further on.
+    /// Returns the number of the page `pages` pages further on.
     pub fn plus(self, pages: usize) -> Self {
         PageNumber(self.0 + pages as u64)
     }
@@ -43,32 +43,32 @@ impl PageNumber {
     }
 }
 
-/// Returns the address of the page that has the byte at `address`.
+/// Returns the address of the page that contains `address`.
 pub(crate) fn page_of(address: usize) -> usize {
     address & !(PAGE_SIZE - 1)
 }
 
-/// Returns the address of the block that has the byte at `address`.
+/// Returns the address of the block that contains `address`.
 pub(crate) fn block_of(address: usize) -> usize {
     address & !(BLOCK_BYTES - 1)
 }
 
-/// Returns which page of its block has the byte at `address`.
+/// Returns the index within its block of the page that contains `address`.
 pub(crate) fn index_of(address: usize) -> usize {
     address % BLOCK_BYTES / PAGE_SIZE
 }
 
-/// Returns the address of the page that lies `index` pages behind `start`.
+/// Returns the address of the page `index` pages behind `start`.
 pub(crate) fn page_at(start: usize, index: usize) -> usize {
     start + index * PAGE_SIZE
 }
 
-/// Returns the size of so many pages in bytes.
+/// Returns the size of `pages` pages in bytes.
 pub(crate) fn bytes_of<T: From<u16> + Mul<Output = T>>(pages: T) -> T {
     pages * T::from(PAGE_BYTES)
 }
 
-/// Returns how many whole pages so many bytes are.
+/// Returns the number of whole pages in `bytes`.
 pub(crate) fn pages_in<T: From<u16> + Div<Output = T>>(bytes: T) -> T {
     bytes / T::from(PAGE_BYTES)
 }

@@ -1,22 +1,22 @@
-//! The rules about the pager's parts: imports in the order of layers, no circle, no call upwards,
-//! and methods of `Pager` in its own file alone.
+//! The rules for the pager's parts: imports in the order of layers, no cycle, no upward call, and
+//! methods of `Pager` only in its own file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// What models and tests take from the crate, and what all of it stands on, is no part.
+/// Not parts: models and tests use these, or every part is based on them.
 const NOT_PARTS: [&str; 4] = ["lib", "model", "trial", "sync"];
 
-/// The code of a file: without comments, and without what follows the line that begins its tests.
+/// The code of a file without comments and without the tests at its end.
 fn code_of(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let code = text.split("#[cfg(all(test, not(feature = \"shuttle\")))]\nmod tests").next().unwrap();
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// The layers, lowest first. A layer imports those below it. `pages` is the type `Pages` with the
-/// transitions, which are its methods; what it stands on are layers of their own.
+/// The layers, lowest first. A layer imports only those below it. `pages` is the type `Pages` with
+/// its transitions; the modules that it uses are layers of their own.
 const LAYERS: [&str; 28] = [
     "units",
     "config",
@@ -55,7 +55,7 @@ const EXCEPTIONS: [(&str, &str, &str); 1] = [(
     "the size of an extent, which is the most that is discarded at once",
 )];
 
-/// The layer of a module of `pages/`: several files make up staging.
+/// The layer of a module of `pages/`. Several files make up staging.
 fn layer_in_pages(module: &str) -> &'static str {
     let named = match module {
         "extents" | "inbound" | "refs" => "pages/staging".to_owned(),
@@ -64,8 +64,7 @@ fn layer_in_pages(module: &str) -> &'static str {
     LAYERS.into_iter().find(|layer| *layer == named).unwrap_or("pages")
 }
 
-/// The paths that `use` statements and paths in code name, from their `crate` or `super` on, each
-/// group in braces written out.
+/// The paths in `use` statements and code, from `crate` or `super`, with groups in braces expanded.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let is_path = |c: char| c.is_alphanumeric() || "_:{}, \n".contains(c);
     let mut found = Vec::new();
@@ -85,7 +84,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
         let (prefix, group) = text.split_once('{').unwrap_or((&text, ""));
         let prefix: Vec<&str> = prefix.split("::").filter(|part| !part.is_empty()).collect();
         let group = group.trim_end_matches('}');
-        // Of a member of a group, the first part is enough: it names a module or an item.
+        // The first part of a group's member suffices: it names a module or an item.
         for member in group.split([',', '{', '}']) {
             let first = member.split("::").next().filter(|first| !first.is_empty());
             let path = prefix.iter().copied().chain(first);
@@ -95,7 +94,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// For each layer, those that it imports, with the file that does.
+/// For each layer, its imported layers and the importing file.
 fn imports_of_layers() -> BTreeSet<(&'static str, &'static str, String)> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = BTreeSet::new();
@@ -132,7 +131,6 @@ fn imports_of_layers() -> BTreeSet<(&'static str, &'static str, String)> {
     found
 }
 
-/// The layer of a module, or of an item by its path.
 fn layer_of(path: &[String]) -> &'static str {
     match path {
         [first, second, ..] if first == "pages" => layer_in_pages(second),
@@ -143,7 +141,7 @@ fn layer_of(path: &[String]) -> &'static str {
     }
 }
 
-/// Every file of a folder, with the part that it belongs to.
+/// Every file of a folder, with its part.
 fn files(folder: &Path, part: Option<&str>, found: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -163,7 +161,7 @@ fn all_files() -> Vec<(String, String)> {
     found
 }
 
-/// For each part, the others that it names.
+/// For each part, the parts that it names.
 fn parts() -> BTreeMap<String, BTreeSet<String>> {
     let found = all_files();
     let names: BTreeSet<String> = found.iter().map(|(part, _)| part.clone()).collect();
@@ -177,7 +175,7 @@ fn parts() -> BTreeMap<String, BTreeSet<String>> {
     uses
 }
 
-/// All that a part reaches.
+/// All parts that a part reaches.
 fn reached(uses: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
     let (mut reached, mut left) = (BTreeSet::new(), vec![from.to_owned()]);
     while let Some(part) = left.pop() {

@@ -1,4 +1,4 @@
-//! Which pages the program uses, where the kernel can tell.
+//! Which pages the program uses, if the kernel can tell.
 //!
 //! | tracker | kernels | how |
 //! |---|---|---|
@@ -6,13 +6,13 @@
 //! | [`none`] | all others | nothing is known of use |
 //! | `simulated` | tests | the test says which pages are used |
 //!
-//! A present page is *armed* or *used*. It is used when it was never armed, too: a page that is
-//! filled or copied in has a user. What is moved in is armed. Uses by the kernel count as the
+//! A present page is *armed* or *used*. A page that was never armed counts as used: a filled or
+//! copied page has a user. Pages that are moved in are armed. Uses by the kernel count as the
 //! program's.
 //!
-//! Nothing here changes a page's bytes, place or state, and no answer of a tracker is relied on for
-//! more than a choice of pages to evict: a range may be unmapped, replaced or moved at any moment.
-//! So trackers need no lock of a block and no proof. A call that fails changes nothing that counts.
+//! Trackers change no page's bytes, place or state, and their results only guide the choice of
+//! pages to evict: a range may be unmapped, replaced or moved at any moment. So trackers need no
+//! block's lock and no proof, and a failed call does no harm.
 //!
 //! Never used: `UFFDIO_SET_MODE`, which takes every mapping's write lock, and messages about uses.
 
@@ -25,17 +25,16 @@ use sys::pagemap::Run;
 
 use crate::sync::{Pagemap, Userfaultfd};
 
-/// Sees which present pages are used since they were armed.
+/// Tells which present pages were used since they were armed.
 pub(crate) trait AccessTracker: Send + Sync {
-    /// Whether uses are seen at all. If not, [`AccessTracker::look`] finds present pages and calls
-    /// every one of them unused.
+    /// Whether uses are seen. If not, [`AccessTracker::look`] reports every present page as unused.
     fn sees_uses(&self) -> bool;
 
-    /// What a range must be registered with, beside its other modes, for its pages to be armed.
-    /// Zero if nothing is needed.
+    /// The mode that a range must be registered with, beside others, for its pages to be armed.
+    /// Zero if none is needed.
     fn mode(&self) -> u64;
 
-    /// Arms the present pages of a range. Those that cannot be armed stay used.
+    /// Arms the present pages of a range. Pages that cannot be armed stay used.
     fn arm(&self, start: usize, len: usize);
 
     /// Disarms a range's pages: they are used. Wakes no thread.
@@ -45,8 +44,7 @@ pub(crate) trait AccessTracker: Send + Sync {
     fn look(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize);
 }
 
-/// The tracker for this kernel. `uffd`, which guards the program's memory, has agreed on
-/// `features`.
+/// The tracker for this kernel. `uffd` guards the program's memory and has `features` enabled.
 pub(crate) fn choose(uffd: &Userfaultfd, pagemap: Pagemap, features: u64) -> Box<dyn AccessTracker> {
     match rwp::Rwp::new(uffd, pagemap, features) {
         Some(rwp) => Box::new(rwp),

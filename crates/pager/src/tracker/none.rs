@@ -1,11 +1,10 @@
-//! Kernels that show no uses: present pages are found, and nothing is known of them.
+//! Kernels without access tracking: only present pages are known.
 
 use sys::pagemap::Run;
 
 use super::AccessTracker;
 use crate::sync::Pagemap;
 
-/// Sees nothing.
 pub(super) struct NoTracker {
     pagemap: Pagemap,
 }

@@ -1,4 +1,4 @@
-//! A tracker for tests on any kernel: the test says which pages are used.
+//! A tracker for tests on any kernel: the test reports the used pages.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,12 +9,10 @@ use sys::PAGE_SIZE;
 use super::AccessTracker;
 use crate::units::page_of;
 
-/// Present pages are the kernel's; which of them are armed is kept here.
+/// The kernel's present pages, with a record of the armed ones.
 ///
-/// Invariant: a page in `armed` was armed and not used since. It may have gone: then [`look`] does
-/// not find it.
-///
-/// [`look`]: AccessTracker::look
+/// Invariant: a page in `armed` was armed and not used since. It may be gone: then
+/// [`AccessTracker::look`] does not find it.
 pub(crate) struct Simulated {
     pagemap: Pagemap,
     armed: Mutex<BTreeSet<usize>>,
@@ -25,12 +23,12 @@ impl Simulated {
         Simulated { pagemap: Pagemap::open().expect("/proc"), armed: Mutex::default() }
     }
 
-    /// The page at an address is used.
+    /// Records a use of the page at an address.
     pub fn touch(&self, at: usize) {
         self.armed.lock().unwrap().remove(&page_of(at));
     }
 
-    /// Pages that are armed in a range.
+    /// Number of armed pages in a range.
     pub fn armed(&self, start: usize, len: usize) -> usize {
         self.armed.lock().unwrap().range(start..start + len).count()
     }

@@ -12,7 +12,6 @@ use crate::units::{bytes_of, page_at, pages_in};
 
 const PAGES: usize = 96;
 
-/// A repeatable source of numbers.
 struct Random(u64);
 
 impl Random {
@@ -28,7 +27,7 @@ fn map() -> usize {
     sys::memory::map(bytes_of(PAGES)).unwrap().as_ptr() as usize
 }
 
-/// Every present page, and whether it is used, by looks with room for `room` runs.
+/// Every present page, and whether it is used, from looks with `room` runs each.
 fn look(tracker: &dyn AccessTracker, base: usize, room: usize) -> BTreeMap<usize, bool> {
     let (mut at, end, mut found) = (base, page_at(base, PAGES), BTreeMap::new());
     while at < end {
@@ -46,7 +45,7 @@ fn look(tracker: &dyn AccessTracker, base: usize, room: usize) -> BTreeMap<usize
     found
 }
 
-/// Plays random uses, armings and discards; `touch` is told of each use.
+/// Performs random uses, armings and discards, and calls `touch` for each use.
 fn plays_like_a_model(tracker: &dyn AccessTracker, base: usize, touch: impl Fn(usize), fill: impl Fn(usize)) {
     let mut random = Random(88_172_645_463_325_252);
     let mut model: BTreeMap<usize, bool> = BTreeMap::new();
@@ -70,7 +69,7 @@ fn plays_like_a_model(tracker: &dyn AccessTracker, base: usize, touch: impl Fn(u
                     libc::madvise(at, bytes_of(count), libc::MADV_DONTNEED)
                 };
                 assert_eq!(discarded, 0);
-                // What is not there any more is not armed when it comes again.
+                // A page that was discarded is not armed when it returns.
                 tracker.disarm(page_at(base, first), bytes_of(count));
                 model.retain(|page, _| !range.contains(page));
             }
@@ -78,7 +77,7 @@ fn plays_like_a_model(tracker: &dyn AccessTracker, base: usize, touch: impl Fn(u
                 if !model.contains_key(&first) {
                     fill(page_at(base, first));
                 }
-                // SAFETY: a page of the test's that is present.
+                // SAFETY: a present page of the test.
                 unsafe { (page_at(base, first) as *mut usize).write_volatile(round) };
                 touch(page_at(base, first));
                 model.insert(first, true);
@@ -121,7 +120,7 @@ fn without_tracking_no_page_is_used_and_none_is_missed() {
     assert!(rwp::Rwp::new(&uffd, pagemap, feature::MOVING).is_none(), "what was not agreed on");
     let (tracker, base) = (none::NoTracker::new(pagemap), map());
     for page in [3, 4, 90] {
-        // SAFETY: a page of the test's.
+        // SAFETY: a page of the test.
         unsafe { (page_at(base, page) as *mut usize).write_volatile(1) };
     }
     tracker.arm(base, bytes_of(PAGES));
