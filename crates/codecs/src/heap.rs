@@ -5,7 +5,7 @@ use std::alloc::{alloc, dealloc, handle_alloc_error, Layout};
 use std::ffi::c_void;
 
 const ALIGN: usize = 64;
-/// A fixed working area for a library's state, aligned to a cache line.
+/// A cache-line-aligned working area for a library's state.
 pub(crate) struct Workspace {
     at: std::ptr::NonNull<u8>,
     layout: Layout,

@@ -36,7 +36,6 @@ extern "C" {
 }
 
 pub(crate) const ACCELERATION: c_int = 1;
-/// The library's own limit of the acceleration.
 const ACCELERATION_MAX: c_int = 65537;
 
 /// Adds the family `lz4` to `registry`. Its parameter is the acceleration: higher is faster and

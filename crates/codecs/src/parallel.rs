@@ -55,7 +55,6 @@ impl Parallel {
         Parallel { name, inner, threads, crews: Mutex::default() }
     }
 
-    /// Returns the crew for units of `unit_size`, which all contexts share.
     fn crew(&self, unit_size: usize) -> Result<Arc<Crew>, ContextError> {
         let mut crews = self.crews.lock().unwrap_or_else(PoisonError::into_inner);
         crews.retain(|(_, crew)| crew.strong_count() > 0);
@@ -229,7 +228,6 @@ struct Board {
     job: Option<*const Job>,
     /// Counts jobs, so that a thread helps with each once.
     serial: usize,
-    /// Threads that use the job.
     active: usize,
     is_over: bool,
 }

@@ -45,7 +45,6 @@ impl Algorithm for T16 {
 struct T16Context {
     encoder: Encoder,
     isa: Isa,
-    /// Joins objects in two pieces.
     bounce: Box<[u8]>,
 }
 
@@ -113,8 +112,7 @@ mod tests {
         registry.find(name).expect("registered")
     }
 
-    /// Compresses and decompresses `count` pages in units of `unit_pages`. Returns the results of
-    /// compression.
+    /// Returns the results of compression.
     fn round_trip(count: usize, unit_pages: usize, room: usize) -> Vec<UnitResult> {
         let algorithm = algorithm("t16");
         assert_eq!(algorithm.batch_size(), 8);
@@ -166,7 +164,6 @@ mod tests {
         let results = round_trip(21, 4, 4 * PAGE_SIZE);
         assert_eq!(results.len(), 6);
         assert!(results[..5].iter().all(|result| matches!(result, Ok(len) if *len < 4 * 2000)));
-        // The last unit is one random page.
         assert_eq!(results[5], Err(UnitError::NoSpace));
         // The unit stores a random page among others raw.
         let results = round_trip(4, 4, 4 * PAGE_SIZE);

@@ -131,7 +131,6 @@ struct TiersContext {
     /// until used.
     codec: Dense,
     choice: Arc<Choice>,
-    /// Pages until the next sample.
     until_sample: usize,
 }
 

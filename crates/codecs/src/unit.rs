@@ -4,7 +4,6 @@
 use acomp::{CompressRequest, DecompressRequest, Object, Page, UnitError, UnitResult, PAGE_SIZE};
 use pagecodec::t16;
 
-/// Bytes of a page's length.
 const LEN: usize = 2;
 
 fn byte(object: Object<'_>, at: usize) -> Option<u8> {

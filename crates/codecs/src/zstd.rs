@@ -54,7 +54,6 @@ impl Zstd {
         (is_fast && chosen.hashLog > HASH_LOG_MAX as u32).then_some(HASH_LOG_MAX)
     }
 
-    /// Returns the bytes of state for units of any size up to `unit_size`.
     fn state_bytes(&self, unit_size: usize) -> usize {
         let mut bytes = 0;
         let mut unit = PAGE_SIZE;

@@ -7,7 +7,6 @@ use pages::broad::{classes, mix, seed, Class, MIXES};
 use pages::{algorithm, compress, decompress, Random};
 use proptest::prelude::*;
 
-/// Pages of a class.
 const PAGES: usize = 320;
 /// The first of them are not counted: `auto` learns from samples.
 const FIRST: usize = 64;
@@ -18,7 +17,7 @@ fn context(name: &str) -> Box<dyn Context> {
     algorithm(name).context().expect("memory")
 }
 
-/// Returns the bytes that `pages` take. A page without an object takes all of its own.
+/// A page without an object takes all of its own bytes.
 fn size(context: &mut dyn Context, pages: &[Page]) -> usize {
     let batches = pages.chunks(MAX_BATCH).flat_map(|batch| compress(context, batch, PAGE_SIZE));
     batches.map(|object| object.map_or(PAGE_SIZE, |object| object.len())).sum()
@@ -48,7 +47,6 @@ fn no_class_is_worse_than_lz4() {
     assert!(worse.is_empty(), "{} classes:\n{}", worse.len(), worse.join("\n"));
 }
 
-/// Returns `count` pages of two classes, joined in one way.
 fn mixed(one: &Class, other: &Class, how: usize, count: usize, random: &mut Random) -> Vec<Page> {
     (0..count)
         .map(|number| mix(how, &one.page(number, random), &other.page(number, random), random))

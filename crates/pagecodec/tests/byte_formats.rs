@@ -260,7 +260,6 @@ fn damage_is_an_error_or_some_page() {
             for _ in 0..60 {
                 let mut object = original.clone();
                 for _ in 0..1 + random.below(3) {
-                    // Half of the changes hit the first bytes, which hold lengths and shapes.
                     let range = if random.below(2) == 0 { 24 } else { object.len() as u64 };
                     let at = random.below(range) as usize % object.len();
                     object[at] = if random.below(3) == 0 { 255 } else { random.next() as u8 };
@@ -268,7 +267,6 @@ fn damage_is_an_error_or_some_page() {
                 if random.below(4) == 0 {
                     object.truncate(random.below(object.len() as u64 + 1) as usize);
                 }
-                // Guard bytes behind the page show overruns.
                 let mut space = [0xA5u8; 4096 + 64];
                 let (back, guard) = space.split_first_chunk_mut::<4096>().expect("a page");
                 let outcome = match format {

@@ -12,7 +12,6 @@ fn check(object: &[u8], what: &dyn Fn() -> String) -> bool {
     let mut expected: Page = [0; 4096];
     let verdict = t16::decode(Isa::Portable, &exact, &mut expected);
     for isa in Isa::available().filter(|&isa| isa != Isa::Portable) {
-        // Canaries around the page.
         let mut room = [0xa5u8; 4096 + 128];
         let page: &mut Page = (&mut room[64..64 + 4096]).try_into().expect("a page");
         assert_eq!(t16::decode(isa, &exact, page), verdict, "{}: {isa}", what());
@@ -129,7 +128,6 @@ fn random_objects_with_fitting_headers() {
             }
         }
         let index: Vec<u8> = (distinct..64).map(|_| random.below(distinct as u64) as u8).collect();
-        // The sums that the tags take.
         let (mut a, mut b, mut refs, mut raw) = (0usize, 0usize, 0usize, 0usize);
         let mut take = |tag: u64, exact: bool| match tag {
             14 if exact => {}
@@ -164,7 +162,6 @@ fn random_objects_with_fitting_headers() {
         let body = object.len();
         object.resize(body + 4 * highs + 2 * prefix as usize + 2 * a + 2 * b + 8 * raw, 0);
         random.fill(&mut object[body..]);
-        // Mostly valid references.
         let good = random.below(4) != 0;
         object.extend((0..refs).map(|_| {
             if good {

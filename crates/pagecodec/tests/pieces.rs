@@ -32,7 +32,6 @@ fn pieced(random: &mut Random, object: &[u8]) -> Page {
     page
 }
 
-/// Returns the result of all `ways` if they agree.
 fn agreed<W, T: PartialEq>(
     ways: impl IntoIterator<Item = W>,
     what: &str,
@@ -47,7 +46,6 @@ fn agreed<W, T: PartialEq>(
     expected
 }
 
-/// Decodes by every instruction set. Each must return `page`.
 fn comes_back<E: std::fmt::Display>(
     page: &Page,
     what: &str,

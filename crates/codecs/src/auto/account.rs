@@ -44,7 +44,6 @@ impl Account {
         self.since >= gap.min(self.terms.gap_max) || self.own - (self.own >> self.terms.margin) > self.other
     }
 
-    /// Notes the lengths of a page that was due.
     pub(super) fn compared(&mut self, own_len: usize, other_len: usize) {
         self.since = 0;
         self.samples = self.samples.saturating_add(1);

@@ -20,11 +20,10 @@ const LEN_MAX: usize = PAGE_SIZE / 4 * 3;
 ///
 /// A page's form depends only on the pages before it.
 pub(super) struct Alignment {
-    /// Pages since the last complete search.
     since: u32,
     /// Matched bytes in the pages searched completely. Each page weighs half as much as the next.
     matched: u32,
-    /// Those of them matched from odd distances.
+    /// Matched bytes at odd distances in these pages.
     odd: u32,
 }
 
@@ -43,7 +42,6 @@ impl Alignment {
         self.since < EVERY && self.odd * ODD_ONE_IN < self.matched
     }
 
-    /// Notes the result of a complete search.
     pub(super) fn planned(&mut self, matched: usize, odd: usize) {
         self.since = 0;
         self.matched = self.matched / 2 + matched as u32;

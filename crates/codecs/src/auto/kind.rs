@@ -21,6 +21,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Kind; 7] =
         [Kind::Same, Kind::T16, Kind::T16Lz, Kind::Lz, Kind::Numeric, Kind::Sparse, Kind::Lz4];
 

@@ -68,7 +68,6 @@ struct AutoContext {
     bounce: Box<[u8]>,
 }
 
-/// Compresses the pages of `request`.
 pub(crate) fn compress(codec: &mut PageCodec, request: &mut CompressRequest<'_, '_>) {
     // Each page is prefetched while the one before is compressed.
     if let Some(page) = request.pages.first() {

@@ -68,7 +68,6 @@ pub(crate) struct PageCodec {
     alignment: Alignment,
     /// A T16 object with its raw words: before a splice, or after it is undone.
     object: Box<[u8; t16::OBJECT_MAX]>,
-    /// An object that competes with the one in the output.
     rival: Box<[u8; PAGE_SIZE]>,
 }
 
@@ -127,7 +126,6 @@ impl PageCodec {
         found
     }
 
-    /// Chooses without knowledge of earlier pages.
     fn look(&mut self, page: &Page, next: &Page, prefixes: u32, out: &mut [u8]) -> Option<(Kind, usize)> {
         if prefixes < PREFIXES_MAX {
             // T16 prefetches the next page a few lines at a time.

@@ -22,9 +22,7 @@ pub(crate) struct Predictor([Band; BANDS.len()]);
 
 #[derive(Clone, Copy)]
 struct Band {
-    /// Consecutive fully examined pages that became page LZ.
     streak: u32,
-    /// Pages since the last full examination.
     since: u32,
     /// Mean length of their objects. The newest weighs a quarter.
     len: usize,

@@ -28,7 +28,6 @@ impl Sampler {
         self.since > EVERY || self.own > self.lz
     }
 
-    /// Notes the lengths of a page that was due.
     pub(super) fn compared(&mut self, own_len: usize, lz_len: usize) {
         self.since = 0;
         self.own = self.own / 2 + own_len as u32;
@@ -40,7 +39,6 @@ impl Sampler {
 mod tests {
     use super::*;
 
-    /// Returns how many of 100 pages are compared.
     fn due(sampler: &mut Sampler, own_len: usize, lz_len: usize) -> usize {
         (0..100)
             .filter(|_| {

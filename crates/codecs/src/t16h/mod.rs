@@ -65,7 +65,6 @@ pub fn release(object: Object<'_>, pages: usize) {
     }
 }
 
-/// Runs a step of training, if one is due.
 pub(crate) fn advance() {
     sets(Family::T16).advance();
     sets(Family::Page).advance();
@@ -136,7 +135,6 @@ impl Algorithm for T16h {
     }
 }
 
-/// The sets that a request codes with.
 struct HeldSets {
     t16: Held,
     page: Held,
@@ -147,7 +145,6 @@ pub struct Dense {
     codec: PageCodec,
     coder: t16h::Coder,
     isa: Isa,
-    /// Predicts pages that become page LZ.
     predictor: Predictor,
     rival: Box<Page>,
     bounce: Box<[u8]>,
@@ -196,12 +193,10 @@ impl Dense {
         Ok(1 + len)
     }
 
-    /// Returns `auto`'s codec.
     pub(crate) fn quick(&mut self) -> &mut PageCodec {
         &mut self.codec
     }
 
-    /// Returns the length of `page` as an object of `auto`.
     pub(crate) fn quick_len(&mut self, page: &Page) -> usize {
         let made = self.codec.compress(page, page, &mut self.bounce[..PAGE_SIZE]);
         made.map_or(PAGE_SIZE, |(_, len)| len)
@@ -249,14 +244,12 @@ impl Dense {
         result
     }
 
-    /// Notes an object of the kind KIND_PAGE.
     fn kept_page(&mut self, held: &HeldSets, len: usize) -> usize {
         sets(Family::Page).observe(&self.coder, PAGE_SIZE, len);
         sets(Family::Page).retain(&held.page);
         len
     }
 
-    /// Chooses without knowledge of earlier pages.
     fn look_at_page(
         &mut self,
         held: &HeldSets,

@@ -12,7 +12,6 @@ use pagecodec::t16h::{builtin, builtin_page, reserve_builtin, Coder, Set, Traine
 
 /// Trained sets in use at a time. If all are, training waits until one has lost its last page.
 pub const TRAINED_MAX: usize = 4;
-/// Sample pages of a training.
 const SAMPLES: usize = 256;
 /// One page in this many is a sample.
 const SAMPLE_EVERY: u64 = 4;
@@ -33,12 +32,9 @@ const GAIN_PARTS: [u64; TRAINED_MAX + 1] = [1, 12, 25, 50, 100];
 /// Approximate memory of both families' sets in use: two each, and one training's samples.
 pub(crate) const MEMORY_BYTES: u64 = 4 * size_of::<Set>() as u64 + (768 << 10);
 
-/// The purpose of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// T16 objects.
     T16,
-    /// Pages as page LZ.
     Page,
 }
 
@@ -96,7 +92,6 @@ struct Progress {
     next_number: u16,
 }
 
-/// The sets of a family.
 pub(crate) struct Sets {
     family: Family,
     slots: RwLock<[Slot; TRAINED_MAX]>,
@@ -158,7 +153,6 @@ impl Sets {
         }
     }
 
-    /// Returns the set to code with now.
     pub(crate) fn current(&self) -> Held {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         match self.current.load(Ordering::Relaxed) as usize {
@@ -167,7 +161,6 @@ impl Sets {
         }
     }
 
-    /// Returns the set `number`, if it is alive.
     pub(crate) fn find(&self, number: u16) -> Option<Held> {
         if number == 0 {
             return Some(Held::Builtin(self.family));
@@ -177,7 +170,6 @@ impl Sets {
         Some(Held::Trained(at, slots[at].set.clone()))
     }
 
-    /// Notes a page coded with `held`.
     pub(crate) fn retain(&self, held: &Held) {
         match held {
             Held::Trained(at, _) => self.pages[*at].fetch_add(1, Ordering::Relaxed),
@@ -185,7 +177,6 @@ impl Sets {
         };
     }
 
-    /// Notes that a page no longer refers to the set `number`.
     pub(crate) fn release(&self, number: u16) {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let pages = match number {
@@ -198,13 +189,11 @@ impl Sets {
         });
     }
 
-    /// Returns the pages stored with any set of the family.
     fn stored(&self) -> u64 {
         let trained: u64 = self.pages.iter().map(|pages| pages.load(Ordering::Relaxed)).sum();
         trained + self.builtin_pages.load(Ordering::Relaxed)
     }
 
-    /// Returns the numbers of the live trained sets, and their pages.
     pub(crate) fn alive(&self) -> Vec<(u16, u64)> {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let numbers = slots.iter().zip(&self.pages).filter(|(slot, _)| slot.number != 0);
@@ -303,7 +292,6 @@ impl Sets {
         (0..TRAINED_MAX).filter(move |&at| free[at])
     }
 
-    /// Frees the sets that no page refers to.
     fn free_unused(&self) {
         for at in self.free_slots() {
             let mut slots = self.slots.write().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -9,7 +9,6 @@ use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
 
 use crate::Page;
 
-/// Decodes by every instruction set, compares results and pages, and returns the page.
 fn same<E: PartialEq + std::fmt::Debug>(decode: impl Fn(Isa, &mut Page) -> Result<(), E>) -> Option<Page> {
     let mut expected = [0; 4096];
     let verdict = decode(Isa::Portable, &mut expected);

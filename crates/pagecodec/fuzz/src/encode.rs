@@ -23,12 +23,10 @@ thread_local! {
     );
 }
 
-/// Returns what `encode` writes, the same by every instruction set.
 fn same(room: usize, encode: impl Fn(&mut Kept, &mut [u8]) -> Option<usize>) -> Option<Vec<u8>> {
     let object = |kept: &mut Kept| {
         let mut out = vec![0; room];
         let len = encode(kept, &mut out)?;
-        // Exactly the necessary room.
         let mut exact = vec![0; len];
         assert_eq!(encode(kept, &mut exact), Some(len), "{}: in its own length", kept.isa);
         assert!(exact == out[..len], "{}: other bytes in its own length", kept.isa);

@@ -25,6 +25,7 @@ pub mod decode;
 pub mod encode;
 pub mod units;
 
+/// The bytes of one page.
 pub type Page = [u8; pagecodec::PAGE_SIZE];
 
 /// The page that repeats `bytes`: short inputs reach templates and long matches. Zero without

@@ -16,6 +16,7 @@ const GROUPS: [&[&str]; 7] = [
     &["none"],
 ];
 
+/// Number of groups.
 pub const KINDS: usize = GROUPS.len();
 /// The most pages of a unit, as a power of two.
 pub const LOG2_PAGES_MAX: usize = 4;

@@ -72,11 +72,10 @@ pub(crate) trait Lanes: Copy {
     fn shuffle(self, places: Self) -> Self;
     /// Bit `BIT` of every byte.
     fn bits<const BIT: i32>(self) -> u32;
-    /// Interleaves the bytes of both lanes' lower halves, and of their upper halves.
+    /// Interleaves the bytes (16-, 32-bit words) of both lanes' lower halves, and of their upper
+    /// halves.
     fn zip8(self, other: Self) -> (Self, Self);
-    /// [`Lanes::zip8`] for 16-bit words.
     fn zip16(self, other: Self) -> (Self, Self);
-    /// [`Lanes::zip8`] for 32-bit words.
     fn zip32(self, other: Self) -> (Self, Self);
 
     /// Returns the bytes `(word >> shift) * multiplier >> 44` of the 16 64-bit words of two lines.

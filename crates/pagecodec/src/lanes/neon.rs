@@ -24,7 +24,6 @@ macro_rules! plain {
     };
 }
 
-/// Functions that return the lower and the upper halves.
 macro_rules! zips {
     ($($name:ident $low:ident $high:ident $to:ident $from:ident;)*) => {
         $(

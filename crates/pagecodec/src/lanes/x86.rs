@@ -27,7 +27,6 @@ macro_rules! plain {
     };
 }
 
-/// Functions that return the lower and the upper halves.
 macro_rules! zips {
     ($type:ident: $($name:ident $low:ident $high:ident;)*) => {
         $(
@@ -238,7 +237,6 @@ impl Lanes for Ymm {
     }
 }
 
-/// See [`Lanes::hash`].
 #[inline]
 #[target_feature(enable = "avx2")]
 fn hash<const SHIFT: i32>(quarters: [__m256i; 4], multiplier: u64) -> __m128i {

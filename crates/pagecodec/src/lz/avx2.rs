@@ -6,9 +6,7 @@ use std::arch::x86_64::*;
 
 use super::index::{Index, MULTIPLIER, TABLE_BITS};
 
-/// Positions of a part.
 const PART: usize = 8;
-/// Parts of a group.
 const PARTS: usize = 8;
 
 /// Of eight positions: the product, which ends in the slot's number, above, the table's new entry
@@ -18,12 +16,10 @@ const PARTS: usize = 8;
 struct Pairs([u64; PART]);
 
 impl Pairs {
-    /// Index of position `at`.
     const fn place(at: usize) -> usize {
         at / 4 * 2 + at % 2 + PART / 2 * (at / 2 % 2)
     }
 
-    /// The entries in order.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn entries(&self) -> __m256i {
@@ -126,7 +122,6 @@ impl Index {
             hash(0, part, pairs);
         }
         for group in 0..groups {
-            // The last group is hashed twice, without effect.
             let next = (group + 1).min(groups - 1);
             let mut bits = 0u64;
             let [even, odd] = &mut ahead;
@@ -158,7 +153,6 @@ impl Index {
                         let packed = _mm256_packus_epi32(low, high);
                         _mm256_storeu_si256(place, _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
                     } else {
-                        // Each position's upper half is the next position.
                         _mm256_storeu_si256(place, low);
                         _mm256_storeu_si256(place.add(1), high);
                     }

@@ -8,9 +8,7 @@ use std::mem::offset_of;
 
 use super::index::{Index, MULTIPLIER, TABLE_BITS};
 
-/// Positions of a part.
 const PART: usize = 16;
-/// Parts of a group.
 const PARTS: usize = 4;
 
 // Vector stores to these arrays never cross a cache line, which would take two stores.
@@ -35,7 +33,6 @@ static OVERLAPPING: [[u8; 64]; 2] = {
 struct Pairs([u64; PART]);
 
 impl Pairs {
-    /// Index of position `at`.
     const fn place(at: usize) -> usize {
         at / 4 * 2 + at % 2 + PART / 2 * (at / 2 % 2)
     }

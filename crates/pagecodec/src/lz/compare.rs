@@ -2,7 +2,6 @@
 
 /// Compares a fixed number of bytes with the instructions of one set.
 pub(super) trait Compare {
-    /// Bytes compared.
     const BYTES: usize;
 
     /// Returns how many of them are equal from the front.

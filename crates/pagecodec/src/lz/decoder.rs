@@ -51,7 +51,6 @@ pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damage
     }
 }
 
-/// An object's streams.
 pub(super) struct Parts<'a> {
     /// All streams, literals first. A literal read may overrun into the following streams.
     pub(super) body: &'a [u8],

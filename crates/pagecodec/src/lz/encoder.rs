@@ -332,7 +332,7 @@ mod tests {
 
     /// Under the previous input's salt its entries count.
     #[test]
-    fn an_index_that_misleads_is_made_anew() {
+    fn an_index_that_misleads_is_rebuilt() {
         let mut state = 1u64;
         let mut random = move || {
             state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);

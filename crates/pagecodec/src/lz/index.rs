@@ -16,7 +16,6 @@ pub(crate) const MULTIPLIER: u32 = 0x9E37_79B1;
 /// Readable bytes that the index and the walk need after the input.
 pub(crate) const PADDING: usize = 128;
 
-/// The result and the working memory.
 #[repr(C, align(64))]
 pub(crate) struct Index {
     // Arrays first, so that no vector written to them crosses a cache line.

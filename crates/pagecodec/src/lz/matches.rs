@@ -30,7 +30,6 @@ pub(super) struct Matches {
 }
 
 impl Matches {
-    /// Iterates over the parts' records and their valid ranges.
     #[inline(always)]
     pub(super) fn parts(&self) -> impl Iterator<Item = (&Records, Range<usize>)> {
         let taken = self.taken.iter().map(|taken| usize::from(taken.start)..usize::from(taken.end));

@@ -41,9 +41,7 @@ pub use sample::{repeats, repeats_in, SAMPLES};
 
 /// Longest input.
 pub const INPUT_MAX: usize = 4096;
-/// Bytes of the fixed header.
 pub(crate) const HEADER: usize = 4;
-/// Shortest match.
 pub(crate) const MATCH_MIN: usize = 4;
 
 /// A page LZ object that cannot be decoded.

@@ -5,7 +5,6 @@ use crate::{Isa, PAGE_SIZE};
 
 /// Places that [`repeats`] looks at.
 pub const SAMPLES: usize = 512;
-/// Consecutive places.
 const RUN: usize = 16;
 /// Log2 of the slots that remember samples.
 const SLOT_BITS: u32 = 10;

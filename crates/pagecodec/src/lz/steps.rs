@@ -47,7 +47,6 @@ static SELECTORS: Rows = {
 #[repr(C, align(64))]
 struct Rows([[[u8; STEP]; 2]; STEP + 1]);
 
-/// Log2 of a row's bytes.
 const ROW_BITS: i32 = 6;
 
 /// The members' places in [`Sequences::lengths`], by set of four run lengths and four match
@@ -87,7 +86,6 @@ struct Sequences {
 #[repr(C, align(64))]
 struct Space([u8; INPUT_MAX + 3 * STEP]);
 
-/// Sums over all sequences.
 struct Sums {
     runs: usize,
     matches: usize,
@@ -242,7 +240,6 @@ impl Sequences {
         Ok(sums)
     }
 
-    /// Adds the extensions to the first `count` extended lengths.
     #[inline]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn extend(&mut self, count: usize, mut rest: &[u8]) -> Result<(), Damaged> {

@@ -12,7 +12,6 @@ const EXTENSIONS: usize = 1024;
 /// Totals of the coded matches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Coded {
-    /// Bytes of the input.
     pub(super) len: usize,
     pub(super) count: usize,
     pub(super) literals: usize,
@@ -24,7 +23,6 @@ pub(super) struct Coded {
 }
 
 impl Coded {
-    /// Bytes behind the literals.
     pub(super) fn behind(&self) -> usize {
         2 * self.count + self.count.div_ceil(2) + self.extended
     }
@@ -34,7 +32,6 @@ impl Coded {
     }
 }
 
-/// The streams of the last input.
 pub(super) struct Streams {
     pub(super) coded: Coded,
     sequences: [u16; SEQUENCES],
@@ -53,12 +50,10 @@ impl Streams {
         &self.extensions[..self.coded.extended]
     }
 
-    /// The packed literal runs.
     pub(super) fn packed(&self) -> &[u8] {
         &self.packed[..self.coded.count.div_ceil(2)]
     }
 
-    /// Packs and returns the literal runs.
     #[inline(always)]
     pub(super) fn packed_runs(&mut self) -> &[u8] {
         let count = self.coded.count;
@@ -234,7 +229,6 @@ impl Streams {
     }
 }
 
-/// Appends an extension and returns the new length.
 #[inline(always)]
 fn extend(extensions: &mut [u8; EXTENSIONS], at: usize, value: usize) -> usize {
     if value < 255 {

@@ -8,10 +8,8 @@ use super::index::{Index, PADDING};
 use super::matches::{Matches, Records, PARTS, REACH};
 use super::{INPUT_MAX, MATCH_MIN};
 
-/// The walk through one part of the input.
 struct Lane {
     at: usize,
-    /// End of the part.
     end: usize,
     /// Bound of the ends of its matches.
     reach: usize,

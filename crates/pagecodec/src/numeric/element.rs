@@ -4,9 +4,7 @@ use super::ROW;
 
 /// One element of an array, as an unsigned integer.
 pub(crate) trait Element: Copy + Default + 'static {
-    /// Bits of an element.
     const BITS: u32;
-    /// A row of them.
     type Row: Copy;
 
     fn zero_row() -> Self::Row;

@@ -32,7 +32,6 @@ pub(crate) const ROWS: usize = 64;
 pub(crate) const ROW: usize = 64;
 /// Rows that share a width.
 pub(crate) const GROUP: usize = 4;
-/// Widths of a page.
 pub(crate) const GROUPS: usize = ROWS / GROUP;
 /// No object is longer.
 pub const OBJECT_MAX: usize = 2 + 8 + ROW + GROUPS + PAGE_SIZE;
@@ -63,12 +62,10 @@ impl Shape {
         all
     };
 
-    /// Bytes before the widths.
     const fn fixed_len(self) -> usize {
         2 + (1 << self.log2_size) + if self.differences { ROW } else { 0 }
     }
 
-    /// Length of the object whose widths sum up to `bits` over all groups.
     const fn object_len(self, bits: usize) -> usize {
         self.fixed_len() + GROUPS + (GROUP * bits).div_ceil(8 << self.log2_size) * ROW
     }

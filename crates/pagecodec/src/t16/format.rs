@@ -7,7 +7,6 @@ pub(crate) const WORDS: usize = 512;
 pub(crate) const LINES: usize = 64;
 /// The version of the format that this crate writes and reads.
 pub const VERSION: u64 = 1;
-/// Bytes of the fixed header.
 pub(crate) const HEADER: usize = 20;
 /// Bytes of the shortest object: header, one distinct line, 63 index bytes.
 pub const OBJECT_MIN: usize = HEADER + 63 + 4;

@@ -5,7 +5,6 @@ use super::format::{word, PageWords, WORDS};
 use super::templates::HASH_MULTIPLIER;
 use super::work::Work;
 
-/// Buckets of the table of raw words.
 pub(crate) const BUCKETS: usize = 512;
 /// Raw words from this one on are never referred to: a reference is one byte, and up to 13 raw
 /// words of exact templates come first.
@@ -125,7 +124,6 @@ fn write_references(work: &mut Work) {
         let skipped =
             before[chunk] + (work.repeats[chunk] & ((1 << (source % 64)) - 1)).count_ones() as usize;
         *reference = (work.templates.raw_len + source - skipped) as u8;
-        // Changes tag 15 to 14.
         let place = usize::from(place) % WORDS;
         work.all_lines[place / 8] ^= 1 << (4 * (place % 8));
     }

@@ -86,7 +86,6 @@ impl Candidates {
             *key = i16::from(score) << 7 | (126 - at as i16);
         }
         let keys = keys[..self.len.next_multiple_of(16)].as_chunks::<16>().0;
-        // The highest, the highest below that, and so on.
         let mut least = i16::MAX;
         for _ in 0..limit {
             let mut highest = [0i16; 16];

@@ -29,13 +29,10 @@ pub(crate) struct Templates {
     pub(crate) prefix_tags: [u8; 256],
     pub(crate) counters: Counters,
     pub(crate) exact: usize,
-    /// Number of prefix templates, including the rotated one.
+    /// Numbers of prefix and of wide templates, including rotated ones.
     pub(crate) prefix: usize,
-    /// Number of wide templates, including the rotated one.
     pub(crate) wide: usize,
-    /// Tag of the rotated prefix template, if any.
     pub(crate) rotated_prefix: Option<u8>,
-    /// Tag of the rotated wide template, if any.
     pub(crate) rotated_wide: Option<u8>,
     pub(crate) kinds: u64,
     pub(crate) highs: [u32; 8],

@@ -28,7 +28,6 @@ pub(crate) struct Work {
     pub(crate) b: [u16; WORDS + 32],
     /// All raw words in order. Vector stores may overrun by seven.
     pub(crate) all_raws: [u64; WORDS + 8],
-    /// Their buckets.
     pub(crate) raw_buckets: [u16; WORDS + 32],
     /// Bit `number % 64` of word `number / 64`: the raw word repeats an earlier one and is not
     /// stored.
@@ -39,21 +38,17 @@ pub(crate) struct Work {
     /// The word number of each raw word. Vector stores may overrun by 64.
     pub(crate) raw_places: [u16; WORDS + 64],
     pub(crate) refs: [u8; WORDS + 64],
-    /// The winner of each raw word's bucket, for vectors.
     #[cfg(target_arch = "x86_64")]
     pub(crate) winners: [u8; WORDS],
     /// Bit `number % 64` of word `number / 64`: the word is raw. For vectors.
     #[cfg(target_arch = "x86_64")]
     pub(crate) raw_masks: [u64; WORDS / 64],
-    /// Winner of each bucket of raw words.
     pub(crate) raw_winners: [u8; raws::BUCKETS],
-    /// The tag line of each line.
     pub(crate) all_lines: [u32; LINES],
     /// The distinct ones. Vector stores may overrun by fifteen.
     pub(crate) lines: [u32; LINES + 16],
     /// Index bytes of the lines that repeat another. Vector stores may overrun.
     pub(crate) index: [u8; 2 * LINES],
-    /// Winner of each bucket of lines.
     pub(crate) line_winners: [u8; 256],
     /// Bit `g`: line `g` is the first of its kind.
     pub(crate) fresh: u64,

@@ -13,7 +13,6 @@ use super::huffman::LEN_MAX;
 use super::symbols::SYMBOLS_MAX;
 
 pub(super) const STREAMS: usize = 8;
-/// Stretches of bytes, each shared by two streams.
 pub(super) const STRETCHES: usize = STREAMS / 2;
 /// Symbols put at a time: four of each stream.
 pub(super) const ROUND: usize = 4 * STREAMS;
@@ -22,7 +21,6 @@ pub(super) const ROUND: usize = 4 * STREAMS;
 pub(super) const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
 /// Largest total length of the streams that are read.
 const INPUT_MAX: usize = 8192;
-/// Most symbols of one stream.
 const ROUNDS_MAX: usize = CONTEXTS * SYMBOLS_MAX.div_ceil(STREAMS);
 /// Bytes that may be read before and behind the streams: in damaged objects, the longest stream.
 const BEFORE: usize = 8 + ROUNDS_MAX * LEN_MAX as usize / 8 + 8;
@@ -37,9 +35,7 @@ pub(crate) struct Streams {
     /// Bits not yet final in `bytes`, left-aligned; fewer than 8 between calls.
     pub(super) pending: [u64; STREAMS],
     pub(super) pending_len: [u32; STREAMS],
-    /// Zeros except for the bytes to read.
     input: Input,
-    /// End of the bytes to read.
     input_end: usize,
 }
 
@@ -77,7 +73,6 @@ impl Streams {
         self.pending_len = [0; STREAMS];
     }
 
-    /// Appends one context's symbols.
     pub(crate) fn put(&mut self, isa: Isa, symbols: &[u8], codes: &[u16; 256]) {
         assert!(isa.is_available(), "this machine lacks {isa}");
         assert!(symbols.len() <= SYMBOLS_MAX, "{} symbols", symbols.len());
@@ -179,7 +174,6 @@ impl Streams {
 /// Reads symbols from the streams. Reading beyond the end of a stream yields meaningless symbols.
 pub(crate) struct Reader<'a> {
     input: &'a Input,
-    /// Symbols that may still be taken from each stream.
     left: usize,
     /// In bits: eight times the place of the eight bytes that begin (odd streams: end) with the
     /// next bit's byte, plus the number of bits before (odd streams: behind) that bit in its byte.
@@ -295,7 +289,6 @@ fn advance(stream: usize, place: &mut usize, bits: u64) {
 #[inline(always)]
 fn symbol(bits: &mut u64, table: &[u16; TABLE], slot: &mut u8) {
     let entry = table[(*bits >> (64 - LEN_MAX)) as usize];
-    // The length is in the low six bits.
     *bits <<= entry & 63;
     // Volatile, because the compiler would otherwise join symbols in a vector before storing them,
     // which costs more.

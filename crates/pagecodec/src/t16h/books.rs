@@ -10,7 +10,6 @@ use crate::zeroed::zeroed;
 pub const CONTEXTS: usize = 6;
 /// Codebooks of a context.
 pub const BOOKS: usize = 16;
-/// Entries of a decoding table.
 pub(crate) const TABLE: usize = 1 << LEN_MAX;
 
 /// The definition of a set: the code length of every symbol, by context and codebook.
@@ -121,7 +120,6 @@ impl Set {
         &self.tables[context][usize::from(book)]
     }
 
-    /// Prefetches a decoding table.
     pub(crate) fn prefetch(&self, context: usize, book: u8) {
         let table = self.table(context, book);
         // SAFETY: 2 bytes an entry, read as bytes.
@@ -133,7 +131,6 @@ impl Set {
 /// A set that comes with this library, as its packed lengths. Its tables are built at first use.
 pub(super) struct Builtin {
     packed: &'static [u8; Lengths::PACKED],
-    /// Memory for the tables, until they are built.
     reserved: Mutex<Option<Box<Set>>>,
     set: OnceLock<Box<Set>>,
 }

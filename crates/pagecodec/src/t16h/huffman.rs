@@ -1,6 +1,5 @@
 //! Code lengths from counts, and canonical codes from lengths.
 
-/// Longest code in bits.
 pub(crate) const LEN_MAX: u32 = 10;
 
 /// Returns the lengths of a complete prefix code of at most [`LEN_MAX`] bits in which each of the
@@ -54,7 +53,6 @@ pub(crate) fn lengths(counts: &[u64; 256]) -> [u8; 256] {
     result
 }
 
-/// Whether the lengths form a prefix code in which every symbol has a code.
 pub(crate) fn is_valid(lens: &[u8; 256]) -> bool {
     let in_range = lens.iter().all(|&len| (1..=LEN_MAX as u8).contains(&len));
     in_range && lens.iter().map(|&len| 1u32 << (LEN_MAX - u32::from(len))).sum::<u32>() <= 1 << LEN_MAX

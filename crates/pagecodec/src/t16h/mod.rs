@@ -39,7 +39,6 @@ const PACKED: usize = 6;
 const PACKED_FLAG: usize = 1 << 15;
 /// No object is longer.
 pub const OBJECT_MAX: usize = HEADER + PACKED + t16::OBJECT_MAX * 2;
-/// Most raw words in a T16 object.
 const RAW_MAX: usize = 512 + 13;
 /// A context with at most this many symbols does not prefetch its table of 32 cache lines.
 const FEW: usize = 16;
@@ -155,7 +154,6 @@ impl Coder {
         let parts = PageParts { sequences: number(5), literals: number(7), extensions: number(9) };
         self.symbols.set_page_lens(parts)?;
         for (context, &book) in chosen.iter().enumerate() {
-            // Does not prefetch tables of which few entries are needed.
             if self.symbols.of(context).len() > FEW {
                 set.prefetch(context, book);
             }

@@ -62,7 +62,6 @@ impl PageParts {
 pub(crate) struct Symbols {
     pub(super) symbols: [[u8; SYMBOLS_MAX]; CONTEXTS],
     pub(super) lens: [usize; CONTEXTS],
-    /// The tag of each A half.
     pub(super) tags: [u8; A_ROOM],
     /// The halves of A by tag, preceded by a zero.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -97,7 +96,6 @@ impl Symbols {
         &mut self.symbols[context][..self.lens[context]]
     }
 
-    /// Returns how the raw words were packed, if they were.
     pub(crate) fn packed(&self) -> Option<Packed> {
         self.packed
     }
@@ -119,7 +117,6 @@ impl Symbols {
         Ok(())
     }
 
-    /// Makes page LZ's streams of `page`, a context each.
     pub(crate) fn collect_page(&mut self, page: &[u8; PAGE_SIZE]) -> PageParts {
         self.lz.plan(page);
         let isa = self.lz.isa();
@@ -137,7 +134,6 @@ impl Symbols {
         parts
     }
 
-    /// Sets the number of symbols of each context for a page LZ object of these parts.
     pub(crate) fn set_page_lens(&mut self, parts: PageParts) -> Result<(), Damaged> {
         let [literals, sequences, runs, extensions] = parts.lens();
         if LZ_HEADER + literals + 2 * sequences + runs + extensions > SYMBOLS_MAX {
@@ -230,7 +226,6 @@ impl Symbols {
         }
     }
 
-    /// Lists the exact templates' tags, and returns their number.
     #[inline(always)]
     pub(super) fn list_exact_tags(&mut self, layout: &Layout) -> usize {
         let first = layout.prefix_first();
@@ -403,7 +398,6 @@ impl Symbols {
         self.join_by(object, layout, starts)
     }
 
-    /// The reverse of [`Symbols::split`].
     #[inline(always)]
     fn join(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
         self.list_tags(object, layout)?;

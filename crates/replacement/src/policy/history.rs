@@ -76,7 +76,6 @@ impl History {
         self.pages[index].load(Ordering::Relaxed) & (OUT | ARMED) == ARMED
     }
 
-    /// Notes that a page in memory is armed.
     pub(super) fn set_armed(&self, index: usize) {
         let word = self.pages[index].load(Ordering::Relaxed);
         if word & OUT == 0 {
@@ -90,12 +89,10 @@ impl History {
     }
 }
 
-/// Returns the ticks since a page arrived.
 pub(super) fn age(came: u16, tick: u64) -> u16 {
     (tick as u16).wrapping_sub(came) & ((1 << CAME_BITS) - 1)
 }
 
-/// Returns the ticks since a page was evicted.
 pub(super) fn distance(went: u16, tick: u64) -> u16 {
     (tick as u16).wrapping_sub(went) & ((1 << WENT_BITS) - 1)
 }

@@ -12,7 +12,6 @@ pub struct Leaps {
     /// Pages passed since the start of the round, and in the round before.
     passed: u64,
     memory: u64,
-    /// Pages evicted since the last leap.
     gone: u64,
     /// Total returns at the last leap.
     returned: u64,

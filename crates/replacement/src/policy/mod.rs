@@ -51,13 +51,10 @@ const AHEAD: Score = 7;
 
 /// The state of a policy: counters and rates, no pages.
 pub struct Policy {
-    /// Pages per tick.
     tick_pages: AtomicU64,
-    /// Arrivals.
     came: AtomicU64,
-    /// Pages that returned because they were needed.
     returned: AtomicU64,
-    /// The same, by ticks out.
+    /// Needed returns by ticks out.
     returned_after: [AtomicU64; TICKS as usize],
     tick: AtomicU64,
     /// Value of `came` at which the present tick ends.
@@ -296,12 +293,10 @@ impl Policy {
     }
 }
 
-/// Returns the pages per tick for a memory of `pages` pages.
 fn tick_of(pages: u64) -> u64 {
     (pages / TICKS).max(1)
 }
 
-/// Number of distinct ages.
 const AGES: u8 = 8;
 
 /// Whether a page arrived so recently that it was hardly used.
@@ -329,7 +324,6 @@ fn class_of(page: Page, tick: u64) -> Class {
     }
 }
 
-/// Returns the score of a page of score `old` that returned after `ticks` ticks.
 fn score_of(old: Score, ticks: u16) -> Score {
     let new = match ticks {
         0..2 => 1,
@@ -463,7 +457,6 @@ mod tests {
         policy.touched(&history, 0xffff);
         policy.evicted(&history, 0xffff);
         pass_ticks(3);
-        // Two of eight pages were needed.
         policy.returned(&history, 0x00ff, 0x0003, false);
         assert_eq!((policy.all_returned(), policy.returned_after()[3]), (2, 2));
         pass_ticks(TICKS);

@@ -31,13 +31,11 @@ pub(super) struct Going {
 
 #[derive(Default)]
 struct Account {
-    /// Pages out now as f32, with fractions.
+    /// Pages out now as f32, with fractions. The next three count since the last tick: evictions
+    /// minus returns, needed returns, present pages that the hand passed.
     out: AtomicU32,
-    /// Evictions minus returns since the last tick.
     went: AtomicI64,
-    /// Needed returns since the last tick.
     returned: AtomicU64,
-    /// Present pages that the hand passed since the last tick.
     seen: AtomicU64,
     /// Decayed sums, as f32: returns, page ticks out, present pages seen.
     returns: AtomicU32,

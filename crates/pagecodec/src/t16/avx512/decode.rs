@@ -6,7 +6,6 @@ use std::arch::x86_64::*;
 use super::{low_bits, Aligned, COUNTING};
 use crate::t16::format::{Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF};
 
-/// Bits of a tag's class, looked up for 64 tags at a time.
 const CLASS_A: i8 = 1;
 const CLASS_B: i8 = 2;
 const CLASS_ROTATED: i8 = 4;
@@ -71,7 +70,6 @@ pub(crate) fn decode(object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Da
     let mut values_high =
         _mm512_or_si512(mids_high, _mm512_maskz_permutexvar_epi64((coded >> 8) as u8, kinds_high, highs));
 
-    // Rank of each line among the distinct ones.
     let fresh = layout.fresh;
     // SAFETY: the index and the lines behind it are 64 - d + 4 d >= 67 bytes.
     let index = unsafe { _mm512_loadu_si512(base.add(layout.index_at).cast()) };

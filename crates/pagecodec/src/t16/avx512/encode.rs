@@ -128,7 +128,6 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
         line!(7);
         let tags = _mm512_permutexvar_epi8(line_order, tags);
 
-        // Two tags a byte.
         let nibbles = _mm512_cvtepi16_epi8(_mm512_maddubs_epi16(tags, _mm512_set1_epi16(0x1001)));
         // SAFETY: eight times eight lines of 64.
         unsafe { _mm256_storeu_si256(work.all_lines.as_mut_ptr().add(8 * block).cast(), nibbles) };
@@ -163,7 +162,6 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
             b_len += mask.count_ones() as usize;
         }
 
-        // Numbers of the raw words.
         let places = _mm512_maskz_compress_epi8(raw_mask, counting);
         let base = _mm512_set1_epi16(64 * block as i16);
         // SAFETY: there are at most 512 raw words, and the buffer has room for 64 more.
@@ -181,7 +179,6 @@ fn assign<const ROTATES: bool>(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[
     raw_len
 }
 
-/// Second half of the encoder, like the portable one.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -217,7 +214,6 @@ fn refer_many(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     });
 }
 
-/// Fetches the raw words and computes their buckets.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx512ifma,bmi1,bmi2,lzcnt,popcnt"
 )]

@@ -31,7 +31,6 @@ use spread_counting;
 
 static COUNTING: Aligned<[u8; 64]> = Aligned(spread_counting!(u8, 64, 1, 0));
 
-/// The low `count` (at most 63) bits set.
 #[inline(always)]
 fn low_bits(count: usize) -> u64 {
     (1u64 << count) - 1
@@ -50,7 +49,6 @@ static LINE_ORDER: Aligned<[u8; 64]> = {
 
 /// The even dwords (low halves of 64-bit words) of two registers.
 static EVEN_DWORDS: Aligned<[u32; 16]> = Aligned(spread_counting!(u32, 16, 2, 0));
-/// The odd dwords (high halves).
 static ODD_DWORDS: Aligned<[u32; 16]> = Aligned(spread_counting!(u32, 16, 2, 1));
 /// The even and the odd 16-bit words of two registers.
 static EVEN_WORDS: Aligned<[u16; 32]> = Aligned(spread_counting!(u16, 32, 2, 0));
@@ -76,7 +74,6 @@ impl Table {
         }
     }
 
-    /// Looks up 64 indices.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn look_up(&self, indices: __m512i) -> __m512i {

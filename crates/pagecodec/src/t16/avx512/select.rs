@@ -162,7 +162,6 @@ fn counting() -> __m512i {
     unsafe { _mm512_load_si512(COUNTING.0.as_ptr().cast()) }
 }
 
-/// Adds the counters of the four interleaved sets.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn merge(counters: &[Aligned<[u8; 256]>; 4]) -> [__m512i; 4] {
@@ -195,7 +194,6 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     // SAFETY: 64 bytes, aligned.
     let line_order = unsafe { _mm512_load_si512(LINE_ORDER.0.as_ptr().cast()) };
 
-    // Hashes of the samples, in order.
     let (mut word_hashes, mut prefix_hashes) = ([zero; 2], [zero; 2]);
     let mut present = [0u64; 2];
     let (mut low_clear, mut small, mut zeros) = (zero, zero, zero);
@@ -263,7 +261,6 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     prefix_counts[0] =
         _mm512_mask_sub_epi8(prefix_counts[0], 1, prefix_counts[0], _mm512_set1_epi8(zeros as i8));
 
-    // Prefix templates.
     let least = _mm512_set1_epi8(2);
     let candidates = Candidates::new(prefix_counts.map(|counts| _mm512_cmpge_epu8_mask(counts, least)));
     let counts = candidates.pick(&prefix_counts);
@@ -312,7 +309,6 @@ pub(super) fn select(templates: &mut Templates, page: &[u8; PAGE_SIZE]) {
     }
     values[Templates::WIDE] = wide;
 
-    // Exact templates.
     let covered = [0, 1].map(|part| {
         let tags = prefix_tags.look_up(prefix_hashes[part]);
         _mm512_movm_epi8(_mm512_cmpneq_epi8_mask(tags, _mm512_set1_epi8(NO_TAG as i8)))
@@ -371,7 +367,6 @@ fn describe(templates: &mut Templates, prefix_tags: &Table) {
         )
     };
 
-    // Distinct high halves, in tag order.
     let highs = _mm512_permutex2var_epi32(low, odd_dwords, high);
     let mut kinds = _mm512_setzero_si512();
     let mut left = _mm512_mask_test_epi32_mask(coded, highs, highs);

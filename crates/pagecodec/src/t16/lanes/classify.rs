@@ -13,7 +13,6 @@ use crate::t16::templates::Templates;
 
 pub(super) type Room<L> = [MaybeUninit<(L, L)>; 16];
 
-/// Templates with a unique mark.
 struct Marks<'a, L> {
     /// Mark and tag, of which `len` are set.
     marks: &'a Room<L>,
@@ -22,12 +21,10 @@ struct Marks<'a, L> {
     shared: u32,
 }
 
-/// The templates that words are compared with.
 pub(super) struct Classifier<'a, L> {
     pub(super) planes: &'a Planes<L>,
     exact: Marks<'a, L>,
     prefix: Marks<'a, L>,
-    /// High half of the wide template.
     wide: [L; 4],
     wide_tag: L,
     raw_tag: L,

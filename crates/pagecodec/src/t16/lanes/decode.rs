@@ -121,7 +121,6 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
     let mut tags = Aligned([0u8; WORDS]);
     let mut a_masks = Aligned([0u8; LINES + 4]);
     let mut b_masks = Aligned([0u8; LINES + 4]);
-    // Words that are raw or references.
     let mut places = [const { MaybeUninit::<u16>::uninit() }; WORDS + 8];
     let mut special = 0;
     let (mut a_sum, mut b_sum, mut raw_sum, mut ref_sum) = (0, 0, 0, 0);
@@ -242,7 +241,6 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
         }
     }
 
-    // Raw words one by one, and a list of the repeats.
     let mut refs = 0;
     let mut ref_places = [const { MaybeUninit::<u16>::uninit() }; WORDS];
     for place in &places[..special] {

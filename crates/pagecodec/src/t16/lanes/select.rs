@@ -11,7 +11,6 @@ use crate::t16::select::{sample_line, Counters, SAMPLES};
 use crate::t16::templates::{Templates, HASH_MULTIPLIER, PREFIX_MAX};
 use crate::t16::work::{through_memory, Aligned};
 
-/// Most buckets with two samples or more.
 const CANDIDATES_MAX: usize = SAMPLES / 2;
 
 /// For each set of eight: its members, one a byte from the lowest on.
@@ -55,15 +54,14 @@ fn sample(page: &[u8; PAGE_SIZE], number: usize) -> u64 {
     u64::from_le(unsafe { page.as_ptr().add(at).cast::<u64>().read_unaligned() })
 }
 
-/// Properties of the samples, a byte each.
 #[repr(C, align(64))]
 struct Samples {
     word_hashes: [u8; SAMPLES],
     prefix_hashes: [u8; SAMPLES],
     /// All ones for zero words.
     zeros: [u8; SAMPLES],
-    /// Numbers of zero words, of words whose lower half is zero, and of words whose parts are all
-    /// zero but the third quarter.
+    /// Numbers of zero words, of words with a zero lower half, and of words that are zero except
+    /// for their third quarter.
     zero: usize,
     low_clear: usize,
     small: usize,
@@ -342,7 +340,6 @@ pub(super) unsafe fn describe<L: Lanes>(
     let mut kinds = Aligned([0u8; 16]);
     // SAFETY: the caller vouches for the machine; 16 bytes.
     unsafe {
-        // Distinct high halves, in tag order.
         let planes = classifier.planes.first_lane();
         let mut indices = L::Lane::splat(0);
         let none = planes.0[4].or(planes.0[5]).or(planes.0[6].or(planes.0[7])).same(L::Lane::splat(0));

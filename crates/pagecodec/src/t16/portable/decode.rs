@@ -3,7 +3,6 @@
 use crate::sets::MEMBERS;
 use crate::t16::format::{u16_at, u32_at, Damaged, Layout, LINES, PAGE_SIZE, TAG_RAW, TAG_REF, WORDS};
 
-/// How to rebuild the words of a tag.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Rule {
     /// The template, already rotated.
@@ -43,7 +42,6 @@ pub(crate) fn rules(object: &[u8], layout: &Layout) -> [Rule; 16] {
     rules
 }
 
-/// Read positions in an object.
 pub(crate) struct Cursor {
     pub(crate) a: *const u8,
     pub(crate) b: *const u8,
@@ -97,7 +95,6 @@ struct TagLine {
     /// Words that are raw or references, and words that take a half of B.
     special: u8,
     wide: u8,
-    /// As [`Rule::takes`].
     takes: u64,
 }
 
