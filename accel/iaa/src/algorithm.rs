@@ -22,14 +22,14 @@ impl Iaa {
         Iaa { name: "deflate-iaa".to_owned(), driver, is_dynamic: false }
     }
 
-    /// Compression with codes made for each unit: `deflate-iaa-dynamic`. In one descriptor on
-    /// generation 2 for units of a page; in two on generation 1, between which the processor makes
-    /// the codes, and for longer units.
+    /// Compression with codes made for each unit: `deflate-iaa-dynamic`. Generation 2 needs one
+    /// descriptor for units of a page; longer units, and generation 1, where the processor makes
+    /// the codes in between, need two.
     pub fn dynamic(driver: Arc<Driver>) -> Self {
         Iaa { name: "deflate-iaa-dynamic".to_owned(), driver, is_dynamic: true }
     }
 
-    /// The same under the name it was asked for.
+    /// Sets the name that the caller asked for.
     pub fn named(mut self, name: String) -> Self {
         self.name = name;
         self
@@ -57,14 +57,14 @@ impl Algorithm for Iaa {
         self.driver.is_emulated()
     }
 
-    /// Emulated devices are memory, and so copied with all else; their engines' threads, if they
-    /// have any, are not. A real queue's portal is bound to the address space that opened it.
+    /// A fork copies emulated devices, which are memory, but not their engines' threads. A real
+    /// queue's portal is bound to the address space that opened it.
     fn survives_fork(&self) -> bool {
         let machine = self.driver.machine();
         self.driver.is_emulated() && machine.is_some_and(|machine| machine.spec().run != Run::Threads)
     }
 
-    /// Follows queues that come and go.
+    /// Follows queues as they appear and disappear.
     fn maintain(&self) {
         self.driver.refresh();
     }

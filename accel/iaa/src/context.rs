@@ -11,7 +11,7 @@ use crate::settings::SyncMode;
 use crate::statistics::count;
 use crate::work::{Buffers, Mode, Outcome, Work};
 
-/// A context. See [`acomp::Context`].
+/// See [`acomp::Context`].
 pub(crate) struct IaaContext {
     driver: Arc<Driver>,
     anchor: Arc<Anchor>,
@@ -97,7 +97,7 @@ const NO_BUFFERS: Buffers = Buffers {
     destination_len: 0,
 };
 
-/// Where a unit's pages are in one piece: where they lie, or copied into the unit's bounce buffer.
+/// The address of a unit's pages in one piece: in place, or copied into the unit's bounce buffer.
 fn in_one_piece(memory: &mut Memory, unit: usize, pages: &[&Page]) -> *const u8 {
     let is_contiguous =
         pages.windows(2).all(|pair| std::ptr::eq(pair[0].as_ptr_range().end, pair[1].as_ptr()));
@@ -152,7 +152,6 @@ impl Context for IaaContext {
                     let source = unsafe { std::slice::from_raw_parts(source, source_len as usize) };
                     self.compress_in_software(source, request.outputs[unit])
                 }
-                // No room at all.
                 Outcome::Open => Err(UnitError::NoSpace),
             };
         }

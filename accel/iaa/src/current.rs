@@ -1,8 +1,8 @@
-//! The current table, read without a lock while others replace it.
+//! The current table, read without a lock while other threads replace it.
 //!
-//! A context says in its *anchor* which table it is looking at. A table that was replaced is freed
-//! when no anchor names it; with it goes its hold on queues. So using a queue costs one store and
-//! one load a request, and neither a lock nor a counter that processors share.
+//! A context stores in its *anchor* the table it reads. A replaced table is freed when no anchor
+//! names it; with it goes its hold on queues. So using a queue costs one store and one load a
+//! request, and neither a lock nor a counter that processors share.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::table::Table;
 
-/// A context's word on what it is looking at.
+/// The table that a context reads.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Anchor(AtomicPtr<Table>);
 
-/// The current table and those before it that are still looked at.
+/// The current table and earlier ones still being read.
 pub(crate) struct Current {
     table: AtomicPtr<Table>,
-    /// For those who replace tables and those who make contexts.
+    /// For threads that replace tables or make contexts.
     behind: Mutex<Behind>,
 }
 
@@ -27,7 +27,7 @@ struct Behind {
     retired: Vec<Retired>,
 }
 
-/// A table from `Box::into_raw`. Not a `Box`, which would claim to be alone with it.
+/// A table from `Box::into_raw`. Not a `Box`, which would claim unique access.
 struct Retired(*mut Table);
 
 // SAFETY: tables are Send; this is one.
@@ -41,7 +41,7 @@ impl Drop for Retired {
     }
 }
 
-/// A look at the current table.
+/// A reference to the current table.
 pub(crate) struct Pinned<'a> {
     table: &'a Table,
     anchor: &'a Anchor,
@@ -80,14 +80,15 @@ impl Current {
         anchor
     }
 
-    /// Holds on to the current table. `anchor` is one of [`Current::anchor`]'s and used by one
-    /// thread at a time, which its context's `&mut` sees to.
+    /// Holds on to the current table. `anchor` is from [`Current::anchor`]; its context's `&mut`
+    /// ensures that one thread uses it at a time.
     #[inline]
     pub fn pin<'a>(&'a self, anchor: &'a Anchor) -> Pinned<'a> {
         let mut table = self.table.load(Ordering::Acquire);
         loop {
-            // Sequentially consistent, as are the look below and the other side's: either this
-            // thread sees the new table, or the thread that replaced the table sees this anchor.
+            // Sequentially consistent, as are the load below and the other side's accesses: either
+            // this thread sees the new table, or the thread that replaced the table sees this
+            // anchor.
             anchor.0.store(table, Ordering::SeqCst);
             let now = self.table.load(Ordering::SeqCst);
             if now == table {
@@ -96,11 +97,10 @@ impl Current {
             table = now;
         }
         // SAFETY: the table was current after the anchor named it, so it is not freed before the
-        // anchor is cleared, which the pin does when dropped. It is never written.
+        // pin's drop clears the anchor. It is never written.
         Pinned { table: unsafe { &*table }, anchor }
     }
 
-    /// Makes `table` the current one.
     pub fn replace(&self, table: Table) {
         let mut behind = self.behind();
         let before = self.table.swap(Box::into_raw(Box::new(table)), Ordering::SeqCst);
@@ -108,7 +108,7 @@ impl Current {
         Self::free_unused(&mut behind);
     }
 
-    /// Frees retired tables that no thread looks at. Returns how many are left.
+    /// Frees retired tables that no thread reads. Returns the number left.
     pub fn reap(&self) -> usize {
         let mut behind = self.behind();
         Self::free_unused(&mut behind);
@@ -142,7 +142,6 @@ mod tests {
         let pinned = current.pin(&first);
         current.replace(Table::empty());
         assert_eq!(current.reap(), 1);
-        // Others see the new one.
         assert!(!ptr::eq(&*pinned, &*current.pin(&second)));
         current.replace(Table::empty());
         assert_eq!(current.reap(), 1);

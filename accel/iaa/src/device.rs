@@ -1,4 +1,4 @@
-//! Devices as they are handed to the driver.
+//! Devices as callers pass them to the driver.
 
 use idxd::Portal;
 
@@ -6,11 +6,11 @@ use idxd::Portal;
 pub struct Port {
     /// As in `wq1.0`. Unique.
     pub name: String,
-    /// Most descriptors under way at a time: the queue's size, or what of it this process may use.
+    /// Most descriptors under way at a time: the queue's size, or this process's share.
     pub entries: u32,
     /// Whether the queue waits at page faults instead of failing.
     pub blocks_on_fault: bool,
-    /// The way in.
+    /// The portal.
     pub portal: Box<dyn Portal>,
 }
 

@@ -1,4 +1,4 @@
-//! Devices, the current table, and what is counted.
+//! The driver: devices, the current table, and counters.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,21 +22,21 @@ use crate::table::{Attached, Table};
 use crate::topology::Topology;
 use crate::work::bring_in_fixed_codes;
 
-/// Most codecs for falling back: so many threads can do so at a time, 250 KiB each.
+/// Most software codecs, which bounds the threads that fall back at a time; 250 KiB each.
 const SOFTWARE_MAX: usize = 4;
-/// How long [`Driver::detach`] waits for requests that use a queue, and how long between two looks.
+/// How long [`Driver::detach`] waits for requests that use a queue.
 const DETACH_WAIT_NS: u64 = 5_000_000_000;
 const DETACH_LOOK: Duration = Duration::from_micros(50);
-/// How long a queue that was revoked stays closed before it is opened again, in nanoseconds;
-/// doubles with each time.
+/// Nanoseconds before a revoked queue is opened again; doubles with each time.
 const REOPEN_NS: u64 = 500_000_000;
-/// Longest such time, in doublings of the first.
+/// Limit of the doublings.
 const REOPEN_DOUBLINGS_MAX: u32 = 7;
 
 /// The driver: spreads requests over queues. Shared by all contexts of both algorithms.
 ///
-/// Queues and devices may come and go at any time ([`Driver::refresh`], [`Driver::attach`],
-/// [`Driver::detach`]). Requests that are under way finish on the queues they began with.
+/// Queues and devices may appear and disappear at any time ([`Driver::refresh`],
+/// [`Driver::attach`], [`Driver::detach`]). Requests under way finish on the queues they began
+/// with.
 pub struct Driver {
     pub(crate) settings: Settings,
     pub(crate) current: Current,
@@ -48,11 +48,11 @@ pub struct Driver {
     is_emulated: AtomicBool,
     source: Option<Box<dyn Source>>,
     watched: Mutex<BTreeMap<String, Watched>>,
-    // Behind everything that holds its portals.
+    // Last, after everything that holds its portals.
     machine: Option<Arc<Machine>>,
 }
 
-/// What [`Driver::refresh`] remembers of a queue by its name.
+/// The state that [`Driver::refresh`] keeps of a queue, by name.
 #[derive(Debug, Default)]
 struct Watched {
     identity: u64,
@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Driver {
-    /// A driver of `devices`, on processors as in `topology`.
+    /// A driver of `devices`, on the processors of `topology`.
     pub fn new(devices: Vec<Device>, topology: Topology, settings: Settings) -> Self {
         let is_emulated =
             devices.iter().flat_map(|device| &device.queues).any(|queue| queue.portal.is_emulated());
@@ -95,7 +95,7 @@ impl Driver {
     /// A driver of emulated devices.
     ///
     /// # Errors
-    /// When engines are to be threads and those cannot be started.
+    /// If engine threads cannot be started.
     pub fn emulated(spec: &EmulateSpec, settings: Settings) -> io::Result<Self> {
         let mut driver = Self::of_machine(spec, settings)?;
         if spec.control.is_some() {
@@ -117,14 +117,13 @@ impl Driver {
         Ok(driver)
     }
 
-    /// A driver of this machine's devices, `devices` to begin with. [`Driver::refresh`] finds
-    /// others.
+    /// A driver of this machine's devices, initially `devices`. [`Driver::refresh`] finds others.
     pub(crate) fn real(devices: Vec<Device>, settings: Settings) -> Self {
         let driver = Self::new(devices, Topology::of_this_machine(), settings);
         Driver { source: Some(Box::new(Real::new())), ..driver }
     }
 
-    /// A driver of emulated devices as `spec` says, until [`Driver::refresh`] finds queues of this
+    /// A driver of `spec`'s emulated devices, until [`Driver::refresh`] finds queues of this
     /// machine.
     pub(crate) fn emulated_for_now(spec: &EmulateSpec, real: Real, settings: Settings) -> io::Result<Self> {
         let machine = Arc::new(Machine::new(spec)?);
@@ -138,7 +137,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Whether [`Driver::refresh`] can find anything new.
+    /// Whether [`Driver::refresh`] can find changes.
     pub fn has_changing_devices(&self) -> bool {
         self.source.is_some()
     }
@@ -156,7 +155,7 @@ impl Driver {
         }
     }
 
-    /// A queue of an emulated machine, opened.
+    /// Opens a queue of an emulated machine.
     pub(crate) fn emulated_port(machine: &Machine, id: QueueId) -> Option<Port> {
         let spec = machine.spec();
         let portal = machine.open(id).ok()?;
@@ -176,7 +175,7 @@ impl Driver {
         self.machine.as_deref()
     }
 
-    /// Whether any device is emulated, now.
+    /// Whether any current device is emulated.
     pub fn is_emulated(&self) -> bool {
         self.is_emulated.load(Ordering::Relaxed)
     }
@@ -226,7 +225,7 @@ impl Driver {
         self.rebalance(&devices);
     }
 
-    /// Removes a device, or one queue of a device, by name. Returns whether there was one and it is
+    /// Removes a device, or one queue of a device, by name. Returns whether it existed and is
     /// closed by now; a queue still used by a request is closed when that ends.
     pub fn detach(&self, name: &str) -> bool {
         let mut devices = lock(&self.devices);
@@ -247,7 +246,7 @@ impl Driver {
         self.rebalance(&devices);
         drop(devices);
         // Requests are short, but their threads may have to wait for a processor. Those with lost
-        // completions may take longer than is waited for.
+        // completions may exceed this wait.
         let until_ns = sys::now_ns() + DETACH_WAIT_NS;
         while self.current.reap() != 0 {
             if sys::now_ns() >= until_ns {
@@ -258,16 +257,15 @@ impl Driver {
         true
     }
 
-    /// Follows devices and queues that have come and gone since the last look: opens those that are
-    /// new or back, closes those that are disabled, removed or dead, and spreads the processors
-    /// over what there is. Requests under way end on the queues they began with, or in software.
-    /// Returns whether anything changed.
+    /// Follows devices and queues since the last look: opens new or returned ones, closes disabled,
+    /// removed or dead ones, and spreads the processors over the rest. Requests under way end on
+    /// the queues they began with, or in software. Returns whether anything changed.
     ///
     /// For a thread that may block, a few times a second: opening and closing a queue are system
     /// calls, and closing waits for the queue's jobs.
     pub fn refresh(&self) -> bool {
         let Some(source) = &self.source else { return false };
-        // Another thread is at it.
+        // Another thread is already refreshing.
         let Ok(mut watched) = self.watched.try_lock() else { return false };
         self.current.reap();
         let now_ns = sys::now_ns();
@@ -284,7 +282,7 @@ impl Driver {
             queues.find(|seen| seen.name == name).map(|seen| seen.identity)
         };
         watched.retain(|name, _| seen(name).is_some());
-        // Dedicated queues cannot be opened while they are: closing comes first.
+        // Closing comes first, since a dedicated queue has only one opener.
         let mut has_changed = self.close_all(|queue| {
             let Some(identity) = seen(&queue.name) else { return true };
             let known =
@@ -316,7 +314,7 @@ impl Driver {
         has_changed | self.close_all(|queue| superfluous.contains(&queue.name))
     }
 
-    /// Closes the queues that `is_over` names. Whether there were any.
+    /// Closes the queues for which `is_over` returns true. Returns whether there were any.
     fn close_all(&self, mut is_over: impl FnMut(&Queue) -> bool) -> bool {
         let mut devices = lock(&self.devices);
         let count = |devices: &[Attached]| devices.iter().map(|device| device.queues.len()).sum::<usize>();
@@ -332,8 +330,8 @@ impl Driver {
         true
     }
 
-    /// Opens the queues of `sight` that are not attached. Returns how many were opened, and how
-    /// many are attached now.
+    /// Opens the unattached queues of `sight`. Returns the number opened, and the number attached
+    /// now.
     fn open_all(&self, sight: Sight, watched: &mut BTreeMap<String, Watched>, now_ns: u64) -> (usize, usize) {
         let known: Vec<Arc<Queue>> = {
             let devices = lock(&self.devices);
@@ -357,7 +355,7 @@ impl Driver {
                     queues.push(self.queue(port, sight.has_header_generation));
                     opened += 1;
                 }
-                // Busy for now, or refused: tried again before long.
+                // Busy or refused: retried after this time.
                 None => entry.not_before_ns = sys::now_ns() + REOPEN_NS,
             }
         }
@@ -378,7 +376,7 @@ impl Driver {
         lock(&self.devices).iter().flat_map(|device| &device.queues).map(|queue| queue.outstanding()).sum()
     }
 
-    /// What was counted since the start or the last reset.
+    /// Counters since the start or the last reset.
     pub fn statistics(&self) -> Statistics {
         let devices = lock(&self.devices);
         let mut all = Traffic::default();
@@ -402,7 +400,7 @@ impl Driver {
         self.current.anchor()
     }
 
-    /// A codec for falling back.
+    /// A software codec to fall back to.
     pub(crate) fn software(&self) -> MutexGuard<'_, Software> {
         for codec in &self.software {
             match codec.try_lock() {

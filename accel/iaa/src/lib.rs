@@ -5,7 +5,7 @@
 //! - [`Iaa`] is a compressor over a driver, one of two; [`register`] adds both to a registry.
 //! - [`Settings`] are the kernel driver's parameters, with the defaults of its batching series.
 //!
-//! What follows the kernel's driver and what does not is said in `docs/internals/iaa-driver.md`.
+//! `docs/internals/iaa-driver.md` lists what follows the kernel's driver and what differs.
 
 mod algorithm;
 mod context;

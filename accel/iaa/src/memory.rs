@@ -1,10 +1,10 @@
-//! What a context owns for devices to read and write.
+//! A context's memory for devices to read and write.
 
 use acomp::MAX_BATCH;
 use idxd::aecs::{CompressAecs, Histogram};
 use idxd::Completion;
 
-/// What a unit with codes of its own needs.
+/// The state of a unit with codes of its own.
 pub(crate) struct Tables {
     pub histogram: Histogram,
     pub aecs: [CompressAecs; 2],
@@ -12,13 +12,13 @@ pub(crate) struct Tables {
 
 /// A context's records, tables and bounce buffers. Allocated once.
 pub(crate) struct Memory {
-    /// One a unit.
+    /// One per unit.
     pub completions: Box<[Completion; MAX_BATCH]>,
-    /// One a lane.
+    /// One per lane.
     pub drains: Box<[Completion; MAX_BATCH]>,
-    /// One a unit; none where only fixed codes are used.
+    /// One per unit; empty if only fixed codes are used.
     pub tables: Box<[Tables]>,
-    /// One unit each, for sources that are not in one piece. Not resident until used.
+    /// One per unit, for sources that are not in one piece. Not resident until used.
     bounce: Box<[u8]>,
     unit_size: usize,
 }
@@ -37,7 +37,6 @@ impl Memory {
         }
     }
 
-    /// Unit `unit`'s bounce buffer.
     pub fn bounce(&mut self, unit: usize) -> &mut [u8] {
         &mut self.bounce[unit * self.unit_size..][..self.unit_size]
     }

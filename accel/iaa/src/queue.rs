@@ -9,14 +9,13 @@ use crate::device::Port;
 use crate::shared_counters::{Line, SharedCounters};
 use crate::statistics::{count, Health};
 
-/// Failures of the device's in a row after which a queue is left alone for a while.
+/// Successive device failures after which a queue is quarantined.
 const HARDWARE_ERRORS_MAX: u32 = 8;
 /// Longest quarantine, in doublings of the first.
 const BACKOFF_MAX: u32 = 10;
 
-/// Takes descriptors.
 const LIVE: u32 = 0;
-/// Failed lately; to be tried again later, with a no-op.
+/// Failed lately; retried later, with a no-op.
 const QUARANTINED: u32 = 1;
 /// Its access to memory was ended. Final.
 const REVOKED: u32 = 2;
@@ -25,7 +24,7 @@ const REVOKED: u32 = 2;
 #[repr(align(128))]
 struct Credits(AtomicI64);
 
-/// A queue. Shared by the tables that list it; the last of them to go closes it.
+/// A queue, shared by the tables that list it; dropping the last of them closes it.
 pub(crate) struct Queue {
     // Dropped first: closing the portal ends the device's access to the record below.
     portal: Box<dyn Portal>,
@@ -40,7 +39,7 @@ pub(crate) struct Queue {
     quarantine_ns: u64,
     retry_at_ns: AtomicU64,
     hardware_errors: AtomicU32,
-    /// No-ops that were accepted and not answered yet.
+    /// Accepted no-ops that have not completed yet.
     probes: AtomicU32,
     pub traffic: Line,
     counters: Arc<SharedCounters>,
@@ -92,7 +91,6 @@ impl Queue {
         got as u32
     }
 
-    /// Gives credits back.
     #[inline]
     pub fn give(&self, credits: u32) {
         let before = self.free.0.fetch_add(i64::from(credits), Ordering::Release);
@@ -110,8 +108,8 @@ impl Queue {
         self.state.load(Ordering::Acquire) == LIVE
     }
 
-    /// Whether the way to the device is there; leaves the queue alone where it is not. Asked before
-    /// a request submits anything: a store to a portal that is unmapped would end the process.
+    /// Whether the device can be reached; quarantines the queue if not. Checked before a request
+    /// submits anything: a store to an unmapped portal would end the process.
     #[inline]
     pub fn is_there(&self) -> bool {
         let is_there = self.portal.is_there();
@@ -129,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// Leaves the queue alone for a while.
+    /// Quarantines the queue.
     #[cold]
     pub fn quarantine(&self) {
         if self.state.compare_exchange(LIVE, QUARANTINED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -138,7 +136,6 @@ impl Queue {
         }
     }
 
-    /// Sets the time of the next try.
     fn postpone(&self) {
         let doublings = self.backoff.fetch_add(1, Ordering::Relaxed).min(BACKOFF_MAX);
         let until = sys::now_ns() + (self.quarantine_ns << doublings);
@@ -155,7 +152,7 @@ impl Queue {
         self.give(self.probes.swap(0, Ordering::AcqRel));
     }
 
-    /// Tries whether a queue that failed works again; never waits. Whether it is live now.
+    /// Tests whether a queue that failed works again; never waits. Returns whether it is live now.
     #[cold]
     pub fn revive(&self) -> bool {
         if self.state.load(Ordering::Acquire) != QUARANTINED {
@@ -173,7 +170,7 @@ impl Queue {
         if !claimed {
             return false;
         }
-        // This thread alone is here, until it sets the next time.
+        // No other thread gets here until this one sets the next time.
         if self.portal.is_there() {
             self.send_probe();
         }
@@ -197,14 +194,14 @@ impl Queue {
         true
     }
 
-    /// Submits a no-op. Each has a credit until one of them is answered: one that is late may still
-    /// be in the queue.
+    /// Submits a no-op. Each keeps a credit until one of them completes: a late one may still be in
+    /// the queue.
     fn send_probe(&self) {
         if self.take(1) == 0 {
             return;
         }
-        // A record with a failure, or of an earlier quarantine, says nothing now. One that is open
-        // is left to be written by whichever no-op comes first.
+        // A record with a failure, or of an earlier quarantine, is meaningless now. An open one
+        // stays for the no-op that completes first.
         if self.probes.load(Ordering::Acquire) == 0 || self.probe.is_done() {
             self.probe.reset();
         }
@@ -218,7 +215,7 @@ impl Queue {
         }
     }
 
-    /// The device failed a job, though there was nothing wrong with the job.
+    /// The device failed a valid job.
     #[cold]
     pub fn note_hardware_error(&self) {
         if self.hardware_errors.fetch_add(1, Ordering::Relaxed) + 1 >= HARDWARE_ERRORS_MAX {

@@ -11,11 +11,10 @@ use idxd::{DeviceFile, Portal};
 use crate::device::{Device, Port};
 use crate::source::{Seen, Sight, Source};
 
-/// What was found.
 pub(crate) struct Found {
     /// Devices with the queues that could be opened.
     pub devices: Vec<Device>,
-    /// Why there are not more.
+    /// Reasons for the queues that could not.
     pub refusals: Vec<String>,
 }
 
@@ -29,7 +28,7 @@ fn open_below(tree: &dyn Tree, dev: &Path) -> Found {
     let mut found = Found { devices: Vec::new(), refusals: Vec::new() };
     for device in &discovery.devices {
         let mut queues = Vec::new();
-        // Queues without a type are not configured: nothing to complain about.
+        // Queues without a type are not configured, which needs no message.
         for queue in device.queues.iter().filter(|queue| queue.kind != QueueType::None) {
             match open_queue(dev, device, queue) {
                 Ok(port) => queues.push(port),
@@ -70,11 +69,11 @@ fn open_queue(dev: &Path, device: &idxd::sysfs::Device, queue: &Queue) -> Result
     })
 }
 
-/// Looks between which the devices' attributes are read although no file of a queue changed: in
-/// containers files stay.
+/// Looks between full reads of the devices' attributes while no queue file changes: in containers
+/// files stay.
 const LOOKS_MAX: u64 = 60;
 
-/// This machine's queues, as they come and go.
+/// This machine's queues over time.
 pub(crate) struct Real {
     tree: Box<dyn Tree + Send + Sync>,
     dev: PathBuf,
@@ -126,7 +125,7 @@ impl Source for Real {
             return None;
         }
         let discovery = discover(&*self.tree);
-        // Without the bus there is no driver, or no sight of it: a program may have changed its
+        // Without the bus there is no driver, or it is invisible: a program may have changed its
         // root.
         if !discovery.has_bus {
             return None;
@@ -136,7 +135,7 @@ impl Source for Real {
     }
 }
 
-/// This machine's queues while there are any, and emulated ones otherwise.
+/// This machine's queues, or emulated ones while there are none.
 pub(crate) struct RealOrEmulated(pub Real, pub crate::source::Emulated);
 
 impl Source for RealOrEmulated {
@@ -164,8 +163,8 @@ mod tests {
     use super::*;
     use crate::{Driver, Iaa, Patience, Settings, Topology};
 
-    /// Configured queues without device files are refused, each with its reason; what is not
-    /// configured is not named.
+    /// Configured queues without device files are refused, each with its reason; unconfigured ones
+    /// are not named.
     #[test]
     fn why_there_is_no_device() {
         let reasons = |model: &Model| {
@@ -187,8 +186,8 @@ mod tests {
     }
 
     /// Stands in for device files, kernel and devices: pipes, behind each of which a thread feeds
-    /// an emulated queue with the descriptors that are written to the pipe. They answer a number of
-    /// descriptors and no more.
+    /// an emulated queue with the descriptors that are written to the pipe. They complete a limited
+    /// number of descriptors.
     struct Pipes {
         directory: PathBuf,
         names: Vec<String>,
@@ -253,7 +252,7 @@ mod tests {
         (0..8).map(|page| std::array::from_fn(|at| byte(page, at))).collect()
     }
 
-    /// Compresses and decompresses a batch; every page has to come back.
+    /// Compresses and decompresses a batch; every page must return unchanged.
     fn round_trip(driver: &Arc<Driver>) {
         let mut context = Iaa::fixed(Arc::clone(driver)).context_for(PAGE_SIZE).unwrap();
         let pages = pages();
@@ -295,7 +294,7 @@ mod tests {
         assert!(
             ports.len() == 2 && ports.iter().all(|port| port.entries == 16 && !port.portal.is_emulated())
         );
-        // Threads stand in for devices, and a busy machine may leave them waiting for long.
+        // Threads stand in for devices, and may wait long on a busy machine.
         let settings = Settings { patience: Patience::Time(Duration::from_secs(60)), ..Settings::default() };
         let driver = Arc::new(Driver::new(found.devices, Topology::regular(1, 2), settings));
         assert!(!driver.is_emulated());
@@ -308,7 +307,6 @@ mod tests {
         assert_eq!(driver.outstanding(), 0);
     }
 
-    /// A model that a test keeps changing.
     struct Shared(Arc<Model>);
 
     impl Tree for Shared {
@@ -334,9 +332,9 @@ mod tests {
         devices.flat_map(|device| device.queues).map(|queue| queue.name).collect()
     }
 
-    /// A driver that began with an emulated device goes over to queues that are configured later,
-    /// loses one of them, finds one that was made again, and goes back to emulation when all are
-    /// gone. Pages come back at every step.
+    /// A driver that began with an emulated device moves to queues that are configured later, loses
+    /// one of them, finds a recreated one, and returns to emulation when all are gone. Pages return
+    /// unchanged at every step.
     #[test]
     fn queues_that_are_configured_later_are_used() {
         let model = Arc::new(Model::new(&"mode=shared,queues=2,threshold=16".parse().unwrap()));
@@ -363,7 +361,7 @@ mod tests {
         expect(&["wq0.0", "wq0.1"], false);
         assert!(!driver.refresh());
 
-        // A queue is disabled: its file goes. The files' directory tells, without a look at any
+        // A queue is disabled: its file goes. The files' directory shows this without reading any
         // attribute.
         let (file, aside) = (pipes.directory.join("iax/wq0.1"), pipes.directory.join("aside"));
         std::fs::rename(&file, &aside).unwrap();
@@ -376,7 +374,6 @@ mod tests {
         let counted = driver.statistics();
         assert_eq!(counted.total_sw_comp_calls, before.total_sw_comp_calls);
 
-        // All are gone.
         std::fs::remove_file(dev.join("iax")).unwrap();
         assert!(driver.refresh());
         expect(&["wq0.0-emulated"], true);
@@ -384,11 +381,11 @@ mod tests {
         std::fs::remove_dir_all(&dev).unwrap();
     }
 
-    /// A device that takes descriptors and returns no more: its portal is closed, and software does
-    /// the work.
+    /// A device stops completing descriptors: its portal is closed, and software does the work.
     #[test]
     fn a_device_that_falls_silent_costs_no_page() {
-        // The no-op that opens the way, the first batch both ways, and part of the second.
+        // The no-op that probes the `write` path, the first batch both ways, and part of the
+        // second.
         let pipes = Pipes::new("silent", 1, 1 + 16 + 3);
         let model = Model::new(&"mode=shared,queues=1".parse().unwrap());
         let found = open_below(&model, &pipes.directory);

@@ -1,4 +1,4 @@
-//! The compressors by name, and where their devices come from.
+//! The compressors by name, and the choice of their devices.
 //!
 //! All compressors of a process share a driver, because a dedicated queue can be opened once. A
 //! driver lives as long as a compressor uses it.
@@ -18,24 +18,24 @@ use crate::settings::Settings;
 /// device.
 pub const EMULATE_VARIABLE: &str = "UZSWAP_IAA_EMULATE";
 
-/// What is emulated where there is no device and nothing was asked for: one that knows both modes,
-/// working in the submitting thread.
+/// Emulated on machines without a device, by default: one device with both modes, working in the
+/// submitting thread.
 const FALLBACK: &str = "generation=2";
 
-/// How the compressors are made.
+/// How compressors choose devices.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Devices to emulate, unless the compressor's own parameter names some. None: this machine's
     /// devices.
     pub emulate: Option<String>,
     /// Engines of emulated devices work in the submitting thread, regardless of the specification.
-    /// For programs in which no threads may be started.
+    /// For programs that must not start threads.
     pub inline: bool,
 }
 
-/// Adds `deflate-iaa` and `deflate-iaa-dynamic` to `registry`, on devices as [`EMULATE_VARIABLE`]
-/// says, or of this machine, or, where there are none, on an emulated one. [`take_notice`] says
-/// what became of it.
+/// Adds `deflate-iaa` and `deflate-iaa-dynamic` to `registry`, on the devices of
+/// [`EMULATE_VARIABLE`], of this machine, or else on an emulated one. [`take_notice`] reports the
+/// choice.
 pub fn register(registry: &mut Registry) {
     let emulate = std::env::var(EMULATE_VARIABLE).ok();
     register_with(registry, Options { emulate, inline: false });
@@ -64,18 +64,17 @@ fn named(algorithm: Iaa, parameter: Option<&str>) -> Iaa {
     }
 }
 
-/// Where devices come from.
+/// The source of devices.
 #[derive(Debug, Clone, PartialEq)]
 enum Source {
     /// This machine, or else the fallback.
     Any,
     /// This machine.
     Real,
-    /// Emulation.
     Emulated(EmulateSpec),
 }
 
-/// Takes a parameter apart: driver settings, what is to be emulated, or `real`.
+/// Splits a parameter into driver settings and an emulation, or `real`.
 fn parse(parameter: Option<&str>, options: &Options) -> Result<(Source, Settings), String> {
     let mut settings = Settings::default();
     let (mut is_real, mut emulate) = (false, options.emulate.clone());
@@ -89,7 +88,7 @@ fn parse(parameter: Option<&str>, options: &Options) -> Result<(Source, Settings
         match settings.set(key, value) {
             Some(result) => result?,
             None if part == "emulate" => drop(own.get_or_insert_default()),
-            // All other keys are the emulation's.
+            // All other keys belong to the emulation.
             None => {
                 let own = own.get_or_insert_default();
                 own.push(',');
@@ -110,7 +109,7 @@ fn parse(parameter: Option<&str>, options: &Options) -> Result<(Source, Settings
     let Some(text) = emulate else { return Ok((Source::Any, settings)) };
     let mut spec: EmulateSpec =
         text.parse().map_err(|error| format!("{error}; of the driver: {}", Settings::KEYS))?;
-    // What is found by name keeps pages.
+    // A compressor found by name stores pages.
     spec.ensure_real_work().map_err(|error| match &options.emulate {
         Some(_) if !is_own => format!("{EMULATE_VARIABLE}: {error}"),
         _ => error.to_string(),
@@ -127,9 +126,8 @@ struct Known {
     driver: Weak<Driver>,
 }
 
-/// The drivers of this process.
 static DRIVERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
-/// What was not said yet, and whether anything was.
+/// The pending notice, and whether any was made.
 static NOTICE: Mutex<(Option<String>, bool)> = Mutex::new((None, false));
 
 fn driver(parameter: Option<&str>, options: &Options) -> Result<Arc<Driver>, String> {
@@ -187,12 +185,12 @@ fn cannot_emulate(error: std::io::Error) -> String {
     format!("cannot emulate devices: {error}")
 }
 
-/// How often a driver looks for devices that came or went.
+/// The interval at which a driver looks for changed devices.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Has a thread follow the devices of `driver` as long as it is used. Where no thread may be
-/// started, [`acomp::Algorithm::maintain`] does. Without the thread, queues that are gone are left
-/// for software all the same.
+/// Starts a thread that follows the devices of `driver` while it is used. In programs that must not
+/// start threads, [`acomp::Algorithm::maintain`] follows them. Even without the thread, software
+/// takes over from queues that are gone.
 fn keep_watch(driver: &Arc<Driver>) {
     if !driver.has_changing_devices() {
         return;
@@ -215,8 +213,7 @@ fn note(text: String) {
     }
 }
 
-/// What users ought to be told about the devices behind the compressors: once a process, and
-/// nothing when they are real.
+/// The notice for users about emulated or missing devices: once a process, `None` if all are real.
 pub fn take_notice() -> Option<String> {
     NOTICE.lock().unwrap_or_else(PoisonError::into_inner).0.take()
 }
@@ -237,7 +234,7 @@ mod tests {
         let Source::Emulated(spec) = source else { panic!("{source:?}") };
         assert_eq!((spec.devices, spec.run), (4, Run::Inline));
         assert!(settings.verify_compress);
-        // The parameter's own emulation goes before that of the options.
+        // The parameter's own emulation overrides that of the options.
         let devices = |parameter, emulate| match parsed(parameter, emulate).unwrap().0 {
             Source::Emulated(spec) => spec.devices,
             source => panic!("{source:?}"),
@@ -262,7 +259,7 @@ mod tests {
             assert!(!refused(work, None).contains(EMULATE_VARIABLE));
             assert!(!refused(work, Some("devices=2")).contains(EMULATE_VARIABLE));
             assert!(refused("verify_compress=1", Some(work)).contains(EMULATE_VARIABLE));
-            // Another choice of devices takes the variable's place.
+            // Another choice of devices replaces the variable's.
             assert!(parsed("devices=1", Some(work)).is_ok() && parsed("real", Some(work)).is_ok());
             for family in ["deflate-iaa", "deflate-iaa-dynamic"] {
                 let mut registry = Registry::new();
@@ -290,7 +287,7 @@ mod tests {
         assert_eq!((fixed.name(), fixed.batch_size()), ("deflate-iaa", 8));
         let other = registry.find("deflate-iaa:sync_mode=sync").unwrap();
         assert_eq!((other.name(), other.batch_size(), count()), ("deflate-iaa:sync_mode=sync", 1, 2));
-        // Emulated devices are copied by a fork, threads are not.
+        // A fork copies emulated devices, but not threads.
         let threads = registry.find("deflate-iaa:threads").unwrap();
         assert!(fixed.survives_fork() && dynamic.survives_fork() && !threads.survives_fork());
         drop((fixed, dynamic, other, threads));

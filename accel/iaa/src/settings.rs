@@ -1,8 +1,8 @@
-//! What can be set: the kernel driver's parameters and a few of our own.
+//! The settings: the kernel driver's parameters and a few of our own.
 
 use std::time::Duration;
 
-/// Whether a batch is under way all at once.
+/// Whether the jobs of a batch run in parallel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
     /// One job after the other.
@@ -28,19 +28,19 @@ pub struct Settings {
     pub distribute_comps: bool,
     /// The same for decompress jobs.
     pub distribute_decomps: bool,
-    /// How many queues of a device, its last ones, only compress.
+    /// The number of compress-only queues of a device, its last ones.
     pub g_comp_wqs_per_iaa: usize,
-    /// Decompresses what was compressed and compares checksums.
+    /// Decompresses each result and compares checksums.
     pub verify_compress: bool,
-    /// Whether batches are under way all at once.
+    /// Whether the jobs of a batch run in parallel.
     pub sync_mode: SyncMode,
-    /// Compresses in software what no device can. Otherwise such units fail. Not in the kernel,
-    /// where a page that is not compressed goes to the swap device; here there may be none.
+    /// Compresses in software if no device can. Otherwise such units fail. Not in the kernel, which
+    /// sends uncompressed pages to the swap device; here there may be none.
     pub software_compress: bool,
     /// When a completion counts as lost.
     pub patience: Patience,
-    /// How long a queue that failed is left alone before it is tried again, in milliseconds.
-    /// Doubles with each failure in a row, up to a thousand times as long.
+    /// Milliseconds before a failed queue is tried again. Doubles with each failure in a row, up to
+    /// a thousand times as long.
     pub quarantine_ms: u64,
 }
 
@@ -63,7 +63,7 @@ impl Default for Settings {
 pub(crate) const TRIES_COMPRESS: u32 = 1000;
 /// For compression with codes of the page's own.
 pub(crate) const TRIES_COMPRESS_DYNAMIC: u32 = 2000;
-/// For decompression, also to verify.
+/// For decompression, including verification.
 pub(crate) const TRIES_DECOMPRESS: u32 = 500;
 
 impl Settings {
@@ -72,7 +72,7 @@ impl Settings {
         "distribute_comps, distribute_decomps, g_comp_wqs_per_iaa, verify_compress, \
 sync_mode=sync|async, software_compress, patience_ms, patience_polls, quarantine_ms";
 
-    /// Sets `key` from text. `None`: there is no such key.
+    /// Sets `key` from text. `None`: unknown key.
     pub fn set(&mut self, key: &str, value: &str) -> Option<Result<(), String>> {
         let flag = || match value {
             "1" | "Y" | "y" | "on" | "true" => Ok(true),

@@ -1,9 +1,9 @@
-//! Where the counters are: in memory that other processes find and read, so that `uzswap iaa stats`
-//! can show what the drivers of running programs do.
+//! Counters in memory that other processes can find and read, so that `uzswap iaa stats` can show
+//! the drivers of running programs.
 //!
 //! The memory is a named mapping (`/memfd:uzswap-iaa` in `/proc/PID/maps`) without a descriptor:
 //! nothing is left behind when a process ends, and programs that close all files do no harm.
-//! Readers go through `/proc/PID/mem`, which wants the rights of a debugger.
+//! Readers use `/proc/PID/mem`, which requires a debugger's permissions.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -20,14 +20,13 @@ use crate::statistics::{Counters, Statistics, Traffic, TrafficCounters};
 const NAME: &CStr = c"uzswap-iaa";
 /// "uzswiaa" and the version of the layout.
 const MAGIC: u64 = 0x757a_7377_6961_6101;
-/// Queues with a line; more are counted, but not shown to others.
+/// Queues with a line; further ones are counted, but not shown to others.
 const LINES: usize = 128;
 /// Most bytes of a queue's name.
 const NAME_MAX: usize = 24;
-/// Bytes of the mapping.
 const SIZE: usize = size_of::<Layout>().next_multiple_of(sys::PAGE_SIZE);
 
-/// What is in the memory. All zero is empty.
+/// The layout of the memory. All zero is empty.
 #[repr(C)]
 struct Layout {
     magic: AtomicU64,
@@ -37,7 +36,6 @@ struct Layout {
     lines: [Entry; LINES],
 }
 
-/// A queue.
 #[repr(C, align(64))]
 struct Entry {
     traffic: TrafficCounters,
@@ -76,8 +74,7 @@ impl SharedCounters {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: mapped and at least zero, which is a valid layout, until the counters are
-        // dropped.
+        // SAFETY: mapped, and zero or a valid layout (zero is one), until the counters are dropped.
         unsafe { self.layout.as_ref() }
     }
 
@@ -121,7 +118,6 @@ impl Drop for SharedCounters {
     }
 }
 
-/// The traffic of one queue.
 pub(crate) struct Line {
     counters: Arc<SharedCounters>,
     index: usize,
@@ -163,19 +159,18 @@ pub struct Published {
     pub queues: Vec<(String, Traffic)>,
 }
 
-/// Counters that are there and cannot be read.
+/// Counters that exist but cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("the counters of process {process} ({command}) cannot be read: {cause}; use sudo")]
 pub struct Unreadable {
-    /// Whose.
+    /// The process.
     pub process: u32,
     /// Its name.
     pub command: String,
-    /// Why not.
+    /// The reason.
     pub cause: io::Error,
 }
 
-/// A driver's memory in some process.
 struct Place {
     process: u32,
     command: String,
@@ -194,7 +189,7 @@ fn places(proc: &Path) -> Vec<Place> {
     let wanted = format!("/memfd:{}", NAME.to_string_lossy());
     for process in numbers {
         let directory = proc.join(process.to_string());
-        // Processes end, and others' are not shown to everybody.
+        // Processes may end, and other users' are hidden.
         let Ok(maps) = fs::read_to_string(directory.join("maps")) else { continue };
         for line in maps.lines() {
             let mut fields = line.split_whitespace();
@@ -230,7 +225,7 @@ pub fn published(proc: &Path) -> Vec<Result<Published, Unreadable>> {
 }
 
 fn read(proc: &Path, place: &Place) -> io::Result<Option<Published>> {
-    // Aligned as the layout is, which memory that a driver has mapped is.
+    // Aligned as the layout, since drivers map their memory.
     let copy = SharedCounters { layout: sys::memory::map(SIZE)?.cast(), is_mapped: true };
     let file = File::open(proc.join(place.process.to_string()).join("mem"))?;
     // SAFETY: `SIZE` bytes of this function's own, without references to them.
@@ -259,7 +254,7 @@ fn read(proc: &Path, place: &Place) -> io::Result<Option<Published>> {
     }))
 }
 
-/// Sets the counters of all drivers of running processes to zero; returns of how many.
+/// Sets the counters of all drivers of running processes to zero; returns their number.
 ///
 /// # Errors
 /// The first that could not be reset; the others are.
@@ -320,7 +315,7 @@ mod tests {
         assert_eq!((seen.totals.total_decomp_calls, seen.totals.total_decomp_bytes_in), (1, 99));
         assert_eq!(seen.totals.total_completion_comp_buf_overflow_errors, 1);
         assert_eq!((seen.queues[0].1, seen.queues[1].0.len()), (line.read(), NAME_MAX));
-        // A line is given back with its queue.
+        // Dropping a queue frees its line.
         drop(other);
         assert_eq!(own("wq71.3").unwrap().queues.len(), 1);
         let again = SharedCounters::line(&counters, "wq71.5");

@@ -1,4 +1,4 @@
-//! What devices there are at a moment, so that a driver can follow queues that come and go.
+//! The currently available devices, so that a driver can follow changes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use crate::driver::Driver;
 pub(crate) struct Seen {
     /// As in `wq1.0`.
     pub name: String,
-    /// Another one when the queue was taken away and came back: a portal of before leads nowhere.
+    /// Changes when the queue was removed and returned: earlier portals are dead.
     pub identity: u64,
     /// Opens it. `None`: not now.
     pub open: Box<dyn FnOnce() -> Option<Port>>,
 }
 
-/// A device that can be used now. As [`crate::Device`], with queues that are not open.
+/// A device that can be used now: a [`crate::Device`] whose queues are not open.
 pub(crate) struct Sight {
     pub name: String,
     pub id: u32,
@@ -26,22 +26,20 @@ pub(crate) struct Sight {
     pub has_header_generation: bool,
     /// Whether it is used only while no other device is.
     pub is_fallback: bool,
-    /// In the order of their numbers.
     pub queues: Vec<Seen>,
 }
 
-/// Where a driver's devices come from.
 pub(crate) trait Source: Send + Sync {
-    /// Everything that can be used now. `None`: as at the last look, or it cannot be told;
-    /// everything stays as it is. `is_forced`: something attached does not work any more, so that a
+    /// Everything that can be used now. `None`: unchanged since the last look, or unknown;
+    /// everything stays as it is. `is_forced`: an attached queue has stopped working, so that a
     /// change may have been missed.
     fn look(&self, is_forced: bool) -> Option<Vec<Sight>>;
 }
 
-/// Emulated devices, which a control file takes away and brings back.
+/// Emulated devices, which a control file removes and restores.
 pub(crate) struct Emulated {
     machine: Arc<Machine>,
-    /// None: they are always there.
+    /// `None`: always present.
     control: Option<PathBuf>,
     last: Mutex<Control>,
     is_fallback: bool,
@@ -53,7 +51,7 @@ impl Emulated {
         Emulated { machine, control, last: Mutex::default(), is_fallback }
     }
 
-    /// Devices that stand in are not to be taken for real ones of the same number.
+    /// Distinguishes stand-in devices from real ones of the same number.
     fn suffix(&self) -> &'static str {
         if self.is_fallback {
             "-emulated"
@@ -91,7 +89,7 @@ impl Emulated {
 impl Source for Emulated {
     fn look(&self, is_forced: bool) -> Option<Vec<Sight>> {
         if let Some(path) = &self.control {
-            // A line that cannot be understood, or a file that cannot be read, changes nothing.
+            // A malformed line or an unreadable file changes nothing.
             let control = Control::read(path).ok()?;
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             if *last == control && !is_forced {

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Traffic {
     /// Compress jobs.
     pub comp_calls: u64,
-    /// Bytes that compression put out.
+    /// Compressed bytes produced.
     pub comp_bytes: u64,
     /// Decompress jobs.
     pub decomp_calls: u64,
-    /// Bytes that decompression took in.
+    /// Compressed bytes consumed.
     pub decomp_bytes: u64,
 }
 
 impl std::ops::AddAssign for Traffic {
     fn add_assign(&mut self, other: Self) {
-        // Another process's figures may be anything.
+        // Another process's figures may have any value.
         self.comp_calls = self.comp_calls.saturating_add(other.comp_calls);
         self.comp_bytes = self.comp_bytes.saturating_add(other.comp_bytes);
         self.decomp_calls = self.decomp_calls.saturating_add(other.decomp_calls);
@@ -28,15 +28,15 @@ impl std::ops::AddAssign for Traffic {
 /// Whether a queue is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It is.
+    /// In use.
     Live,
-    /// It failed lately and is tried again from time to time.
+    /// Failed lately, and retried from time to time.
     Quarantined,
-    /// It hung, and its access to memory was ended. To be attached again.
+    /// Hung, and its access to memory was ended. It must be attached again.
     Revoked,
 }
 
-/// One queue's.
+/// Statistics of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueStatistics {
     /// As in `wq1.0`.
@@ -47,20 +47,20 @@ pub struct QueueStatistics {
     pub traffic: Traffic,
 }
 
-/// One device's.
+/// Statistics of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceStatistics {
     /// As in `iax1`.
     pub name: String,
     /// The number in its name.
     pub id: u32,
-    /// Its jobs: those of the queues it has now.
+    /// Jobs of its current queues.
     pub traffic: Traffic,
     /// Its queues.
     pub queues: Vec<QueueStatistics>,
 }
 
-/// All.
+/// All statistics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Compress jobs that went to devices.
@@ -71,25 +71,25 @@ pub struct Statistics {
     pub total_sw_comp_calls: u64,
     /// Units decompressed in software.
     pub total_sw_decomp_calls: u64,
-    /// Bytes that compression on devices put out.
+    /// Compressed bytes produced by devices.
     pub total_comp_bytes_out: u64,
-    /// Bytes that decompression on devices took in.
+    /// Compressed bytes consumed by devices.
     pub total_decomp_bytes_in: u64,
-    /// Completions with an error that is none of those below.
+    /// Completions with an error not listed below.
     pub total_completion_einval_errors: u64,
-    /// Completions that did not come in time.
+    /// Completions that did not arrive in time.
     pub total_completion_timeout_errors: u64,
     /// Units that did not shrink into their destination.
     pub total_completion_comp_buf_overflow_errors: u64,
     /// Jobs submitted again after a page fault. Not in the kernel.
     pub page_fault_resubmissions: u64,
-    /// Jobs for which no descriptor was to be had in time. Not in the kernel.
+    /// Jobs that got no descriptor in time. Not in the kernel.
     pub descriptor_shortages: u64,
     /// Queues taken out of use for a while. Not in the kernel.
     pub quarantines: u64,
     /// Queues whose access to memory had to be ended. Not in the kernel.
     pub revocations: u64,
-    /// The devices there are now.
+    /// The current devices.
     pub devices: Vec<DeviceStatistics>,
 }
 
@@ -114,7 +114,7 @@ impl Statistics {
     }
 }
 
-/// Live traffic. One add a request and queue, not one a job.
+/// Live traffic. One add per request and queue, not per job.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct TrafficCounters {
@@ -175,7 +175,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// The global part of the statistics, given the traffic of the queues there are.
+    /// The global part of the statistics, given the traffic of the current queues.
     pub fn read(&self, live: Traffic) -> Statistics {
         let mut all = self.past.read();
         all += live;
@@ -199,7 +199,6 @@ impl Counters {
     }
 }
 
-/// Counts one.
 #[inline]
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Which processor uses which queues: one immutable table, replaced as a whole.
+//! The queues of each processor: one immutable table, replaced as a whole.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::queue::Queue;
 use crate::settings::Settings;
 use crate::topology::Topology;
 
-/// What a queue is for.
+/// The directions a queue serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueKind {
     /// Both.
@@ -22,8 +22,8 @@ impl QueueKind {
     /// The kind of queue `index` of a device with `count` queues.
     ///
     /// The last `g_comp_wqs_per_iaa` compress, those before them decompress; a device with no more
-    /// queues than that uses all for both. (The kernel series' text says so too; its code then has
-    /// the first for both and the rest compress.)
+    /// queues than that uses all for both. (The kernel series' text agrees; its code then uses the
+    /// first for both and compresses with the rest.)
     pub fn of(index: usize, count: usize, g_comp_wqs_per_iaa: usize) -> Self {
         assert!(index < count);
         if count <= g_comp_wqs_per_iaa || g_comp_wqs_per_iaa == 0 {
@@ -36,7 +36,7 @@ impl QueueKind {
     }
 }
 
-/// A device as tables are made of.
+/// A device, as input to a table.
 pub(crate) struct Attached {
     pub name: String,
     pub id: u32,
@@ -52,7 +52,6 @@ struct Choice {
     cursors: [AtomicU32; 2],
 }
 
-/// The table.
 pub(crate) struct Table {
     /// By package, then by device; compression and decompression.
     lists: Vec<[Box<[Arc<Queue>]>; 2]>,
@@ -60,21 +59,20 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table without queues.
     pub fn empty() -> Self {
         Table { lists: vec![Default::default()], cpus: Box::new([Choice::default()]) }
     }
 
     /// Distributes the queues of `devices`, which are in order, over the processors.
     pub fn new(devices: &[Attached], topology: &Topology, settings: &Settings) -> Self {
-        // A device whose queues are all gone takes no part.
+        // A device without queues takes no part.
         let devices: Vec<_> = devices.iter().filter(|device| !device.queues.is_empty()).collect();
         if devices.is_empty() {
             return Self::empty();
         }
         let own: Vec<[Vec<Arc<Queue>>; 2]> =
             devices.iter().map(|device| by_direction(device, settings)).collect();
-        // A package without devices uses all there are.
+        // A package without devices uses all of them.
         let all: Vec<usize> = (0..devices.len()).collect();
         let of_package = |package: usize| -> Vec<usize> {
             let found: Vec<_> = all.iter().copied().filter(|&at| devices[at].package == package).collect();
@@ -117,7 +115,7 @@ impl Table {
         Table { cpus: cpus.collect(), lists }
     }
 
-    /// The queues for processor `cpu`, and where in them the next of `count` jobs goes.
+    /// The queues for processor `cpu`, and the index of the first of the next `count` jobs.
     #[inline]
     pub fn choose(&self, cpu: usize, is_compress: bool, count: u32) -> (&[Arc<Queue>], usize) {
         let direction = usize::from(!is_compress);
@@ -155,7 +153,6 @@ mod tests {
     use crate::device::Port;
     use crate::shared_counters::SharedCounters;
 
-    /// Devices with `queues` queues each, `per_package` a package.
     fn devices(packages: usize, per_package: usize, queues: usize) -> Vec<Attached> {
         let spec = format!("sockets={packages},devices={per_package},queues={queues}");
         let machine = Machine::new(&spec.parse::<EmulateSpec>().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Which processors are in which package, as far as spreading work over devices needs it.
+//! Processors by package, as needed to spread work over devices.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +9,14 @@ use std::path::Path;
 pub struct Place {
     /// Its package, counted from 0 without gaps.
     pub package: usize,
-    /// Its core's rank within the package. Hyper-threads of a core have the same.
+    /// Its core's rank within the package. Hyper-threads share it.
     pub core: usize,
 }
 
 /// The processors of a machine.
 ///
-/// Packages and not NUMA nodes: on machines with sub-NUMA clusters there are more nodes than
-/// packages, and devices belong to packages.
+/// Packages and not NUMA nodes: machines with sub-NUMA clusters have more nodes than packages, and
+/// devices belong to packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     places: Vec<Place>,
@@ -24,13 +24,13 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Of this machine.
+    /// The topology of this machine.
     pub fn of_this_machine() -> Self {
         Self::read(Path::new("/sys/devices/system/cpu"), sys::cpu::count())
     }
 
-    /// From files like those below `/sys/devices/system/cpu`. Processors without files are in
-    /// package 0.
+    /// The topology from files like those below `/sys/devices/system/cpu`. Processors without files
+    /// are in package 0.
     pub fn read(root: &Path, cpus: usize) -> Self {
         let number = |cpu: usize, name: &str| {
             let text = fs::read_to_string(root.join(format!("cpu{cpu}/topology/{name}"))).ok()?;
@@ -67,7 +67,7 @@ impl Topology {
         Topology { places, packages: packages.len().max(1) }
     }
 
-    /// `packages` packages of `cores` cores with one thread each, numbered one after the other.
+    /// `packages` packages of `cores` single-threaded cores, numbered in sequence.
     pub fn regular(packages: usize, cores: usize) -> Self {
         assert!(packages > 0 && cores > 0);
         let place = |cpu| Place { package: cpu / cores, core: cpu % cores };
@@ -94,7 +94,7 @@ impl Topology {
         self.packages
     }
 
-    /// Where processor `cpu` is. Processors beyond those known are taken as others.
+    /// The place of processor `cpu`. Processors beyond the known ones wrap around.
     pub fn place(&self, cpu: usize) -> Place {
         self.places.get(cpu % self.places.len().max(1)).copied().unwrap_or_default()
     }

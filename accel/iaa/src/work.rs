@@ -1,8 +1,7 @@
 //! One request under way: jobs are submitted to lanes, polled, and their outcomes gathered.
 //!
-//! A *lane* is a queue together with what this request holds of it: credits are taken once for all
-//! of the request's jobs on the queue and given back once, and so are counts. That is what makes a
-//! batch cheaper than its jobs.
+//! A *lane* is a queue together with this request's credits and counts on it, each taken and given
+//! back once for all of the request's jobs there. This makes a batch cheaper than its jobs.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -22,21 +21,18 @@ const FAULTS_MAX: u8 = 4;
 /// Rounds of polling before the thread waits instead of spinning: some microseconds, more than a
 /// job takes.
 const SPINS: u64 = 2000;
-/// Rounds between looks at the clock.
+/// Rounds between readings of the clock.
 const CLOCK_ROUNDS: u64 = 64;
 
-/// What a job is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Compression with the fixed codes.
     Fixed,
     /// Compression with codes of the unit's own.
     Dynamic,
-    /// Decompression.
     Decompress,
 }
 
-/// The step a job is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// Generation 1, dynamic: counting symbols.
@@ -49,28 +45,26 @@ enum Step {
     CompressTables(usize),
     /// Compressing with tables that the device makes at once.
     CompressOnePass,
-    /// Decompressing the unit's output, which has this size, without writing, for its CRC.
+    /// Decompressing the unit's output, of this size, for its CRC alone.
     Verify { size: u32, crc: u32 },
     /// Decompressing.
     Decompress,
 }
 
-/// How a unit ended.
+/// The outcome of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Not yet.
     Open,
-    /// So many bytes of output.
+    /// Bytes of output.
     Done(u32),
     /// It did not shrink.
     NoSpace,
-    /// No descriptor was to be had.
+    /// No descriptor was available.
     Shortage,
     /// The device cannot or will not: for software.
     Software,
 }
 
-/// A unit's buffers.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffers {
     pub source: *const u8,
@@ -105,13 +99,12 @@ struct Lane<'a> {
     queue: &'a Queue,
     /// Credits taken.
     held: u32,
-    /// Those of them that no job has.
+    /// Credits without a job.
     free: u32,
     calls: u32,
     bytes: u32,
 }
 
-/// A request under way.
 pub(crate) struct Work<'a> {
     driver: &'a Driver,
     memory: &'a mut Memory,
@@ -119,13 +112,13 @@ pub(crate) struct Work<'a> {
     lanes: [Option<Lane<'a>>; MAX_BATCH],
     lane_count: usize,
     jobs: [Job; MAX_BATCH],
-    /// Units submitted and not answered, as bits.
+    /// Bits of the units submitted and not completed.
     pending: u32,
 }
 
 impl<'a> Work<'a> {
-    /// Begins a request of `units` units, of which `at_a_time` are to be under way at a time, on
-    /// queues of `list` from `start` on.
+    /// Begins a request of `units` units, `at_a_time` of them in parallel, on queues of `list` from
+    /// `start` on.
     #[inline]
     pub fn new(
         driver: &'a Driver,
@@ -175,7 +168,6 @@ impl<'a> Work<'a> {
         self.lanes[usize::from(self.jobs[unit].lane)].as_ref().expect("a lane in use").queue
     }
 
-    /// How unit `unit` ended.
     pub fn outcome(&self, unit: usize) -> Outcome {
         self.jobs[unit].outcome
     }
@@ -227,15 +219,15 @@ impl<'a> Work<'a> {
         Some(submission)
     }
 
-    /// Hands the job's present step over.
+    /// Submits the job's present step.
     #[inline]
     fn hand_over(&mut self, unit: usize, queue: &Queue) -> Submission {
         self.memory.completions[unit].reset();
         let descriptor = self.descriptor(unit, queue);
-        // SAFETY: source and destination are valid and left alone until `Work::finish` has
-        // returned, by the promise that `Work::submit`'s caller made; completion record and AECS
-        // belong to the context and are not touched while a job is pending. `finish` returns when
-        // all jobs are answered or their queue cannot touch memory.
+        // SAFETY: `Work::submit`'s caller promises that source and destination stay valid and
+        // untouched until `Work::finish` returns; completion record and AECS belong to the context
+        // and are not touched while a job is pending. `finish` returns when all jobs have completed
+        // or their queue cannot touch memory.
         let submission = unsafe { queue.portal().submit(&descriptor) };
         match submission {
             Submission::Accepted => self.pending |= 1 << unit,
@@ -316,7 +308,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Looks at every pending job once. Whether any moved on.
+    /// Checks every pending job once. Returns whether any advanced.
     #[inline]
     fn take_in(&mut self) -> bool {
         let mut left = self.pending;
@@ -333,7 +325,7 @@ impl<'a> Work<'a> {
         moved
     }
 
-    /// What follows from a record.
+    /// Acts on a completion record.
     #[inline]
     fn answered(&mut self, unit: usize, record: &Record) {
         let job = &mut self.jobs[unit];
@@ -409,7 +401,7 @@ impl<'a> Work<'a> {
         self.end(unit, Outcome::Software, 0);
     }
 
-    /// Brings in the job's pages and submits it once more.
+    /// Makes the job's missing page present and resubmits it.
     fn page_fault(&mut self, unit: usize) {
         let job = &mut self.jobs[unit];
         job.faults += 1;
@@ -431,7 +423,7 @@ impl<'a> Work<'a> {
         self.go_on(unit);
     }
 
-    /// Submits the job's present step to the same queue, with the credit it has.
+    /// Submits the job's present step to the same queue, with its credit.
     fn go_on(&mut self, unit: usize) {
         let queue = self.queue(unit);
         for _ in 0..TRIES_COMPRESS {
@@ -462,7 +454,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Polls until every submitted unit has ended. Afterwards no device will touch its buffers.
+    /// Polls until every submitted unit has ended. Afterwards no device touches its buffers.
     #[inline]
     pub fn finish(&mut self) {
         self.take_in();
@@ -498,23 +490,21 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Spends a moment between two rounds of polling.
     fn idle(&self, rounds: u64, completion: &Completion) {
         if rounds < SPINS {
             std::hint::spin_loop();
         } else if !self.driver.is_emulated() {
             self.driver.waiter.wait(completion);
         } else if matches!(self.driver.settings.patience, Patience::Time(_)) {
-            // The engines may be threads that want this processor.
+            // The engines may be threads that need this processor.
             std::thread::yield_now();
         }
     }
 
-    /// Makes sure that jobs whose records do not come will not touch memory any more, and leaves
-    /// them to software.
+    /// Ensures that jobs without records do not touch memory any more, and leaves them to software.
     ///
-    /// A drain that completes says that the jobs before it are over, however they ended. Where even
-    /// that does not come, the portal is revoked.
+    /// A completed drain means that the jobs before it are over, however they ended. Without its
+    /// completion, the portal is revoked.
     #[cold]
     fn settle(&mut self) {
         for index in 0..self.lane_count {
@@ -538,7 +528,7 @@ impl<'a> Work<'a> {
                 let unit = lost.trailing_zeros() as usize;
                 lost &= lost - 1;
                 self.pending &= !(1 << unit);
-                // It may have come at the last moment.
+                // It may have completed at the last moment.
                 let verifies = self.driver.settings.verify_compress;
                 match self.memory.completions[unit].poll() {
                     Some(record) if record.is_success() && self.jobs[unit].is_last_step(verifies) => {
@@ -554,7 +544,7 @@ impl<'a> Work<'a> {
         debug_assert_eq!(self.pending, 0);
     }
 
-    /// Waits for a drain of the queue, as patiently as for a job. Whether it completed.
+    /// Waits for a drain of the queue, as long as for a job. Returns whether it completed.
     fn drain(&mut self, index: usize, queue: &Queue) -> bool {
         let completion = &self.memory.drains[index];
         completion.reset();
@@ -614,7 +604,7 @@ impl Job {
         !matches!(self.step, Step::Statistics | Step::Header | Step::Verify { .. })
     }
 
-    /// Whether nothing is to be submitted after a success.
+    /// Whether a success ends the unit.
     fn is_last_step(&self, verifies: bool) -> bool {
         match self.step {
             Step::Decompress | Step::Verify { .. } => true,
@@ -643,8 +633,8 @@ fn is_over(start_ns: u64, time: Duration) -> bool {
     u128::from(sys::now_ns() - start_ns) >= time.as_nanos()
 }
 
-/// Makes the fixed codes present, which lie in the program's file: until something reads them, no
-/// page table has them, and devices on queues without block-on-fault fail there.
+/// Makes the fixed codes present. They lie in the program's file: until they are read, no page
+/// table has them, and devices on queues without block-on-fault fail there.
 pub(crate) fn bring_in_fixed_codes() {
     touch(std::ptr::from_ref(&FIXED).cast(), size_of::<CompressAecs>() as u32, false);
 }
@@ -658,11 +648,11 @@ fn touch(at: *const u8, len: u32, write: bool) {
     let mut address = start;
     while address < end {
         if write {
-            // SAFETY: the buffer is valid for writes by the caller's promise, and the job that may
-            // write to it has completed. The byte keeps its value.
+            // SAFETY: the caller promises a buffer valid for writes, and the job that may write to
+            // it has completed. The byte keeps its value.
             unsafe { AtomicU8::from_ptr(address as *mut u8) }.fetch_or(0, Ordering::Relaxed);
         } else {
-            // SAFETY: the buffer is valid for reads by the caller's promise.
+            // SAFETY: the caller promises a buffer valid for reads.
             unsafe { (address as *const u8).read_volatile() };
         }
         address = (address & !(PAGE_SIZE - 1)) + PAGE_SIZE;

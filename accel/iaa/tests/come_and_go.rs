@@ -1,5 +1,5 @@
-//! Devices that come and go while the driver is used, by a control file: compared with a plain
-//! model of what should be attached, and with the pages.
+//! A control file removes and restores devices under a working driver. A plain model predicts the
+//! attached queues, and pages are compared.
 
 mod common;
 
@@ -38,13 +38,11 @@ impl Drop for ControlFile {
     }
 }
 
-/// Names of all attached queues.
 fn attached(driver: &Driver) -> Vec<String> {
     driver.statistics().devices.into_iter().flat_map(|device| device.queues).map(|queue| queue.name).collect()
 }
 
-/// Compresses and decompresses a batch of `count` pages from `first`; panics at a page that is not
-/// what it was.
+/// Compresses and decompresses a batch of `count` pages from `first`; panics if a page changes.
 fn round_trip(driver: &Arc<Driver>, first: u64, count: u64) {
     let mut context = fixed(driver);
     let pages: Vec<Page> = (first..first + count).map(page).collect();
@@ -65,9 +63,9 @@ fn round_trip(driver: &Arc<Driver>, first: u64, count: u64) {
     }
 }
 
-/// Any sequence of removals, disablings and returns: after each look exactly those queues are
-/// attached that the model has, in order, work goes to all of them and to no other, and pages come
-/// back unchanged in every state.
+/// Any sequence of removals, disablings and returns: after each look exactly the model's queues are
+/// attached, in order, work goes to all of them and to no other, and pages return unchanged in
+/// every state.
 #[test]
 fn what_is_attached_follows_the_control_file() {
     const DEVICES: usize = 3;
@@ -94,7 +92,7 @@ fn what_is_attached_follows_the_control_file() {
             }
         }
         if step % 50 == 49 {
-            // A line that cannot be understood changes nothing.
+            // A malformed line changes nothing.
             let before = attached(&driver);
             std::fs::write(&file.0, "iax0 gone\n").unwrap();
             assert!(!driver.refresh());
@@ -134,15 +132,15 @@ fn what_is_attached_follows_the_control_file() {
     }
 }
 
-/// Devices go at any moment, with requests under way in other threads. What was accepted and never
-/// answered is done in software, with the right bytes; afterwards all devices work again.
+/// Devices go at any moment, with requests under way in other threads. Software does accepted jobs
+/// that never complete, with the right bytes; afterwards all devices work again.
 #[test]
 fn devices_are_removed_under_load() {
     for spec in
         ["devices=2,queues=2,run=poll", "devices=2,queues=2", "devices=2,mode=shared,threads,engines=1"]
     {
         let file = ControlFile::new("load");
-        // A removed device's jobs are lost: that is noticed by polls that find nothing.
+        // A removed device's jobs are lost, which polls detect by a timeout.
         let driver = file.driver(spec, "quarantine_ms=0,patience_ms=20");
         let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -177,7 +175,8 @@ fn devices_are_removed_under_load() {
         });
         file.write(&Control::default());
         let all = driver.machine().unwrap().queues().count();
-        // A dedicated queue is free once its last request has ended; one that hung waits a little.
+        // A dedicated queue is free once its last request has ended; a hung one is retried after a
+        // while.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while attached(&driver).len() < all {
             driver.refresh();

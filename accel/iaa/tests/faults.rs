@@ -1,4 +1,4 @@
-//! Each misfortune by itself: what the caller gets, and what is counted.
+//! Each fault by itself: the caller's result and the counters.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn lost_completions_go_to_software_once_the_queue_is_settled() {
             }
             let statistics = driver.statistics();
             let lost = statistics.total_completion_timeout_errors;
-            // Everything not done by the device was done by software, and all that was lost was.
+            // Software did all jobs that the device did not, and all lost jobs are counted.
             let in_software = statistics.total_sw_comp_calls + statistics.total_sw_decomp_calls;
             assert!(in_software >= lost && (lost > 0) == (statistics.quarantines > 0), "{statistics:?}");
             assert_eq!(driver.outstanding(), 0);
@@ -51,7 +51,7 @@ fn lost_completions_go_to_software_once_the_queue_is_settled() {
             drained += statistics.quarantines - statistics.revocations;
         }
     }
-    // Both ways of settling were met: the drain is lost in one of ten as well.
+    // Both outcomes occurred: the drain is lost in one of ten as well.
     assert!(drained > 20 && revoked > 3, "{drained} {revoked}");
 }
 
@@ -180,7 +180,7 @@ fn without_any_queue_software_does_it_or_compression_fails() {
             (statistics.total_sw_comp_calls, statistics.total_sw_decomp_calls),
             (8 * u64::from(succeeds), 1)
         );
-        // What the queue had done is still counted.
+        // The queue's finished jobs still count.
         assert_eq!((statistics.total_comp_calls, statistics.total_decomp_calls), (8, 8));
     }
 }
@@ -199,7 +199,7 @@ fn retry_storms_are_sat_out() {
     assert!(retried > 1000, "{retried}");
 }
 
-/// A driver of one queue with a portal of the test's own.
+/// A driver of one queue with the test's own portal.
 fn driver_of(portal: impl Portal + 'static, entries: u32, settings: Settings) -> Arc<Driver> {
     let port = Port { name: "wq0.0".to_owned(), entries, blocks_on_fault: false, portal: Box::new(portal) };
     let device = Device {
@@ -248,7 +248,7 @@ fn tries_for_a_descriptor_are_bounded_as_in_the_series() {
     assert_eq!(driver.outstanding(), 0);
 }
 
-/// Takes everything, notes it, and does it through an emulated queue when told to.
+/// Takes and records everything; does it through an emulated queue when told to.
 struct Noting {
     inner: idxd::emulated::EmulatedPortal,
     machine: idxd::emulated::Machine,
@@ -333,7 +333,7 @@ fn no_more_is_under_way_than_the_queue_has_entries() {
     assert_eq!((statistics.total_sw_comp_calls, statistics.descriptor_shortages), (0, 0));
 }
 
-/// Takes jobs and returns none until it is revoked. Keeps what it may still write to.
+/// Takes jobs and completes none until it is revoked. Keeps the records it may still write.
 struct Hanging {
     answers_drains: bool,
     revoked: Arc<AtomicBool>,
@@ -375,24 +375,23 @@ fn buffers_are_given_back_only_when_the_device_cannot_touch_them() {
     }
 }
 
-/// Whether a page table has the page at `address`.
 fn is_present(address: u64) -> bool {
     let mut entry = [0; 8];
     File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, address / 4096 * 8).unwrap();
     entry[7] & 0x80 != 0
 }
 
-/// Fails at the first absent page of an AECS, as devices do on queues that may not block. Drops
-/// the pages of the first.
+/// Fails at the first absent page of an AECS, as devices do on queues that may not block. Drops the
+/// pages of the first.
 struct Absent(Noting, AtomicBool);
 
 impl Portal for Absent {
     unsafe fn submit(&self, job: &Descriptor) -> Submission {
         let pages = || (job.source_2 & !4095..job.source_2 + u64::from(job.source_2_size)).step_by(4096);
         if job.source_2 != 0 && !self.1.swap(true, Ordering::Relaxed) {
-            // Tests beside this one may bring them in.
+            // Concurrent tests may make them present.
             while pages().all(is_present) {
-                // SAFETY: whole pages of the program's file, which are read from it again.
+                // SAFETY: whole pages of the program's file, which the kernel reads again.
                 pages().for_each(|page| unsafe {
                     libc::madvise(page as *mut libc::c_void, 4096, libc::MADV_DONTNEED);
                 });
@@ -424,7 +423,7 @@ fn fixed_codes_that_are_absent_are_brought_in() {
     assert_eq!((statistics.total_sw_comp_calls, statistics.total_completion_einval_errors), (0, 0));
 }
 
-/// Compresses, and damages what came out.
+/// Compresses, and damages the output.
 struct Damaging(Noting);
 
 impl Portal for Damaging {
@@ -432,8 +431,7 @@ impl Portal for Damaging {
         // SAFETY: the caller's promise is passed on.
         let submission = unsafe { self.0.inner.submit(descriptor) };
         if descriptor.opcode() == Opcode::COMPRESS {
-            // SAFETY: the destination of a job that was just done, not yet looked at by its
-            // submitter.
+            // SAFETY: the destination of a finished job, not yet read by its submitter.
             unsafe { *(descriptor.destination as *mut u8).add(5) ^= 0x10 };
         }
         submission

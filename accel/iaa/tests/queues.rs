@@ -1,4 +1,4 @@
-//! Queues that come and go, and how evenly they are used.
+//! Attaching and detaching queues, and the evenness of their use.
 
 mod common;
 
@@ -10,8 +10,7 @@ use acomp::{Page, UnitError, PAGE_SIZE};
 use common::*;
 use iaa::Driver;
 
-/// Compresses and decompresses until told to stop, and counts requests; panics at the first page
-/// that is not what it was.
+/// Compresses and decompresses until `stop`, and counts requests; panics at the first changed page.
 fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool, requests: &AtomicU64) {
     let mut random = Random(seed * 2 + 1);
     let mut contexts = [fixed(driver), dynamic(driver)];
@@ -38,7 +37,7 @@ fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool, requests: &AtomicU64
     }
 }
 
-/// Says stop when it goes, also on the way of a panic.
+/// Sets `stop` when dropped, including by a panic.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -47,8 +46,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs `change` a number of times under the load of three threads, with a request between two
-/// changes at least.
+/// Runs `change` repeatedly under the load of three threads, with at least one request between two
+/// changes.
 fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) {
     let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -62,11 +61,11 @@ fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) {
         for at in 0..changes {
             change(at);
             let before = requests.load(Ordering::Relaxed);
-            // A thread that ends before it is told to has found something.
+            // A thread that ends before `stop` has found an error.
             while requests.load(Ordering::Relaxed) == before
                 && !threads.iter().any(|thread| thread.is_finished())
             {
-                // Asleep, so that the processor is the others'.
+                // Asleep, so that the others get the processor.
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
@@ -75,8 +74,7 @@ fn under_load(driver: &Arc<Driver>, changes: u64, mut change: impl FnMut(u64)) {
 
 #[test]
 fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
-    // Engines that are threads want processors too: on a busy machine a change takes many times as
-    // long.
+    // Engine threads need processors too: on a busy machine a change takes many times as long.
     for (spec, changes) in
         [("devices=3,queues=2", 1000), ("devices=2,queues=2,threads,engines=1,mode=shared", 250)]
     {
@@ -87,7 +85,7 @@ fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
         under_load(&driver, changes, |_| {
             let id = queues[random.below(queues.len())];
             machine.disable_queue(id);
-            // Some at once, others later or not before all the others are disabled too.
+            // Some at once; others later, or only after all are disabled.
             if random.below(3) != 0 {
                 machine.enable_queue(queues[random.below(queues.len())]);
                 machine.enable_queue(id);
@@ -96,7 +94,7 @@ fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
         });
         queues.iter().for_each(|&id| machine.enable_queue(id));
         assert_eq!(driver.outstanding(), 0);
-        // All queues find back to work, in one round for each that was tried and failed.
+        // All queues return to work, in one round for each that was tried and failed.
         let mut context = fixed(&driver);
         let before = driver.statistics();
         for _ in 0..10 {
@@ -120,7 +118,7 @@ fn queues_and_devices_appear_and_disappear_under_load() {
     under_load(&driver, 100, |at| {
         let device = random.below(3);
         if at % 3 == 0 {
-            // One queue of it for now; the other when it is attached again.
+            // One of its queues now; the other at the next attach.
             driver.detach(&format!("wq{device}.{}", random.below(2)));
             std::thread::yield_now();
         }
@@ -132,7 +130,7 @@ fn queues_and_devices_appear_and_disappear_under_load() {
     });
     let statistics = driver.statistics();
     assert_eq!((driver.outstanding(), statistics.devices.len()), (0, 3));
-    // Every job of the machine is in the driver's figures, also those of queues that are gone.
+    // The driver counts every job of the machine, including those of detached queues.
     assert_eq!(statistics.total_sw_decomp_calls, 0, "{statistics:?}");
     let accepted: u64 = machine.queues().map(|id| machine.statistics(id).accepted).sum();
     let calls = statistics.total_comp_calls + statistics.total_decomp_calls;

@@ -19,8 +19,8 @@ fn pages_come_back_and_others_can_read_them() {
     for spec in SPECS {
         for sync_mode in ["async", "sync"] {
             for verify in ["0", "1"] {
-                // Engines that are threads may wait long for a processor; nothing is to go to
-                // software for that.
+                // Engine threads may wait long for a processor, which must not send work to
+                // software.
                 let text = format!("sync_mode={sync_mode},verify_compress={verify},patience_ms=60000");
                 let driver = driver(spec, &text);
                 for mut context in [fixed(&driver), dynamic(&driver)] {
@@ -125,7 +125,7 @@ fn each_unit_has_its_own_result() {
             _ => assert!(*result.as_ref().unwrap() == pages[at], "{at}"),
         }
     }
-    // Another length than the unit's is an error too.
+    // A length unlike the unit's is an error too.
     let objects =
         [(streams[0].as_slice(), 4000), (streams[0].as_slice(), 5000), (streams[0].as_slice(), 4096)];
     let plain = decompress(&mut *context, &objects);

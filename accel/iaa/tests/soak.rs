@@ -1,10 +1,9 @@
-//! Seeded schedules of device faults: pages come back unchanged.
+//! Seeded schedules of device faults: pages return unchanged.
 //!
 //! Time is compressed: engines live by a clock of polls, completions count as lost after some
-//! thousand polls, and queues that failed are tried again at once. A machine that met a fault every
-//! 100 ms, a lost completion, a hardware error, a halted device, for two hours, met 72 000.
-//! `UZSWAP_TEST_IAA_SOAK_FAULTS=72000` makes the tests meet as many; without it they meet some
-//! hundred.
+//! thousand polls, and failed queues are retried at once. A machine with a fault every 100 ms (a
+//! lost completion, a hardware error, a halted device) has 72 000 in two hours.
+//! `UZSWAP_TEST_IAA_SOAK_FAULTS=72000` sets that number; the default is some hundred.
 
 mod common;
 
@@ -23,8 +22,8 @@ fn faults_wanted(default: u64) -> u64 {
     }
 }
 
-/// What a pool does: objects are stored, overwritten, loaded and dropped at random. Every page that
-/// comes out is checked.
+/// Acts as a pool: stores, overwrites, loads and drops objects at random. Every loaded page is
+/// checked.
 struct Pool {
     context: Box<dyn Context>,
     objects: BTreeMap<u64, Vec<u8>>,
@@ -51,7 +50,8 @@ impl Pool {
                 match result {
                     Ok(stream) => drop(self.objects.insert(key, stream)),
                     Err(UnitError::NoSpace) => assert!(is_noise(key)),
-                    // No descriptor in a thousand tries: the store is told, and keeps the page.
+                    // No descriptor in a thousand tries: the store fails, and the pool keeps the
+                    // page.
                     Err(UnitError::Failed) => self.refused += 1,
                 }
             }
@@ -72,7 +72,7 @@ impl Pool {
     }
 }
 
-/// Brings back what is broken, as an administrator would.
+/// Restores broken devices, as an administrator would.
 fn repair(driver: &Driver) {
     let machine = driver.machine().unwrap();
     for id in machine.queues() {
@@ -92,7 +92,7 @@ fn repair(driver: &Driver) {
         .collect();
     for device in broken {
         // A request of another thread may still hold a queue; then the device waits for the next
-        // time.
+        // repair.
         if driver.detach(&format!("iax{device}")) {
             machine.reset(device);
             driver.attach(Driver::emulated_device(machine, device));
@@ -102,8 +102,7 @@ fn repair(driver: &Driver) {
     }
 }
 
-/// Faults that a driver has met so far, by its own count, and refused or slow submissions are not
-/// among them.
+/// Faults by the driver's own count, without refused or slow submissions.
 fn faults_met(driver: &Driver) -> u64 {
     let statistics = driver.statistics();
     statistics.total_completion_timeout_errors
@@ -112,7 +111,7 @@ fn faults_met(driver: &Driver) -> u64 {
         + statistics.quarantines
 }
 
-/// Nothing is under way, and every descriptor that went in is accounted for.
+/// Nothing is under way, and every submitted descriptor is accounted for.
 fn assert_settled(driver: &Driver) {
     assert_eq!(driver.outstanding(), 0, "leaked descriptors");
     let machine = driver.machine().unwrap();
@@ -170,7 +169,7 @@ fn schedules_of_faults_lose_no_page() {
     assert!(in_software > 0 && revocations > 0);
 }
 
-/// The same with engines and programs that are threads, and time that is real.
+/// Engines and programs are threads, and time is real.
 #[test]
 fn threads_of_engines_and_programs_lose_no_page() {
     let wanted = faults_wanted(60) / 10;
@@ -201,8 +200,7 @@ fn threads_of_engines_and_programs_lose_no_page() {
                     std::thread::yield_now();
                 }
             });
-            // Ends also when a program has found something wrong; the scope then passes its panic
-            // on.
+            // Also ends if a program has found an error; the scope then passes its panic on.
             while !programs.iter().all(|program| program.is_finished()) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

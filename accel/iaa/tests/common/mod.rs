@@ -1,4 +1,4 @@
-//! What the tests share: drivers, requests, pages, independent inflaters.
+//! Shared by the tests: drivers, requests, pages, independent inflaters.
 #![allow(dead_code, missing_docs)]
 
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use acomp::{
 };
 use iaa::{Driver, Iaa, Settings};
 
-/// Settings from `key=value,key=value`.
 pub fn settings(text: &str) -> Settings {
     let mut settings = Settings::default();
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -18,7 +17,6 @@ pub fn settings(text: &str) -> Settings {
     settings
 }
 
-/// An emulated driver.
 pub fn driver(spec: &str, text: &str) -> Arc<Driver> {
     Arc::new(Driver::emulated(&spec.parse().unwrap(), settings(text)).unwrap())
 }
@@ -61,7 +59,7 @@ pub fn compress(
         .collect()
 }
 
-/// Decompresses objects into units of the given lengths. Every third object is handed over in two
+/// Decompresses objects into units of the given lengths. Every third object is passed in two
 /// pieces.
 pub fn decompress(context: &mut dyn Context, objects: &[(&[u8], usize)]) -> Vec<Result<Vec<u8>, UnitError>> {
     let mut outputs: Vec<Vec<u8>> = objects.iter().map(|&(_, len)| vec![0xcc; len]).collect();
@@ -93,7 +91,7 @@ pub fn decompress(context: &mut dyn Context, objects: &[(&[u8], usize)]) -> Vec<
         .collect()
 }
 
-/// Inflates with another's code; panics unless it agrees with `data`.
+/// Inflates with an independent library; panics unless it agrees with `data`.
 pub fn check_stream(stream: &[u8], data: &[u8]) {
     let plain = miniz_oxide::inflate::decompress_to_vec(stream).expect("miniz inflates it");
     assert!(plain == data, "miniz got something else");
@@ -124,7 +122,7 @@ pub fn page(index: u64) -> Page {
     while page.len() < PAGE_SIZE {
         match kind {
             0 => {
-                // A word of sixty, the first ones more often.
+                // One of sixty words, the first ones more often.
                 let mut word = Random(1 + random.below(60) as u64 * random.below(60) as u64 / 60);
                 for _ in 0..3 + word.below(6) {
                     page.push(b'a' + (word.next() >> 40) as u8 % 26);
