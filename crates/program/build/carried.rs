@@ -23,7 +23,6 @@ fn crates(package: &Path) -> Vec<String> {
 /// Makes the workspace in `folder` and returns the directory of its crates.
 pub fn unpack(package: &Path, folder: &Path) -> PathBuf {
     let carried = package.join("carried");
-    // Remove files of an older package, which must not be built.
     let _ = fs::remove_dir_all(folder);
     for name in crates(package) {
         let (from, to) = (carried.join(&name), folder.join("crates").join(&name));

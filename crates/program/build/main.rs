@@ -18,7 +18,6 @@ fn main() {
     let has_siblings =
         siblings.join("agent/Cargo.toml").exists() && siblings.join("preload/Cargo.toml").exists();
     println!("cargo::rerun-if-changed=build");
-    // Cargo follows the links in this folder.
     println!("cargo::rerun-if-changed=carried");
     println!("cargo::rerun-if-env-changed=UZSWAP_NO_OBJECT");
     // Clippy needs neither file, nor does docs.rs, which has no network.
@@ -64,7 +63,6 @@ fn build(mut cargo: Command, built: &Path, copy: &Path) {
     std::fs::copy(built, copy).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
 }
 
-/// An inner cargo for code that runs inside paged programs.
 fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let mut cargo = Command::new(variable("CARGO"));

@@ -35,7 +35,6 @@ pub fn corrected(mut error: clap::Error, words: &[OsString], command: &Command) 
     error
 }
 
-/// The subcommand that the words before the first option name.
 fn innermost<'a>(command: &'a Command, words: &[OsString]) -> &'a Command {
     let names = words.iter().skip(1).map_while(|word| word.to_str().filter(|word| !word.starts_with('-')));
     let found = names.scan(command, |at, name| {
@@ -45,7 +44,6 @@ fn innermost<'a>(command: &'a Command, words: &[OsString]) -> &'a Command {
     found.last().unwrap_or(command)
 }
 
-/// Returns the long option nearest to `unknown`, if it is near enough.
 fn similar(unknown: &str, command: &Command) -> Option<String> {
     let typed = unknown.split('=').next()?.strip_prefix("--")?;
     let known =
@@ -53,7 +51,6 @@ fn similar(unknown: &str, command: &Command) -> Option<String> {
     nearest(typed, known).map(|name| format!("--{name}"))
 }
 
-/// Returns the name nearest to `typed`, if it is near enough.
 fn nearest<'a>(typed: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (edits, name) = known.map(|name| (strsim::osa_distance(typed, name), name)).min()?;
     (edits <= EDITS_MAX && edits < typed.len()).then_some(name)

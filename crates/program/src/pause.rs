@@ -151,7 +151,6 @@ fn with_pid(word: &OsStr, pid: u32) -> OsString {
 /// Attempts to find a ledger that has just disappeared.
 const LOOKS: usize = 5;
 
-/// The processes that a command applies to.
 struct Meant {
     pid: u32,
     named: Named,
@@ -205,7 +204,6 @@ impl Meant {
         all.filter(|place| self.named.is_run || place.pid == self.pid)
     }
 
-    /// Pauses or resumes all, and prints their process ids.
     fn report(&self, common: &Common, pauses: bool) -> Result<i32> {
         let pids = change(self.places().collect(), pauses, common.timeout)?;
         if common.json {

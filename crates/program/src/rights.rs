@@ -19,7 +19,6 @@ use sys::packets;
 use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::userfaultfd::{feature, Userfaultfd, UFFDIO_API};
 
-/// The target of a userfaultfd's descriptor in /proc.
 const LINK: &[u8] = b"anon_inode:[userfaultfd]";
 /// Timeout of a request. The helper makes one system call per request and is not asked again after
 /// a timeout.

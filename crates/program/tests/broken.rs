@@ -42,7 +42,6 @@ fn workload() -> Option<&'static Workload> {
     workload.as_ref()
 }
 
-/// Runs a command that breaks at `point`; it must end early.
 fn breaks(point: &str, command: &[&str]) -> (Output, serde_json::Value) {
     let scratch = Scratch::new(&format!("broken-{point}-{}", command.concat().len()));
     let report = scratch.path("report.json");
@@ -54,7 +53,6 @@ fn breaks(point: &str, command: &[&str]) -> (Output, serde_json::Value) {
     (output, serde_json::from_str(&text).expect("the report is JSON"))
 }
 
-/// The single message names the failure and its place.
 fn names(output: &Output, report: &serde_json::Value, words: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     let failure = report["failures"][0].as_str().unwrap_or_else(|| panic!("a failure in {report}; {said}"));

@@ -52,7 +52,6 @@ fn told(ended: &Ended) -> String {
     format!("{status} after {:?}\n{}{}", ended.took, ended.output, ended.errors)
 }
 
-/// Runs a mode of the workload; pages must have been evicted.
 fn survives(mode: &str, ram: &str) -> Option<Value> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {

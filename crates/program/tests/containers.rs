@@ -12,7 +12,6 @@ use std::time::Duration;
 use serde_json::Value;
 use support::{can_manage, compile_with, has};
 
-/// The user created for rootless containers.
 const USER: &str = "uzswap-containers";
 const WITH_DEVICE: &str = "--device";
 const WITH_FORKS: &str = "--cap-add=SYS_PTRACE";
@@ -26,7 +25,6 @@ struct Containers {
 }
 
 impl Containers {
-    /// Returns `None` and prints why if containers cannot run.
     fn new(name: &str, is_rootless: bool) -> Option<Containers> {
         // SAFETY: takes nothing.
         if unsafe { libc::geteuid() } != 0 {
@@ -150,7 +148,6 @@ impl Containers {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
-    /// Runs the workload in a container: it must be paged, with all bytes right.
     fn pages(&self, options: &[&str], mode: &str) -> Value {
         let run = "/mnt/uzswap run -q --ram 24M --report /mnt/report.json -- /mnt/workload";
         let command: Vec<&str> = run.split(' ').chain([mode, "40"]).collect();

@@ -12,7 +12,6 @@ const RAM_MIB: &str = "40";
 
 const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 
-/// The workload; `None` where there are no rights to give up.
 fn workload(scratch: &Scratch) -> Option<String> {
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } != 0 {
@@ -22,7 +21,6 @@ fn workload(scratch: &Scratch) -> Option<String> {
     workload_in(scratch, "credentials")
 }
 
-/// Runs a mode of the workload in 2/3 of its memory; returns its output and the report.
 fn run(scratch: &Scratch, way: &[&str], command: &[&str]) -> (String, Value) {
     let ram = format!("{RAM_MIB}M");
     let options = [&["-q"], way].concat();

@@ -29,7 +29,6 @@ fn a_join_on_a_local_cluster() {
     if !can_manage() || !has_dask(&python) {
         return;
     }
-    // The job's size, bare and managed.
     std::env::set_var("ROWS", "2400000");
     let scratch = Scratch::new("dask");
     std::env::set_current_dir(scratch.path(".")).unwrap();

@@ -10,7 +10,6 @@ fn uzswap() -> Command {
     Command::new(env!("CARGO_BIN_EXE_uzswap"))
 }
 
-/// Returns all files below a directory: their text or link target.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
     let mut files = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
@@ -175,7 +174,6 @@ fn swap_is_there_until_told_to_stop() {
         assert!(said.contains("/dev/shm lies in memory (tmpfs)"), "{said}");
         assert_eq!(swaps(), before);
     }
-    // No mount, directory or group is left.
     assert!(!fs::read_to_string("/proc/mounts").unwrap().contains("/uzswap-device-"));
     for parent in ["/run", "/tmp", "/sys/fs/cgroup/memory", "/sys/fs/cgroup"] {
         let left = fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -184,7 +182,6 @@ fn swap_is_there_until_told_to_stop() {
     }
 }
 
-/// Impossible sizes are refused with the option and the reason.
 #[test]
 fn impossible_sizes_are_refused_with_their_option() {
     for (option, value) in [("--size", "200%"), ("--size", "much"), ("--ram", "0%"), ("--request", "-1")] {

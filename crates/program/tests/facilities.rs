@@ -27,7 +27,6 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// Runs a mode in all ways. Pages must have been evicted.
 fn same(mode: &str) {
     let Some(workload) = workload() else { return };
     let reports = as_bare(mode, "60M", &[workload, mode]);

@@ -13,14 +13,12 @@ use support::{managed, uzswap, workload_in, Scratch};
 
 const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
 const CANNOT: i32 = 77;
-/// Time limit of a run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs the workload in a way; `None` where it cannot run.
 fn run(scratch: &Scratch, way: &[&str], workload: &str, mode: &[&str]) -> Option<(Output, Value)> {
     let command: Vec<&str> = std::iter::once(workload).chain(mode.iter().copied()).collect();
     let (output, report) = managed("30M", scratch, way, &command);
@@ -97,7 +95,6 @@ fn children_of(parent: u32) -> Vec<u32> {
 }
 
 fn signal(pid: u32, signal: &str) {
-    // The process may have ended.
     let _ = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
@@ -134,7 +131,6 @@ impl Storm {
         }
     }
 
-    /// Returns the forking process and one of its children.
     fn family(&self) -> (Option<u32>, Option<u32>) {
         let has_name = |pid: &u32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "forks")

@@ -65,7 +65,6 @@ fn context(name: &str) -> Box<dyn Context> {
     registry.find(name).expect("registered").context().expect("memory")
 }
 
-/// Compresses `pages` in batches; a page that does not shrink is kept raw.
 fn objects(context: &mut dyn Context, pages: &[Page]) -> Vec<Vec<u8>> {
     let mut objects = Vec::new();
     let mut space = [[0u8; PAGE_SIZE]; MAX_BATCH];
@@ -86,7 +85,6 @@ fn objects(context: &mut dyn Context, pages: &[Page]) -> Vec<Vec<u8>> {
     objects
 }
 
-/// Asserts that every object decompresses to its page.
 fn check(context: &mut dyn Context, pages: &[Page], objects: &[Vec<u8>], what: &str) {
     for (number, (page, object)) in pages.iter().zip(objects).enumerate() {
         if object.len() == PAGE_SIZE {

@@ -53,7 +53,6 @@ impl Directory {
         Directory(path)
     }
 
-    /// Writes the sysfs of a machine as files in `sys`.
     fn of(name: &str, spec: &str) -> Self {
         let directory = Self::new(name);
         let spec: EmulateSpec = spec.parse().unwrap();
@@ -231,7 +230,6 @@ fn configure_for_the_kernel_takes_devices_away_and_sets_defaults() {
     let plan = dry(&["--driver", "g_comp_wqs_per_iaa=2", "--others", "keep"]);
     assert_eq!((written(&plan, "iax1"), written(&plan, "echo 2 > ")), (0, 1), "{plan}");
     assert!(plan.contains(&format!("echo 2 > {}", crypto.join("g_wqs_per_iaa").display())), "{plan}");
-    // Devices in use are kept.
     fs::write(directory.path("sys/bus/dsa/devices/iax3/clients"), "1\n").unwrap();
     let error = fails(&["configure", "-d", "1", "-q", "2", "--type", "kernel", "--sysfs", &sys]);
     assert!(error.contains("iax3 is used by 1 open file"), "{error}");
@@ -308,7 +306,6 @@ fn profiles_are_saved_and_loaded() {
     let summary = json(&["save", &file, "--json", "--emulate", EMULATED]);
     assert_eq!(summary["devices"].as_array().unwrap().len(), 4);
 
-    // Onto devices with another layout.
     let other = "sockets=2,devices=2,queues=8,mode=shared";
     let report = json(&["load", &file, "--json", "--emulate", other]);
     let queues = report["devices"][1]["queues"].as_array().unwrap();

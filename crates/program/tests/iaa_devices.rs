@@ -11,7 +11,6 @@ use support::{can_manage, uzswap, workload_in, Scratch};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Returns the counters of the process that uses `queue`.
 fn counters(process: u32) -> Option<Published> {
     iaa::published(std::path::Path::new("/proc"))
         .into_iter()

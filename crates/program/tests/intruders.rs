@@ -57,7 +57,6 @@ fn said(output: &Output) -> (String, String) {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).into()
 }
 
-/// Starts a run whose program computes until it is told to end.
 fn busy(programs: &Programs, scratch: &Scratch) -> Child {
     let script = format!(
         "read go; i=0; while [ $i -lt 3 ]; do {} plain 64 || exit 9; i=$((i+1)); done",
@@ -100,7 +99,6 @@ fn strangers_get_nothing_and_leave_nothing() {
     if can_become_another() {
         attackers.push(attack(&OTHER_USER));
     }
-    // The program computes during the attack.
     drop(run.stdin.take());
     let mut connections = 0;
     for attacker in attackers {
@@ -304,7 +302,6 @@ fn a_noisy_process_is_bounded() {
     assert!(report["unmanaged"].as_array().unwrap().len() <= 1000, "{report}");
 }
 
-/// With room for few descriptors, some processes run unmanaged, with a message.
 #[test]
 fn too_few_descriptors_are_reported() {
     if !can_manage() {
@@ -325,7 +322,6 @@ fn too_few_descriptors_are_reported() {
     assert!(report.contains("out of descriptors: raise `ulimit -n`"), "{report}");
 }
 
-/// uzswap raises the limit for itself only.
 #[test]
 fn the_program_has_its_own_limit_of_descriptors() {
     if !can_manage() {

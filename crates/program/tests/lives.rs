@@ -42,7 +42,6 @@ fn is_right(mode: &str, rounds: u32) {
     }
 }
 
-/// Runs a mode in all ways, and with each of `hows` in the first.
 fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     is_right(&format!("{mode}-{}", hows[0]), rounds);
     for how in &hows[1..] {

@@ -13,7 +13,6 @@ fn completions(shell: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Returns the output of a command that must succeed.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -16,7 +16,6 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The packages given to users.
 const PRODUCT: [&str; 6] =
     ["uzswap", "uzswap-agent", "uzswap-preload", "uzswap-nbdkit", "uzswap-capi", "uzswap-python"];
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
@@ -133,7 +132,6 @@ fn licence(one: &Crate) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Lines without differences between copies of one text.
 fn normal(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -256,14 +254,12 @@ fn no_crate_of_the_product_comes_in_two_versions() {
     }
 }
 
-/// Every package with the program contains the notices.
 #[test]
 fn packages_have_the_notices() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     assert!(read("crates/program/Cargo.toml").contains("THIRD-PARTY-NOTICES.md\", \"usr/share/doc/uzswap/\""));
     assert!(read("pyproject.toml").contains("THIRD-PARTY-NOTICES.md"));
     assert!(read("crates/program/packaging/archive").contains("THIRD-PARTY-NOTICES"));
-    // `cargo package` follows links.
     let link = root().join("crates/program/THIRD-PARTY-NOTICES.md");
     assert_eq!(link.canonicalize().unwrap(), root().join("THIRD-PARTY-NOTICES.md").canonicalize().unwrap());
     let output = Command::new(env!("CARGO"))

@@ -64,7 +64,6 @@ fn all_that_the_agent_is_made_of_is_carried() {
     }
 }
 
-/// Runs a command that must succeed; returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -55,7 +55,6 @@ fn plain(text: &str) -> String {
         .fold(text.to_owned(), |text, (name, character)| text.replace(name, character))
 }
 
-/// Returns the marked figures of a page: name, value, shown text.
 fn figures(page: &str) -> Vec<(String, Value, String)> {
     let tags = page.split('<').filter(|part| part.contains(" data-figure=\""));
     tags.map(|part| {
@@ -173,7 +172,6 @@ fn a_page_is_readable_on_a_telephone_light_and_dark() {
             attribute(&body, &format!("data-{name}")).unwrap_or_else(|| panic!("{name} in {body}"))
         }
     };
-    // The browser's own measurements.
     let (dark, light) =
         (seen("--blink-settings=preferredColorScheme=0"), seen("--blink-settings=preferredColorScheme=1"));
     // A scroll bar may take its part.

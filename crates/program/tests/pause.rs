@@ -49,7 +49,6 @@ fn a_paused_process_can_be_read_and_goes_on() {
     } else {
         testkit::skip!("tool", "gdb is not installed");
     }
-    // The whole tree, by its supervisor.
     let resumed = uzswap().args(["resume", &child.id().to_string()]).output().unwrap();
     assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
     assert!(String::from_utf8_lossy(&resumed.stdout).contains("resumed"));

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use support::{can_manage, has, uzswap};
 
-/// Replaces figures by N and sorts the storage forms.
 fn shape(line: &str) -> String {
     let is_figure = |word: &str| word.starts_with(|byte: char| byte.is_ascii_digit());
     let mask = |word: &str| if is_figure(word) { "N".to_owned() } else { word.to_owned() };

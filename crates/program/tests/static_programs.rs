@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 
 use support::{can_link_statically, can_manage, compile_with, has, managed, uzswap, Scratch};
 
-/// The workload of `workloads.rs`, linked statically.
 fn workload() -> Option<&'static str> {
     static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
     let workload = WORKLOAD.get_or_init(|| {
@@ -26,7 +25,6 @@ fn workload() -> Option<&'static str> {
     workload.as_ref().map(|(_, program)| program.as_str())
 }
 
-/// The command must be managed and right, with evicted pages.
 fn is_managed(name: &str, ram: &str, command: &[&str]) -> String {
     let scratch = Scratch::new(&format!("static-run-{name}"));
     let (output, report) = managed(ram, &scratch, &["-q"], command);

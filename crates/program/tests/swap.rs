@@ -50,7 +50,6 @@ impl Ran {
             .unwrap_or_else(|| panic!("{name}: {}", self.report))
     }
 
-    /// The bytes were right, pages went to disk, and the budget was kept.
     fn assert_well(&self, mode: &str) {
         assert_eq!(self.status, Some(0), "{mode}: {}", self.said);
         assert!(self.number("/zswpwb") > 1000, "{mode}: nothing went to disk: {}", self.report);

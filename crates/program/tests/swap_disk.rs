@@ -55,7 +55,6 @@ fn run_on_disk(mib: u64, change: impl FnOnce(&std::fs::File)) -> Option<Output> 
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     change(&file);
-    // An ended program reads nothing.
     let _ = run.stdin.take().unwrap().write_all(b"\n");
     let mut rest = Vec::new();
     output.read_to_end(&mut rest).unwrap();

@@ -92,7 +92,6 @@ fn run(name: &str, plain: bool, attack: impl Fn(&File, &[Vec<u8>])) -> Option<(i
     Some((output.status.code().expect("it ended by itself"), failure))
 }
 
-/// The program was ended before it saw a wrong byte.
 fn assert_lost(name: &str, attack: impl Fn(&File, &[Vec<u8>])) {
     for plain in [false, true] {
         let Some((status, failure)) = run(name, plain, &attack) else { return };

@@ -60,7 +60,6 @@ impl Running {
         let output = Command::new(tool[0]).args(&tool[1..]).env("COLUMNS", "512").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let text = match tool[0] {
-            // Only the command of top's line.
             "top" => {
                 let line = text.lines().find(|line| line.trim_start().starts_with(&self.pid));
                 let words: Vec<&str> = line.unwrap_or_default().split_ascii_whitespace().skip(11).collect();

@@ -208,7 +208,6 @@ fn prometheus_reads_what_top_prints_for_it() {
         .collect();
     assert!(buckets.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1), "{buckets:?}");
     assert_eq!(buckets.last(), Some(&(f64::INFINITY, value("uzswap_fault_duration_seconds_count"))));
-    // Prometheus' own checker, where it is installed.
     if support::has("promtool") {
         let scratch = support::Scratch::new("prometheus");
         let file = std::fs::File::open(scratch.write("metrics", &text)).unwrap();

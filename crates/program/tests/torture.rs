@@ -186,7 +186,6 @@ fn few_features_at_a_time() {
     }));
 }
 
-/// Derives a case from a seed.
 fn case_of(seed: u64) -> Case {
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut draw = |below: u64| {

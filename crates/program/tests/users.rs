@@ -45,7 +45,6 @@ impl Public {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// The static workload; `None` where it cannot be built.
     fn static_workload(&self) -> Option<String> {
         if !can_link_statically(&Scratch::new("users-static")) {
             return None;
@@ -70,7 +69,6 @@ fn has_device() -> bool {
     has
 }
 
-/// All bytes were right, all processes are managed, and pages were evicted.
 fn is_paged(name: &str, output: &std::process::Output, report: &Value) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*said), (Some(0), ""), "{name}: {report}");

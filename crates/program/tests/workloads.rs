@@ -20,7 +20,6 @@ fn workload(mode: &str, ram: &str, options: &[&str]) -> Option<(Option<i32>, Str
     Some((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned(), report))
 }
 
-/// Returns whether this process may have forks reported.
 fn can_watch_forks() -> bool {
     capabilities::has(capabilities::SYS_PTRACE)
 }
@@ -33,7 +32,6 @@ fn survives_bare_forks(mode: &str, options: &[&str]) {
     }
 }
 
-/// The mode's bytes were right, and pages were evicted and came back.
 fn survives(mode: &str, options: &[&str]) {
     let Some((status, said, report)) = workload(mode, "40M", options) else { return };
     assert_eq!(status, Some(0), "{mode}: {said}");

@@ -5,7 +5,6 @@ use anyhow::{anyhow, bail, Context, Result};
 /// Least size of a device, in MiB: a smaller one is not worth a server.
 const SIZE_MIB_MIN: f64 = 32.0;
 const SIZE_MIB_MAX: f64 = (1u64 << 20) as f64;
-/// Bounds of a swap file's size, in MiB.
 const SWAP_MIB_MIN: f64 = 16.0;
 const SWAP_MIB_MAX: f64 = (2u64 << 20) as f64;
 
@@ -32,7 +31,6 @@ pub struct SwapSection {
     pub is_plain: bool,
 }
 
-/// A section as written, before formulas are computed.
 struct Draft<'a> {
     name: &'a str,
     size: &'a str,

@@ -29,7 +29,6 @@ pub struct CaptureArgs {
     max_pages: u64,
 }
 
-/// One private mapping whose pages may be anonymous.
 struct Range {
     start: u64,
     end: u64,
@@ -115,7 +114,6 @@ impl Process {
     }
 }
 
-/// Writes the non-zero anonymous pages of a process in address order.
 fn capture(process: &Process, max_pages: u64, output: &mut dyn Write) -> Result<Captured> {
     let Process { maps, pagemap, memory } = process;
     let mut captured = Captured::default();
@@ -127,7 +125,6 @@ fn capture(process: &Process, max_pages: u64, output: &mut dyn Write) -> Result<
             let mut entries = [[0; 8]; CHUNK_PAGES];
             let entries = &mut entries[..pages];
             if pagemap.read_exact_at(entries.as_flattened_mut(), at / PAGE_SIZE as u64 * 8).is_err() {
-                // The mapping has ended since.
                 break;
             }
             for entry in entries {

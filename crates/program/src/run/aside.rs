@@ -142,7 +142,6 @@ mod tests {
         }
         assert!(ONE.settle(Duration::from_secs(60)));
         assert!(receiver.try_iter().eq(0..100));
-        // One job blocks, the others finish.
         let (release, released) = mpsc::channel::<()>();
         TWO.run(move || released.recv().unwrap_or_default());
         for number in 0..10 {

@@ -29,7 +29,6 @@ struct Book {
     keeper: Keeper,
     swap: Option<Swap>,
     has_no_swap: bool,
-    /// Use of its processes at the last look.
     bytes: u64,
 }
 

@@ -34,13 +34,11 @@ pub struct Connection {
     socket: Foreign,
     peer: Peer,
     since: Instant,
-    /// Its place in the ledgers, and the place's owner.
     slot: Option<usize>,
     owner: Option<Owner>,
     /// Duplicates of its userfaultfds: while they are open, a close() by the program does not turn
     /// evicted pages into zeroes.
     kept: Vec<Foreign>,
-    /// Descriptors given and lines received.
     given: u32,
     lines: u32,
 }

@@ -135,7 +135,6 @@ impl Members {
         self.0[0].store(next, Ordering::Release);
     }
 
-    /// Returns the valid list.
     fn read(&self) -> (Vec<i32>, u64) {
         let list = self.list(self.0[0].load(Ordering::Acquire));
         fence(Ordering::Acquire);

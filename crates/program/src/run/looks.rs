@@ -26,7 +26,6 @@ pub struct Looks<T> {
     found: Sender<(u64, T)>,
     results: Receiver<(u64, T)>,
     threads: usize,
-    /// Looks asked for that have not ended.
     unfinished: Arc<AtomicUsize>,
     /// Looks asked for whose results have not been taken.
     pending: usize,

@@ -37,7 +37,6 @@ const LOWEST: usize = 1 << 16;
 const ADOPTED_MAX: usize = 64;
 const SPACES_MAX: usize = 2 * ADOPTED_MAX;
 const WATCHERS_MAX: usize = 512;
-/// Interval of checks whether an address space has ended.
 const LOOK: Duration = Duration::from_millis(50);
 const SAID_MAX: usize = 64;
 
@@ -48,7 +47,6 @@ type Tree = Arc<dyn Fn() -> Vec<i32> + Send + Sync>;
 /// All watched address spaces.
 pub struct Orphans {
     tree: Tree,
-    /// Watched address spaces by user.
     counts: HashMap<Owner, Arc<AtomicUsize>>,
     sender: SyncSender<String>,
     said: Receiver<String>,

@@ -21,7 +21,6 @@ pub struct OverLimit {
     pauses: Pauses,
 }
 
-/// The effect of pauses on a tree's use.
 #[derive(Debug, Default, Clone, Copy)]
 struct Pauses {
     /// A pause began, and the tree has not been within its budget since it ended: the pause causes
@@ -47,7 +46,6 @@ impl Pauses {
 enum Cause {
     /// `uzswap pause` brought all pages in.
     Paused,
-    /// Paging ended, and all pages came back.
     PagingEnded,
     Incompressible,
     /// The kernel does not let pages leave.

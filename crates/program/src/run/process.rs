@@ -16,7 +16,6 @@ use super::signals::Signals;
 use super::{program_file, reaper};
 use crate::standard;
 
-/// The target of the preload object's descriptor in /proc.
 const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
 
 /// Tells the object which parent to show.
@@ -55,7 +54,6 @@ pub fn spawn(
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
-    // Remove the variable of an outer uzswap.
     environment.remove(OsStr::new(LIMIT_VARIABLE));
     let limit = shown.cgroup_limit.map(|limit| (LIMIT_VARIABLE, limit.word().into()));
     let own = [("LD_PRELOAD", preload), ("UZSWAP_SOCKET", socket.into()), ("UZSWAP_AGENT", agent.into())];

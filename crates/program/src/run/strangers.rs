@@ -14,7 +14,6 @@ struct Suspect {
     name: String,
     /// Consecutive looks with the object and without a connection.
     looks: u32,
-    /// The number of the look at its mappings.
     number: u64,
     is_looked_at: bool,
 }

@@ -28,7 +28,6 @@ use crate::rights;
 use crate::top::find::name_of;
 
 const PACKETS_MAX: usize = 32;
-/// Interval of samples for peaks.
 const SAMPLE: Duration = Duration::from_millis(10);
 /// The same while the tree is far from its budget.
 const SAMPLE_IDLE: Duration = Duration::from_millis(50);
@@ -49,7 +48,6 @@ pub struct Supervisor {
     front: Front,
     child: i32,
     has_dumped: bool,
-    /// Address spaces that outlive the processes that paged them.
     orphans: Orphans,
     /// Processes whose connections have ended, and when: processes that changed their user join
     /// again.
@@ -156,7 +154,6 @@ impl Supervisor {
         }
     }
 
-    /// Brings the agent to processes that have grown without one.
     fn attach(&mut self) {
         if Instant::now() < self.attacher.next() {
             return;
@@ -329,7 +326,6 @@ impl Supervisor {
         true
     }
 
-    /// Gives a process a part of its user's swap file, as long as it belongs to that user.
     fn give_swap(&mut self, index: usize, number: u32) -> bool {
         let connection = self.connections.at(index);
         let is_still = connection.peer().owner() == connection.owner();
@@ -388,7 +384,6 @@ impl Supervisor {
         self.figures.sample(&self.books);
     }
 
-    /// Compares the uses that processes report with the kernel's figures.
     fn look_for_wrong_figures(&mut self) {
         let live: Vec<_> = self.books.tree().live().collect();
         let (count, budget) = (live.len() as u64, self.books.settings().budget_bytes);
@@ -458,7 +453,6 @@ impl Supervisor {
         }
     }
 
-    /// Notes descendants that have the object but no connection.
     fn look_for_strangers(&mut self) {
         let managed: Vec<i32> = self.books.tree().live().map(|live| live.pid as i32).collect();
         let guardian = self.guardian.as_ref().map(Guardian::pid);

@@ -13,7 +13,6 @@ use ledger::{Ledger, Sight, Snapshot, BOARD_NAME, LEDGER_NAME};
 use crate::plain::plain;
 use crate::run::looks::look_within;
 
-/// Timeout for reading a supervisor's command line.
 const COMMAND: Duration = Duration::from_secs(1);
 
 /// A running tree at one moment.
@@ -70,7 +69,6 @@ fn look(pid: u32) -> Option<Found> {
     snapshots(pid).into_iter().next()
 }
 
-/// Returns the trees whose boards and ledgers are among a process's descriptors.
 fn snapshots(pid: u32) -> Vec<Found> {
     let mut trees: Vec<Found> = Vec::new();
     let text = look_within(COMMAND, move || fs::read(format!("/proc/{pid}/cmdline")));
@@ -95,7 +93,6 @@ fn snapshots(pid: u32) -> Vec<Found> {
     trees
 }
 
-/// Returns each board of a process with the files of board and ledger.
 fn pairs(pid: u32) -> Vec<(Sight, File, File)> {
     let ledgers = files(pid, LEDGER_NAME);
     let boards = files(pid, BOARD_NAME).into_iter();
@@ -135,7 +132,6 @@ pub fn ledgers(pid: u32, tree: u64) -> Vec<Ledger> {
     pairs.filter_map(|(_, board, ledger)| Ledger::map(board.as_fd(), ledger.as_fd()).ok()).collect()
 }
 
-/// Returns the program and its arguments from the text of a supervisor's /proc/PID/cmdline.
 fn program_of(cmdline: &[u8]) -> Vec<String> {
     let words = cmdline.strip_suffix(b"\0").unwrap_or(cmdline).split(|byte| *byte == 0);
     let words: Vec<OsString> = words.map(|word| OsStr::from_bytes(word).to_owned()).collect();

@@ -8,7 +8,6 @@ use crate::size::Size;
 const SECONDS: usize = 60;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Values of a tree over one sample's interval.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     pid: u32,

@@ -103,7 +103,6 @@ fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
             (false, false) => table::table(&shown) + &minute.lines(&shown),
         };
         if is_screen {
-            // Move the cursor to the upper left corner and clear the screen.
             write!(out, "\x1b[H\x1b[2J")?;
         }
         out.write_all(text.as_bytes())?;

@@ -69,7 +69,6 @@ struct Member {
     started: u64,
 }
 
-/// Returns the living processes below a supervisor without its guardian.
 fn members(supervisor: u32) -> Vec<Member> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

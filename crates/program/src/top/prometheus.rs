@@ -22,7 +22,6 @@ type Labels = Vec<(&'static str, String)>;
 struct Text(String);
 
 impl Text {
-    /// Adds a family with its samples; omits a family without samples.
     fn family(&mut self, name: &str, kind: &str, help: &str, samples: &[(&str, Labels, f64)]) {
         if samples.is_empty() {
             return;

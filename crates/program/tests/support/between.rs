@@ -148,7 +148,6 @@ fn receive(socket: RawFd) -> Option<OwnedFd> {
     })
 }
 
-/// Serves notifications until no process is left.
 fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(&Call) -> Answer) {
     loop {
         let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };

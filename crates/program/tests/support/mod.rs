@@ -18,7 +18,6 @@ pub fn uzswap() -> Command {
     command
 }
 
-/// Returns whether programs can be managed; otherwise callers skip.
 pub fn can_manage() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
@@ -87,7 +86,6 @@ fn remove_leftovers(all: &Path) {
     }
 }
 
-/// Runs `command` under uzswap; returns its output and the report.
 #[allow(dead_code)]
 pub fn managed(
     ram: &str,
@@ -161,7 +159,6 @@ fn compile_all(options: &[&str], sources: &[PathBuf], target: &Path) -> bool {
     true
 }
 
-/// setpriv(1)'s arguments for a user other than root.
 #[allow(dead_code)]
 pub const USER: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 

@@ -79,7 +79,6 @@ fn backtraces(process: i32) -> String {
     text.lines().filter(is_place).map(|line| format!("    {line}\n")).collect()
 }
 
-/// Lists what the threads of a group wait for, with the number of threads for each.
 fn threads_of(group: u32) -> String {
     let mut text = String::new();
     for process in processes_of(group) {

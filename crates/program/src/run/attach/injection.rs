@@ -157,7 +157,6 @@ fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), 
 }
 
 struct Place {
-    /// A system call instruction.
     gate: usize,
     /// The vDSO, 0 for none.
     vdso: usize,

@@ -59,13 +59,10 @@ struct Known {
 }
 
 enum State {
-    /// Could not be stopped so far.
     Waiting,
-    /// An attempt is running since then.
     Trying(JoinHandle<Result<(), Failure>>, Instant),
     /// A running attempt that was reported as failed.
     Lost(JoinHandle<Result<(), Failure>>),
-    /// The agent is there and will say hello.
     Brought,
     Refused,
 }

@@ -14,7 +14,6 @@ use crate::stat::Stat;
 
 /// Remembered processes. A build may start a million.
 const PROCESSES_MAX: usize = 1024;
-/// Bytes of a command line that are kept.
 const COMMAND_MAX: usize = 200;
 const ANCESTORS_MAX: usize = 64;
 /// How long the end of a run waits for unread command lines.
@@ -50,7 +49,6 @@ pub struct Process {
     /// Start in ticks since boot: process ids are reused.
     #[serde(skip)]
     ticks: u64,
-    /// The number of the look at its command line.
     #[serde(skip)]
     look: u64,
 }
@@ -80,11 +78,9 @@ impl Process {
 pub struct Processes {
     known: BTreeMap<u32, Process>,
     by_slot: HashMap<usize, u32>,
-    /// The last process of each process id.
     by_pid: HashMap<u32, u32>,
     next: u32,
     left_out: u64,
-    /// Looks at command lines, and the number of the last one.
     commands: Looks<String>,
     last_look: u64,
 }

@@ -40,7 +40,6 @@ impl Levels {
     }
 }
 
-/// Counters whose growth is recorded.
 const COUNTED: [Counter; 4] = [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults, Counter::FaultNs];
 
 #[derive(Debug, Default, Clone)]
@@ -80,9 +79,7 @@ impl Point {
 pub struct Series {
     width: f64,
     points: Vec<Point>,
-    /// Levels of the current interval.
     open: Levels,
-    /// Sums at the end of the last point.
     counts: [u64; COUNTED.len()],
     latencies: Box<[u64; BUCKETS]>,
 }

@@ -3,7 +3,6 @@
 use super::figures::{count, percent, seconds, size, Figures};
 use crate::markup::escaped;
 
-/// A cost, its description and its cause.
 struct Loss {
     cost: String,
     what: &'static str,
