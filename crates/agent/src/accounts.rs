@@ -126,7 +126,6 @@ impl Ledgered {
         self.owner.load(Ordering::Acquire)
     }
 
-    /// This process's slot, once it has one.
     pub fn slot(&self) -> Option<&'static Slot> {
         self.index().map(|index| self.ledger().slot(index))
     }

@@ -81,10 +81,8 @@ fn exceeds_program() -> bool {
     matches!(find(|of| !exceeds(of)), Ok(None)) && matches!(find(|_| true), Ok(Some(_)))
 }
 
-/// Returns the rights of the program's first living thread whose rights satisfy `is_wanted`.
-///
-/// # Errors
-/// If none was found and some threads could not be listed.
+/// Returns the rights of the program's first living thread whose rights satisfy `is_wanted`. Fails
+/// if none was found and some threads could not be listed.
 fn find(is_wanted: impl Fn(&Credentials) -> bool) -> std::io::Result<Option<Credentials>> {
     threads::settle();
     let (own, mut found) = (sys::threads::own(), None);

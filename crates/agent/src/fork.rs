@@ -74,7 +74,6 @@ pub fn note_stopped() {
     control_page().forks.stopped.store(1, Ordering::Release);
 }
 
-/// Whether a seccomp filter may bind threads of the program.
 pub fn expects_filter() -> bool {
     is_set(&control_page().forks.filtered)
 }

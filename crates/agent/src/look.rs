@@ -24,9 +24,7 @@ pub fn tight_at(budget: u64) -> u64 {
 /// The figures of a look, in bytes.
 pub struct Look {
     pub budget: u64,
-    /// Use of the tree.
     pub total: u64,
-    /// Use of this process.
     pub own: u64,
     /// Mapped by this process and never touched, or discarded.
     pub untouched: u64,

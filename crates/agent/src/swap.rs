@@ -37,10 +37,8 @@ fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
 
 /// Opens the user's swap file, for the process named `owner` there, whose connection to the
 /// supervisor is `socket`; encrypted unless `plain`. Returns `None` if the supervisor has none for
-/// it, which the supervisor reports.
-///
-/// # Errors
-/// If the supervisor does not reply, or there are more processes than rows in the table.
+/// it, which the supervisor reports. Fails if the supervisor does not reply, or there are more
+/// processes than rows in the table.
 pub fn open(
     socket: i32,
     owner: u32,
@@ -159,11 +157,7 @@ impl Inheritance {
 
 /// In a forked child: continues with the row that its parent made and the file that it sent, before
 /// any other use of the pager. `others` are descriptors received earlier, renumbered if they have
-/// the file's number.
-///
-/// # Errors
-/// If the file cannot have its number, or no thread can be started.
-/// When the file cannot have its number, or no thread can be started.
+/// the file's number. Fails if the file cannot have its number, or no thread can be started.
 pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn std::error::Error>> {
     let (Some(shared), Some(own)) = (shared(), own()) else {
         return Err("its parent had no swap file".into());

@@ -81,10 +81,8 @@ fn discard(memory: NonNull<u8>) {
     unsafe { sys::memory::discard(memory, stack_bytes()) };
 }
 
-/// Starts a thread that shares the caller's file table.
-///
-/// # Errors
-/// If the kernel makes no thread, or the arena is full.
+/// Starts a thread that shares the caller's file table. Fails if the kernel makes no thread, or the
+/// arena is full.
 pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
     let (index, memory) = reserve()?;
     let place = &ALL[index];
@@ -105,10 +103,8 @@ extern "C" fn begin(index: usize) {
     entry(place.argument.load(Ordering::Acquire));
 }
 
-/// Prepares a thread that another makes: its stack and its thread pointer.
-///
-/// # Errors
-/// If the arena is full.
+/// Prepares a thread that another makes: its stack and its thread pointer. Fails if the arena is
+/// full.
 pub fn prepare(entry: Entry) -> io::Result<(usize, usize)> {
     let (_, memory) = reserve()?;
     // SAFETY: the memory is that thread's; `forget` skips it while it runs.

@@ -33,7 +33,7 @@ pub(crate) struct Memory {
 /// ends.
 ///
 /// The ledger may hold anything, since each of its processes may write all of it. The board tells
-/// which slots are in use. which slots are in use.
+/// which slots are in use.
 #[derive(Clone, Copy)]
 pub struct Ledger {
     board: NonNull<Board>,

@@ -20,7 +20,6 @@ use crate::{
 const REGISTER_REQUEST: libc::c_ulong = 0xc020_aa00;
 const MOVE_REQUEST: libc::c_ulong = 0xc028_aa05;
 
-/// A mapping of the paged kind.
 const ORDINARY: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 /// Flags that keep a mapping of that kind.
 const HARMLESS: c_int =

@@ -10,7 +10,6 @@ use crate::{sharing, system};
 /// The agent gets the address of this page.
 pub static CONTROL_PAGE: ControlPage = ControlPage::new();
 
-/// The agent's process.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// A page that the kernel wipes in forked children.
@@ -19,7 +18,6 @@ struct Page([AtomicU32; PAGE_SIZE / size_of::<u32>()]);
 
 static WIPED: Page = Page([const { AtomicU32::new(0) }; PAGE_SIZE / size_of::<u32>()]);
 
-/// Notes that the agent works for this process.
 pub fn note_process() {
     PROCESS.store(system::process_id(), Ordering::Release);
     let is_wiped = system::wipe_in_children((&raw const WIPED).addr(), PAGE_SIZE);
@@ -43,7 +41,6 @@ pub fn has_pager() -> bool {
     CONTROL_PAGE.has_pager.load(Ordering::Acquire) != 0
 }
 
-/// Whether an address is in the agent's memory.
 pub fn is_agents(address: usize) -> bool {
     let [start, end] = CONTROL_PAGE.arena.each_ref().map(|bound| bound.load(Ordering::Relaxed));
     (start..end).contains(&address)

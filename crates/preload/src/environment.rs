@@ -41,7 +41,6 @@ pub type Strings = *const *const c_char;
 const ENTRIES_MAX: usize = 512;
 /// The longest LD_PRELOAD that is changed.
 const PRELOAD_BYTES_MAX: usize = 1024;
-/// Most variables of this object.
 const OWN_MAX: usize = 6;
 /// The longest such variable that is kept.
 const VARIABLE_BYTES_MAX: usize = 512;
@@ -61,7 +60,6 @@ pub fn own() -> Strings {
     unsafe { addr_of!(environ).read() }
 }
 
-/// A terminated string with its own storage.
 #[derive(Clone, Copy)]
 struct Text<const BYTES: usize> {
     bytes: [u8; BYTES],
@@ -93,7 +91,6 @@ struct Own {
     preload: Text<PRELOAD_BYTES_MAX>,
     /// The socket's name and the other variables with [`PREFIX`].
     variables: [Text<VARIABLE_BYTES_MAX>; OWN_MAX],
-    /// Number of variables.
     count: usize,
     /// The object's device, inode and owner: its path may lead to another file later.
     file: (u64, u64, u32),
@@ -195,7 +192,6 @@ pub unsafe fn entries(environment: Strings) -> impl Iterator<Item = *const c_cha
     })
 }
 
-/// The name of an entry, with its equals sign.
 fn name_of(entry: &CStr) -> &[u8] {
     let bytes = entry.to_bytes();
     let len = bytes.iter().position(|byte| *byte == b'=').map_or(bytes.len(), |at| at + 1);
@@ -209,7 +205,6 @@ fn names_in(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
 struct Change<'a> {
     own: &'a Own,
     environment: Strings,
-    /// Number of its entries.
     count: usize,
     /// The index and value of its LD_PRELOAD.
     preload: Option<(usize, &'a [u8])>,

@@ -34,7 +34,6 @@ const PATIENCE_NS: u64 = 200_000;
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Registers the handlers.
 pub fn install() {
     if !INSTALLED.swap(true, Ordering::AcqRel) {
         // SAFETY: the functions live as long as the process: the object is never unloaded.
@@ -95,7 +94,6 @@ pub fn expect_filter() {
     set(&CONTROL_PAGE.forks.filtered);
 }
 
-/// Whether a filter may bind the calling thread.
 pub fn expects_filter() -> bool {
     is_set(&CONTROL_PAGE.forks.filtered)
 }
@@ -140,7 +138,6 @@ pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Ends the control thread's halt.
 pub fn go_on() {
     CONTROL_PAGE.forks.state.store(halt::RUNNING, Ordering::Release);
     system::wake(&CONTROL_PAGE.forks.state);

@@ -14,7 +14,6 @@ use crate::system;
 /// Soft and hard limit.
 type Limit = [u64; 2];
 
-/// The room for the agent's address space.
 static ROOM: AtomicU64 = AtomicU64::new(0);
 /// The limits that the program set, to the byte: soft and hard, of address space and of data.
 static EXACT: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(limits::NONE) }; 2] }; 2];

@@ -12,7 +12,6 @@ pub struct Line {
 }
 
 impl Line {
-    /// Formats a text.
     pub fn new(what: Arguments<'_>) -> Self {
         let mut line = Line { text: [0; BYTES], len: 0 };
         let _ = line.write_fmt(what);
@@ -23,7 +22,6 @@ impl Line {
         &self.text[..self.len]
     }
 
-    /// The text with its terminator.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.text).expect("the last byte is zero")
     }

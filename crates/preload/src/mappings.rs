@@ -7,10 +7,8 @@ use crate::system;
 /// Bytes read at a time: a caller may have little stack. All fields but the path fit.
 const BUFFER_BYTES: usize = 256;
 
-/// One mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapping {
-    /// First byte.
     pub start: usize,
     /// One past the last byte.
     pub end: usize,
@@ -21,7 +19,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Shared with other processes by design.
     pub fn shared(&self) -> bool {
         self.rights[3] == b's'
     }

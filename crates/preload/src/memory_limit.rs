@@ -20,13 +20,10 @@ use crate::line::Line;
 use crate::next::{interposed, Next, Onward};
 use crate::{fork, scratch, system};
 
-/// Root of the control groups.
 const ROOT: &[u8] = b"/sys/fs/cgroup/";
 /// The files with a limit, of version 2 and of version 1.
 const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_bytes"];
-/// Root of processes' memory files.
 const PROCESSES: &[u8] = b"/proc/";
-/// The longest path of a control group.
 const PATH_BYTES_MAX: usize = 1024;
 
 /// The shown limit in bytes; 0 shows the real one.
@@ -63,7 +60,6 @@ fn number(text: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A path's components.
 fn words(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|word| !word.is_empty())
 }

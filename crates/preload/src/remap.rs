@@ -92,14 +92,12 @@ fn raw_mremap(from: usize, len: usize, new_len: usize, flags: c_int, to: usize) 
     unsafe { raw_syscall(libc::SYS_mremap, [from, len, new_len, flags as usize, to, 0]) }
 }
 
-/// Whether a range is in several mappings.
 pub fn are_several(from: usize, len: usize) -> bool {
     // The kernel refuses longer ranges than the address space before it looks.
     let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| from.checked_add(len));
     len > PAGE_SIZE && end.is_some_and(|end| mappings::is_one(from, end) == Some(false))
 }
 
-/// mremap(2).
 pub unsafe fn by_kernel([from, len, new_len, flags, to]: [usize; 5]) -> c_long {
     raw_mremap(from, len, new_len, flags as c_int, to)
 }
@@ -237,7 +235,6 @@ fn try_to_move_several() -> Option<bool> {
     }
 }
 
-/// A place for `len` bytes, 0 for none.
 fn reserve(len: usize) -> usize {
     map(0, len, libc::MAP_PRIVATE)
 }

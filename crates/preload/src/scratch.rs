@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control_page;
 
-/// Bytes of a place.
 const BYTES: usize = 5120;
 /// More than the expected number of concurrent calls.
 const PLACES: usize = 4;
@@ -57,7 +56,6 @@ fn take() -> Option<Taken> {
     ALL.iter().find(takes).map(Taken)
 }
 
-/// Calls `act` with a zeroed `T`.
 pub fn with<T: Plain, R>(act: impl FnOnce(&mut T) -> R) -> R {
     const { assert!(size_of::<T>() <= BYTES && align_of::<T>() <= align_of::<Place>()) };
     let Some(taken) = take() else { return on_stack(act) };

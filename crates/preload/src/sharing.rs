@@ -25,7 +25,6 @@ pub fn prepare() {
     CLONE.find();
 }
 
-/// Whether another process may share this one's memory.
 pub fn is_possible() -> bool {
     CONTROL_PAGE.sharing.is_shared() != IsShared::No
 }

@@ -4,7 +4,6 @@
 
 use crate::calls::raw_syscall;
 
-/// Bits of the kernel's signal sets.
 const SET_BYTES: usize = 8;
 
 fn change(set: u64) -> u64 {
@@ -26,7 +25,6 @@ pub fn restore(set: u64) {
     change(set);
 }
 
-/// Calls `act` with all signals blocked.
 pub fn blocked<T>(act: impl FnOnce() -> T) -> T {
     let before = block();
     let answer = act();

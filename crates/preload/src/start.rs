@@ -9,7 +9,6 @@ use crate::{
     sharing, threads,
 };
 
-/// Most variables passed to the agent.
 const VARIABLES_MAX: usize = 8;
 
 extern "C" {
@@ -55,7 +54,6 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     limits::await_arena();
 }
 
-/// This object's range.
 fn own_range() -> Range<usize> {
     (&raw const __ehdr_start).addr()..(&raw const _end).addr()
 }

@@ -72,7 +72,6 @@ pub fn thread_id() -> u32 {
     call(libc::SYS_gettid, [0; 6]) as u32
 }
 
-/// The calling thread's rights.
 pub fn rights() -> Rights {
     /// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
     const HEADER: [u32; 2] = [0x2008_0522, 0];
@@ -89,7 +88,6 @@ pub fn rights() -> Rights {
     Rights { users, groups, permitted: u64::from(sets[1]) | u64::from(sets[4]) << 32 }
 }
 
-/// Yields the CPU.
 pub fn yield_now() {
     call(libc::SYS_sched_yield, [0; 6]);
 }
@@ -147,7 +145,6 @@ pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> is
     file
 }
 
-/// Whether this thread may read the path.
 pub fn may_read(path: &core::ffi::CStr) -> bool {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr().addr(), libc::R_OK as usize, 0, 0, 0];
     call(libc::SYS_faccessat, arguments) == 0
@@ -231,12 +228,10 @@ pub fn may_have_userfaultfd() -> bool {
     answer == 0
 }
 
-/// The calling thread's limit on descriptors.
 pub fn descriptors_max() -> u64 {
     limit_of(libc::RLIMIT_NOFILE as usize)
 }
 
-/// The soft limit of a resource of setrlimit(2).
 fn limit_of(resource: usize) -> u64 {
     let mut limit = [0u64; 2];
     call(libc::SYS_prlimit64, [0, resource, 0, limit.as_mut_ptr().addr(), 0, 0]);

@@ -6,7 +6,6 @@ use doorway::runtime::{interpreter, Runtime};
 
 use crate::{scratch, system};
 
-/// The longest path that is searched.
 const PATH_BYTES_MAX: usize = 1024;
 
 /// The target of an exec.
@@ -16,7 +15,6 @@ pub enum Target {
     Path(c_int, *const c_char),
     /// A name, searched along PATH if it has no slash.
     Name(*const c_char),
-    /// An open file.
     File(c_int),
     /// The shell, which needs no runtime.
     Shell,

@@ -28,7 +28,6 @@ pub fn count() -> Option<u64> {
     (count > 0).then_some(count)
 }
 
-/// Waits until a thread has ended.
 pub fn wait_for_end(thread: u32) {
     while let file @ 0.. = open(thread, "comm") {
         system::close(file);

@@ -30,7 +30,6 @@ const PLACES: usize = 64;
 /// Attempts to find a place before a thread is made that does not begin here.
 const LOOKS_MAX: usize = 100;
 
-/// The place is free.
 const FREE: usize = 0;
 /// The creating thread is done, and the new one has not begun.
 const GIVEN: usize = 1;

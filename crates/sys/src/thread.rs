@@ -54,7 +54,6 @@ pub enum Files {
 ///
 /// # Errors
 /// EAGAIN at a limit on processes.
-/// When the kernel cannot make a thread: EAGAIN at a limit on processes.
 pub unsafe fn spawn(
     memory: NonNull<u8>,
     files: Files,
