@@ -107,9 +107,8 @@ extern "C" fn refused(answer: c_long) -> c_int {
     set_errno(answer) as c_int
 }
 
-/// vfork(2). It returns twice on the same stack, so it keeps its return address in a register
-/// meanwhile, as the C library's does. Only the parent's return counts down: the child's memory is
-/// the parent's.
+/// vfork(2). It returns twice on the same stack, so it keeps its return address in a register, as
+/// the C library's does. Only the parent's return counts down: the child's memory is the parent's.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[no_mangle]

@@ -6,7 +6,7 @@
 //! * its registers are restored, and it stops once more before it continues: at such a stop the
 //!   kernel decides whether an interrupted system call restarts, also if a signal arrived in
 //!   between;
-//! * all its signals are blocked meanwhile, so that none of its handlers runs;
+//! * its signals are blocked during the calls, so that none of its handlers runs;
 //! * a thread inside a restartable sequence continues at its abort handler, as after a preemption.
 //!
 //! On aarch64 the kernel has already rewound the thread before the first stop, as if the
