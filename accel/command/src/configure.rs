@@ -180,7 +180,6 @@ fn assignment(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Configures by options.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let machine = arguments.place.open()?;
     let found = found(&machine)?;
@@ -219,7 +218,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     write_all(&machine, &found, &wanted, &driver, &arguments.how, arguments.place.json)
 }
 
-/// Configures by a file.
 pub fn load(arguments: &LoadArguments) -> Result<()> {
     let machine = arguments.place.open()?;
     let text = if arguments.file == Path::new("-") {
@@ -255,7 +253,6 @@ pub fn load(arguments: &LoadArguments) -> Result<()> {
     )
 }
 
-/// Saves.
 pub fn save(arguments: &SaveArguments) -> Result<()> {
     let machine = arguments.place.open()?;
     let found = found(&machine)?;
@@ -280,7 +277,7 @@ pub fn save(arguments: &SaveArguments) -> Result<()> {
     Ok(())
 }
 
-/// Replaces a file as a whole: it never holds half of a profile.
+/// Replaces a file atomically: it never holds half of a profile.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}", std::process::id()));
@@ -394,7 +391,7 @@ fn give(machine: &Machine, wanted: &[Configuration], gid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Devices in use are not taken away without being asked to.
+/// Refuses devices in use unless forced.
 fn refuse_if_used(machine: &Machine, devices: &[&Device]) -> Result<()> {
     for device in devices {
         let of_queues: u32 = device.queues.iter().map(|queue| queue.clients).sum();
@@ -462,7 +459,7 @@ mod tests {
         let found = idxd::sysfs::discover(&tree);
         let machine = Machine { tree: Box::new(tree), dev: dev.clone(), emulated: None };
         let wanted: Vec<Configuration> = found.devices.iter().map(Configuration::of).collect();
-        // This process's own group: no rights are needed for that.
+        // This process's own group, which needs no privileges.
         let gid = DeviceFile::find(&dev, "wq0.0").unwrap().gid;
         give(&machine, &wanted, gid).unwrap();
         assert!(["wq0.0", "wq0.1"].iter().all(|name| DeviceFile::find(&dev, name).unwrap().mode == 0o660));

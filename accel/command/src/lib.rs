@@ -1,6 +1,6 @@
 //! `uzswap iaa`: Intel's In-Memory Analytics Accelerators, found, configured, tested.
 //!
-//! The program has it with its feature `iaa`.
+//! The program's feature `iaa` includes it.
 
 mod configure;
 mod list;
@@ -23,7 +23,7 @@ use anyhow::Result;
   uzswap iaa test --emulate sockets=2,devices=4        the same on emulated devices
 
 docs/operate/iaa.md has the whole way from the BIOS on.")]
-// What each does is said at its arguments, where help takes it from.
+// Help takes each verb's text from its arguments.
 #[allow(missing_docs)]
 pub enum Iaa {
     List(list::Arguments),
@@ -35,10 +35,10 @@ pub enum Iaa {
 }
 
 impl Iaa {
-    /// Does it.
+    /// Runs the verb.
     ///
     /// # Errors
-    /// What went wrong, and the fix.
+    /// The reason, and the fix.
     pub fn run(&self) -> Result<()> {
         match self {
             Iaa::List(arguments) => list::run(arguments),

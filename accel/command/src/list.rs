@@ -23,7 +23,6 @@ pub struct Arguments {
     place: Place,
 }
 
-/// Lists.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let machine = arguments.place.open()?;
     let found = machine.discover();
@@ -135,7 +134,7 @@ fn mode(queue: &Queue) -> String {
     }
 }
 
-/// Who may use a queue.
+/// The users that may use a queue.
 fn who(machine: &Machine, queue: &Queue) -> String {
     match queue.kind {
         QueueType::None => "-".to_owned(),
@@ -155,7 +154,7 @@ fn who(machine: &Machine, queue: &Queue) -> String {
     }
 }
 
-/// What is wrong with a device, and the fix.
+/// A device's problems, with fixes.
 fn remarks(device: &Device) -> Vec<String> {
     let mut remarks = Vec::new();
     if device.state == State::Halted {

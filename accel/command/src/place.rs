@@ -28,9 +28,9 @@ pub struct Place {
 pub struct Machine {
     /// sysfs, real or not.
     pub tree: Box<dyn Tree>,
-    /// What stands for /dev.
+    /// The directory for /dev.
     pub dev: PathBuf,
-    /// What is emulated, if anything.
+    /// The emulation, if any.
     pub emulated: Option<EmulateSpec>,
 }
 
@@ -38,7 +38,7 @@ impl Place {
     /// Opens it.
     ///
     /// # Errors
-    /// When the specification of an emulation is wrong.
+    /// If the specification of an emulation is wrong.
     pub fn open(&self) -> Result<Machine> {
         let emulated: Option<EmulateSpec> = match &self.emulate {
             Some(text) => Some(text.parse().context("--emulate")?),
@@ -53,7 +53,7 @@ impl Place {
 }
 
 impl Machine {
-    /// All devices. What could not be read is said on stderr.
+    /// All devices. Reports unreadable parts on stderr.
     pub fn discover(&self) -> Discovery {
         let found = discover(&*self.tree);
         for problem in &found.problems {

@@ -1,12 +1,12 @@
-//! Configurations as accel-config keeps them in files: an array of devices, each with groups, each
-//! with the queues and engines in it. Keys come in accel-config's order: it wants `dev` first.
+//! Configurations in accel-config's file format: an array of devices, each with groups, each with
+//! its queues and engines. Keys come in accel-config's order: it wants `dev` first.
 
 use anyhow::{bail, Context, Result};
 use idxd::sysfs::{Configuration, Device, Engine, Group, QueueMode, QueueSettings, QueueType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Keys that other devices or older versions have and that mean nothing here.
+/// Keys of other devices or older versions, without effect here.
 const MEANINGLESS: [&str; 14] = [
     "max_batch_size",
     "read_buffer_limit",
@@ -98,19 +98,19 @@ struct EngineEntry {
     rest: Rest,
 }
 
-/// What a file says.
+/// A file's content.
 #[derive(Debug)]
 pub struct Profile {
-    /// The devices in it.
+    /// Its devices.
     pub configurations: Vec<Configuration>,
-    /// What in it has no effect, for people.
+    /// Parts without effect, for users.
     pub remarks: Vec<String>,
 }
 
 /// Reads a profile.
 ///
 /// # Errors
-/// When it is not one; where in it.
+/// The place and the fault, if it is not a profile.
 pub fn parse(text: &str) -> Result<Profile> {
     let devices: Vec<DeviceEntry> = serde_json::from_str(text).context(
         "this is no configuration as accel-config saves them (`uzswap iaa save -` prints one to compare with)",
@@ -174,7 +174,7 @@ pub fn parse(text: &str) -> Result<Profile> {
     Ok(profile)
 }
 
-/// The first that there is more than one of.
+/// The first duplicate.
 fn twice<T: PartialEq>(items: impl Iterator<Item = T>) -> Option<T> {
     let mut seen = Vec::new();
     for item in items {
@@ -214,8 +214,7 @@ fn belongs(name: &str, owner: u32, device: u32, device_name: &str) -> Result<()>
     Ok(())
 }
 
-/// A group's number: the thing's own, or that of the group which it is listed under. Negative:
-/// none.
+/// A group's number: the item's own, or that of the group that lists it. Negative: none.
 fn group_number(own: Option<i64>, listed: u32) -> Option<u32> {
     match own {
         Some(number) => u32::try_from(number).ok(),
@@ -294,7 +293,7 @@ fn entry(device: &Device) -> DeviceEntry {
                 ats_disable: queue.ats_disable.map(u32::from),
                 prs_disable: queue.prs_disable.map(u32::from),
                 op_config: queue.operations.clone(),
-                // Loaded where it is there, not saved: accel-config does not know it.
+                // Loaded if present, not saved: accel-config does not know it.
                 enqcmds_retries: None,
                 rest: Rest::new(),
             })
@@ -336,7 +335,7 @@ mod tests {
     use super::*;
     use idxd::sysfs::{apply, discover, Driver, Model};
 
-    /// What is saved and loaded is the same configuration, on devices of every kind.
+    /// A saved and reloaded configuration is unchanged, on devices of every kind.
     #[test]
     fn saved_and_loaded_is_the_same() {
         for spec in [

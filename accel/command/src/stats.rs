@@ -1,4 +1,4 @@
-//! `uzswap iaa stats`: what drivers count, in running programs and in the kernel.
+//! `uzswap iaa stats`: the counters of drivers, in running programs and in the kernel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::place::{Machine, Place};
 use super::table::Table;
 use super::test::pages::{make, Page};
 
-/// Where the kernel's driver has its figures, by its age.
+/// Directories of the kernel driver's figures, depending on its version.
 const KERNEL: [&str; 2] = ["kernel/debug/iaa-crypto", "kernel/debug/iaa_crypto"];
 /// Pages of the load on emulated devices.
 const PAGES: usize = 256;
@@ -37,7 +37,6 @@ pub struct Arguments {
     place: Place,
 }
 
-/// Shows or resets.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let machine = arguments.place.open()?;
     let proc = Path::new("/proc");
@@ -146,7 +145,7 @@ fn program_json(program: &Published) -> Value {
     })
 }
 
-/// The figures of the kernel's driver, if it is there and may be read.
+/// The kernel driver's figures, if present and readable.
 fn kernel(tree: &dyn Tree) -> Result<Option<Value>> {
     let Some(directory) = KERNEL.iter().find(|directory| tree.list(directory).is_ok()) else {
         return Ok(None);

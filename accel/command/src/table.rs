@@ -1,8 +1,7 @@
-//! Tables for people: columns as wide as they need to be.
+//! Tables for people: columns as wide as needed.
 
 use std::fmt;
 
-/// Rows of cells under headings.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -48,7 +47,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A value that may not be there.
+/// A value, or a dash for `None`.
 pub fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

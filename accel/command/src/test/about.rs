@@ -1,4 +1,4 @@
-//! What a report has to say of the machine, and nothing that names it.
+//! A report's facts about the machine, without names.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::{json, Value};
 /// Words of the kernel's command line that matter to accelerators.
 const PARAMETERS: [&str; 6] = ["intel_iommu", "iommu", "no5lvl", "idxd", "iaa_crypto", "sm_on"];
 
-/// Processor, kernel and what of them matters.
+/// Processor, kernel and their relevant features.
 pub fn machine() -> Value {
     let instructions = Instructions::detect();
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -34,7 +34,7 @@ pub fn machine() -> Value {
     })
 }
 
-/// The parameters that matter, and no others: there may be names in those.
+/// The relevant parameters alone: others may contain names.
 fn parameters(line: &str) -> Vec<&str> {
     let matters = |word: &&str| {
         let name = word.split(['=', '.']).next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `uzswap iaa test`: does every queue give back what it was given, how fast, and what do devices
-//! say to odd jobs.
+//! `uzswap iaa test`: whether every queue returns pages unchanged, how fast, and how devices
+//! respond to odd jobs.
 
 mod about;
 pub mod pages;
@@ -49,14 +49,14 @@ pub struct Arguments {
     place: Place,
 }
 
-/// What came of one queue.
+/// The result of one queue.
 #[derive(Debug, Serialize)]
 struct Tested {
     queue: String,
     device: String,
     mode: &'static str,
     entries: u32,
-    /// How descriptors get there.
+    /// The path of descriptors to the queue.
     way: &'static str,
     noop: Option<Latency>,
     round_trips: Vec<Report>,
@@ -68,7 +68,6 @@ struct Tested {
     passed: bool,
 }
 
-/// Tests.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let machine = arguments.place.open()?;
     let found = machine.discover();

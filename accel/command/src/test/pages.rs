@@ -1,6 +1,5 @@
 //! Pages to test with: of several kinds, the same every time.
 
-/// Kinds of pages.
 pub const KINDS: [&str; 4] = ["zero", "text", "structures", "random"];
 
 /// A page of memory, aligned as programs' pages are.
@@ -9,7 +8,6 @@ pub const KINDS: [&str; 4] = ["zero", "text", "structures", "random"];
 pub struct Page(pub [u8; 4096]);
 
 impl Page {
-    /// All zero.
     pub const ZERO: Self = Page([0; 4096]);
 }
 
@@ -52,7 +50,7 @@ fn page(kind: &str, numbers: &mut Numbers) -> Page {
                 }
             }
         }
-        // Pointers near each other, small counts, flags: what heaps are made of.
+        // Pointers near each other, small counts, flags: as in heaps.
         "structures" => {
             for record in page.0.chunks_exact_mut(32) {
                 let pointer = 0x7f3a_1400_0000 + numbers.below(1 << 20) * 16;

@@ -1,5 +1,5 @@
-//! Questions to a device that no available document settles: the same odd jobs for the device and
-//! for the emulated one. A difference is no failure of the device; it corrects
+//! Questions that no available document settles: the same odd jobs for the device and for the
+//! emulated one. A difference is no failure of the device; it corrects
 //! `accel/idxd/src/assumptions.rs`.
 
 use std::sync::Arc;
@@ -12,37 +12,33 @@ use serde::Serialize;
 use super::pages::{make, Page};
 use super::session::{Failure, Session};
 
-/// One side's answer.
+/// The result of one side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Answer {
-    /// The status byte.
     pub status: u8,
-    /// The error byte.
     pub error: u8,
-    /// Bytes of output, as the record has it.
+    /// Bytes of output in the record.
     pub output_size: u32,
-    /// Bytes of input, as the record has it.
+    /// Bytes of input in the record.
     pub bytes_completed: u32,
-    /// Flags that were refused, as the record has them.
+    /// Refused flags in the record.
     pub invalid_flags: u32,
-    /// In words.
     pub meaning: &'static str,
 }
 
-/// A question with both returns.
+/// A question with both results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Probe {
-    /// What was asked.
     pub question: &'static str,
-    /// What the device said.
+    /// The device's result.
     pub device: Answer,
-    /// What the emulated device says.
+    /// The emulated device's result.
     pub emulated: Answer,
     /// Whether status and error are the same.
     pub agrees: bool,
 }
 
-/// Memory that the odd jobs name.
+/// Memory for the odd jobs.
 struct Memory {
     page: Page,
     random: Page,
@@ -51,8 +47,8 @@ struct Memory {
     out: [Page; 2],
 }
 
-/// Streams that are odd: block type 3, stored lengths that do not match, an end without
-/// end-of-block, a distance before the start, and a distance of 4097 behind 4097 stored bytes.
+/// Odd streams: block type 3, stored lengths that do not match, an end without end-of-block, a
+/// distance before the start, and a distance of 4097 behind 4097 stored bytes.
 fn streams() -> [Vec<u8>; 5] {
     let mut far = vec![0x00, 0x01, 0x10, 0xfe, 0xef];
     far.extend((0..4097u32).map(|at| at as u8));
@@ -96,7 +92,7 @@ pub fn ask(session: &mut Session, generation: u32) -> Result<Vec<Probe>, Failure
 fn answer(session: &mut Session, job: &Descriptor) -> Result<Answer, Failure> {
     let mut answer = [Record::of(Status::IN_PROGRESS)];
     // SAFETY: the buffers are those of `questions`, one job after the other, and live in `ask`. Odd
-    // jobs name no other memory: what is odd is their flags, sizes and alignment.
+    // jobs name no other memory: only their flags, sizes and alignment are odd.
     unsafe { session.run(std::slice::from_ref(job), &mut answer)? };
     let record = &answer[0];
     Ok(Answer {
@@ -183,8 +179,7 @@ fn questions(memory: &mut Memory, streams: &[Vec<u8>; 5]) -> Vec<(&'static str, 
 mod tests {
     use super::*;
 
-    /// The odd streams are odd in the way that their names say, and the emulated device agrees with
-    /// itself.
+    /// The odd streams fail as their names say, and the emulated device agrees with itself.
     #[test]
     fn the_emulated_device_agrees_with_itself() {
         for generation in [1, 2] {

@@ -11,24 +11,22 @@ use super::session::{Failure, Session};
 
 /// Pages of a batch: as zswap's.
 pub const BATCH: usize = 8;
-/// Most pages at a time for the throughput of a queue.
+/// Most pages in parallel for a queue's throughput.
 const DEEP: usize = 64;
-/// Differences that are described; more are counted.
+/// Differences that are described; further ones are counted.
 const DESCRIBED_MAX: usize = 8;
 
-/// How pages are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// With fixed codes: `deflate-iaa`.
     Fixed,
     /// With the device's own codes in one descriptor: `deflate-iaa-dynamic` on generation 2.
     Dynamic,
-    /// With codes that software makes from the device's counts: two descriptors, generation 1.
+    /// With software's codes from the device's counts: two descriptors, generation 1.
     Counted,
 }
 
 impl Mode {
-    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Fixed => "fixed",
@@ -41,11 +39,10 @@ impl Mode {
 /// Nanoseconds of single jobs.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Latency {
-    /// The half that was quicker took no longer.
+    /// Half of the jobs took no longer.
     pub p50_ns: u64,
     /// 99 of 100 took no longer.
     pub p99_ns: u64,
-    /// The longest.
     pub max_ns: u64,
 }
 
@@ -62,27 +59,25 @@ impl Latency {
     }
 }
 
-/// One direction.
+/// Figures of one direction.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figures {
     /// One page at a time.
     pub single: Latency,
-    /// Nanoseconds a page in batches of 8.
+    /// Nanoseconds per page in batches of 8.
     pub batch_page_ns: f64,
-    /// Nanoseconds a page with up to 64 under way.
+    /// Nanoseconds per page with up to 64 under way.
     pub deep_page_ns: f64,
-    /// Megabytes of plain data a second, with up to 64 pages under way.
+    /// Megabytes of plain data per second, with up to 64 pages under way.
     pub deep_mb_per_s: f64,
 }
 
-/// One kind of pages.
+/// The result of one kind of pages.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Kind {
-    /// Its name.
     pub kind: &'static str,
-    /// Pages.
     pub pages: usize,
-    /// Those that did not fit into a page: not an error.
+    /// Pages that did not fit into a page: not an error.
     pub incompressible: usize,
     /// Plain bytes by compressed bytes, over the pages that shrank.
     pub ratio: f64,
@@ -90,22 +85,18 @@ pub struct Kind {
     compressed: u64,
 }
 
-/// What came of one mode.
+/// The result of one mode.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The mode.
     pub mode: &'static str,
-    /// Pages of each kind.
     pub kinds: Vec<Kind>,
     /// Over all pages that shrank.
     pub ratio: f64,
-    /// Compression.
     pub compress: Figures,
-    /// Decompression.
     pub decompress: Figures,
-    /// Everything that was not as it should be.
+    /// Descriptions of the first differences.
     pub differences: Vec<String>,
-    /// How many of those there were.
+    /// The number of all differences.
     pub differences_total: usize,
 }
 
@@ -118,7 +109,7 @@ impl Report {
     }
 }
 
-/// What the jobs of one page need, at addresses that stay.
+/// The buffers of one page's jobs, at fixed addresses.
 struct Buffers {
     histogram: Histogram,
     aecs: CompressAecs,
@@ -128,7 +119,6 @@ struct Buffers {
 
 const OPEN: Record = Record::of(Status::IN_PROGRESS);
 
-/// Times no-ops.
 pub fn noops(session: &mut Session, count: usize) -> Result<Latency, Failure> {
     let unused = Completion::new();
     let mut samples = Vec::with_capacity(count);
@@ -248,7 +238,7 @@ fn quotient(above: u64, below: u64) -> f64 {
     }
 }
 
-/// What a compress record says: the size, that it does not fit, or that it failed.
+/// The outcome of a compress record: the size, `None` if it does not fit, or the failure.
 fn outcome(answer: &Record) -> Result<Option<u32>, String> {
     if answer.is_success() {
         return match answer.output_size {
@@ -262,7 +252,7 @@ fn outcome(answer: &Record) -> Result<Option<u32>, String> {
     Err(format!("status {:#04x}, error {}: {}", answer.status.0, answer.error.0, answer.meaning()))
 }
 
-/// Batches of 8 and of as many as go.
+/// Batches of 8 and of the queue's depth.
 fn several(
     session: &mut Session,
     mode: Mode,
@@ -313,7 +303,7 @@ fn several(
     Ok(())
 }
 
-/// Compresses pages all at once, into `packed` of their buffers.
+/// Compresses pages in parallel, into `packed` of their buffers.
 fn compress(
     session: &mut Session,
     mode: Mode,
@@ -352,7 +342,7 @@ fn compress(
     unsafe { session.run(&jobs, answers) }
 }
 
-/// Decompresses all at once what has a size, into `back` of its buffers.
+/// Decompresses all compressed pages in parallel, into `back` of their buffers.
 fn decompress(
     session: &mut Session,
     sizes: &[u32],

@@ -1,13 +1,13 @@
-//! Jobs on one queue: submitted, answered or given up, and never left behind.
+//! Jobs on one queue: submitted, completed or given up, and never left behind.
 
 use std::sync::Arc;
 
 use idxd::{Completion, Counted, Descriptor, Portal, Record, Submission, Waiter};
 
-/// How long one job may take. Queues answer in microseconds.
+/// Time limit of one job. Queues complete jobs in microseconds.
 const PATIENCE_S: u64 = 2;
 const PATIENCE_NS: u64 = PATIENCE_S * 1_000_000_000;
-/// Looks at a record before waiting in the processor's own way.
+/// Reads of a record before waiting with the processor's instructions.
 const SPINS: u32 = 2_000;
 /// Page faults of one job before it counts as failed.
 const FAULTS_MAX: u32 = 3;
@@ -23,17 +23,17 @@ pub enum Failure {
     /// It can no longer be used.
     #[error("it was disabled while it was tested")]
     Gone,
-    /// It took a descriptor and did not answer.
+    /// It took a descriptor and did not complete it.
     #[error("it took a descriptor and did not answer for {PATIENCE_S} s: see `uzswap iaa list` and dmesg")]
     NoAnswer,
 }
 
-/// A queue that is open.
+/// An open queue.
 pub struct Session {
     portal: Counted<Arc<dyn Portal>>,
     waiter: Waiter,
     records: Vec<Completion>,
-    /// Jobs that were submitted again after a page fault.
+    /// Jobs resubmitted after a page fault.
     pub page_faults: u64,
     /// Submissions that a full queue refused.
     pub retries: u64,
@@ -46,7 +46,7 @@ enum Taken {
 }
 
 impl Session {
-    /// Of an open queue with so many entries.
+    /// A session on an open queue with this number of entries.
     pub fn new(portal: Arc<dyn Portal>, entries: u32) -> Self {
         Session {
             portal: Counted::new(portal, entries),
@@ -57,17 +57,16 @@ impl Session {
         }
     }
 
-    /// Most jobs at a time.
+    /// Most jobs in parallel.
     pub fn depth(&self) -> usize {
         self.records.len()
     }
 
-    /// Runs jobs all at once, at most [`Session::depth`]; writes their records to `answers`. When
-    /// it fails, the queue is closed, so that no job is left that could touch memory.
+    /// Runs jobs in parallel, at most [`Session::depth`]; writes their records to `answers`. On
+    /// failure it closes the queue, so that no job can touch memory any more.
     ///
     /// # Safety
-    /// The buffers that the jobs name are theirs until this returns, and overlap with those of no
-    /// other job.
+    /// The jobs' buffers belong to them until this returns, and overlap with those of no other job.
     pub unsafe fn run(&mut self, jobs: &[Descriptor], answers: &mut [Record]) -> Result<(), Failure> {
         assert!(jobs.len() <= self.depth() && jobs.len() == answers.len());
         // SAFETY: the caller's promise is passed on; after a failure nothing is under way any more.
@@ -141,7 +140,7 @@ impl Session {
                 continue;
             }
             if self.portal.is_emulated() {
-                // Engines may be threads that want this processor.
+                // Engines may be threads that need this processor.
                 std::thread::yield_now();
             } else {
                 self.waiter.wait(record);
@@ -163,7 +162,7 @@ impl Drop for Session {
     }
 }
 
-/// Brings in the page that a job missed.
+/// Makes the page that a job missed present.
 fn touch(job: &Descriptor, answer: &Record) {
     let within = |start: u64, size: u32| (start..start + u64::from(size)).contains(&answer.fault_address);
     let page = answer.fault_address & !(sys::PAGE_SIZE as u64 - 1);
