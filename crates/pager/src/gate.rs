@@ -13,7 +13,6 @@ use sys::{arena, PAGE_SIZE};
 use crate::pages::Reports;
 use crate::sync::Userfaultfd;
 
-/// The gate, if forks can be watched here.
 pub(crate) struct Gate {
     descriptor: Option<Userfaultfd>,
     /// Whether the kernel reports forks, which needs CAP_SYS_PTRACE.
@@ -63,7 +62,6 @@ impl Gate {
         is_guarded
     }
 
-    /// Stops guarding the pages.
     pub fn end(&self, main: Reports) {
         if let (Some(gate), Some(lowest)) = (self.descriptor, arena::lowest_pages()) {
             // Errors are expected if registering failed.

@@ -14,7 +14,6 @@ const GROWTH_FADES: u64 = 64;
 /// Remembered growth below this does not matter.
 const GROWTH_LITTLE: u64 = 64 << 10;
 
-/// This process's use, as last measured.
 pub(crate) struct Gauge {
     accounts: &'static dyn Accounts,
     /// Whether the published use excludes the pool and staging.
@@ -89,17 +88,14 @@ impl Gauge {
         self.resident.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the kernel counts but others use.
     pub fn discount_bytes(&self) -> u64 {
         self.discount.load(Ordering::Relaxed)
     }
 
-    /// Sets [`Gauge::discount_bytes`].
     pub fn set_discount(&self, bytes: u64) {
         self.discount.store(bytes, Ordering::Relaxed);
     }
 
-    /// Records that relatives, which may share memory with this process, came or went.
     pub fn note_relatives(&self) {
         self.is_stale.store(true, Ordering::Release);
     }

@@ -31,7 +31,6 @@ use sys::PAGE_SIZE;
 
 /// Base of the program's address space, without real memory.
 pub(crate) const PROGRAM: usize = 0x10_0000_0000;
-/// Places for mappings.
 pub(crate) const PLACES: usize = 4;
 /// Distance of places: two share a block, so that source and target of a move can, too.
 pub(crate) const PLACE_BYTES: usize = BLOCK_BYTES / 2;
@@ -106,7 +105,6 @@ impl State {
         was_registered
     }
 
-    /// Removes a page. Returns its number.
     fn forget(&mut self, page: usize) -> Option<usize> {
         self.armed.remove(&page);
         self.pages.remove(&page)
@@ -122,7 +120,6 @@ impl State {
 }
 
 impl Kernel {
-    /// Makes a kernel and installs it for the test.
     pub fn begin() -> Arc<Kernel> {
         let (seeks_first, can_track) = (thread_rng().gen_bool(0.7), thread_rng().gen_bool(0.5));
         let state = State { seeks_first, can_track, ..State::default() };
@@ -154,7 +151,6 @@ impl Kernel {
         self.lock().changing -= 1;
     }
 
-    /// mmap() of a mapping. `None` if there is no place.
     pub fn mmap(&self) -> Option<usize> {
         let mut state = self.lock();
         let at = state.free_place()?;
@@ -174,7 +170,6 @@ impl Kernel {
         }
     }
 
-    /// mremap() of a mapping to a free place. Returns its address.
     pub fn mremap(&self, from: usize) -> usize {
         let mut state = self.lock();
         let len = bytes_of(MAPPING_PAGES);
@@ -262,7 +257,6 @@ impl Kernel {
         !state.faults.is_empty() || !state.events.is_empty()
     }
 
-    /// Calls that are discarding.
     pub fn discarding(&self) -> BTreeSet<u64> {
         self.lock().discarding.clone()
     }
@@ -545,7 +539,6 @@ impl Pagemap {
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    /// Present pages, one per run, and whether each was used.
     pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         let (count, walked) = self.mapped_runs(start, end, runs);
         let kernel = Kernel::current();

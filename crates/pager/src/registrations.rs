@@ -96,7 +96,6 @@ impl Registrations {
         });
     }
 
-    /// Never registers a range again.
     pub fn release(&mut self, range: Range<usize>) {
         self.released.push(range);
     }
@@ -106,7 +105,6 @@ impl Registrations {
         pages.take_changed(|start, end| self.forget(start, end));
     }
 
-    /// Calls `each` for every range between mappings of any kind.
     pub fn for_each_gap(&mut self, file: &ProcFile, mut each: impl FnMut(usize, usize)) {
         let mut end = 0;
         maps::for_each(file, &mut self.buffer, |mapping| {

@@ -27,7 +27,6 @@ const _: () = assert!(PAGE_BYTES as usize == PAGE_SIZE);
 pub(crate) struct PageNumber(u64);
 
 impl PageNumber {
-    /// Returns the number of the page at `address`.
     pub fn of(address: usize) -> Self {
         PageNumber((address / PAGE_SIZE) as u64)
     }
@@ -37,7 +36,6 @@ impl PageNumber {
         PageNumber(self.0 + pages as u64)
     }
 
-    /// Returns the key under which the page is stored in the pool.
     pub fn key(self) -> u64 {
         self.0
     }
@@ -63,12 +61,10 @@ pub(crate) fn page_at(start: usize, index: usize) -> usize {
     start + index * PAGE_SIZE
 }
 
-/// Returns the size of `pages` pages in bytes.
 pub(crate) fn bytes_of<T: From<u16> + Mul<Output = T>>(pages: T) -> T {
     pages * T::from(PAGE_BYTES)
 }
 
-/// Returns the number of whole pages in `bytes`.
 pub(crate) fn pages_in<T: From<u16> + Div<Output = T>>(bytes: T) -> T {
     bytes / T::from(PAGE_BYTES)
 }

@@ -41,7 +41,6 @@ impl Clusters {
         }
     }
 
-    /// Whether to read the whole cluster of `page`.
     pub fn comes_whole(&self, page: u64) -> bool {
         let fault = self.faults.fetch_add(1, Ordering::Relaxed) & FAULT_MASK;
         let (cluster, within) = (page / CLUSTER_PAGES as u64, page % CLUSTER_PAGES as u64);

@@ -75,13 +75,11 @@ impl Record {
         self.served_ns = sys::now_ns();
     }
 
-    /// Whether to check the program's CPU now.
     fn is_look_due(&mut self) -> bool {
         self.look_in = self.look_in.saturating_sub(1);
         self.look_in == 0
     }
 
-    /// Records whether the program runs on this CPU.
     fn looked(&mut self, is_here: bool) {
         self.look_every = if is_here { (self.look_every * 2).min(LOOK_EVERY.end) } else { LOOK_EVERY.start };
         self.look_in = self.look_every;
@@ -192,7 +190,6 @@ impl Handlers {
         futex::wake(&self.calls, i32::MAX);
     }
 
-    /// Wakes one resting handler.
     pub(crate) fn call_any(&self) {
         self.call(ANY);
     }
@@ -209,7 +206,6 @@ impl Handlers {
         now
     }
 
-    /// Wakes the handler of a CPU if it rests, or any handler.
     fn call(&self, called: u32) {
         if self.resting.load(Ordering::Acquire) > 0 {
             self.called.store(called, Ordering::Relaxed);

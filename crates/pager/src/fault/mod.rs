@@ -73,7 +73,6 @@ pub(crate) struct FaultService<'a> {
 }
 
 impl<'a> FaultService<'a> {
-    /// Serves the faults of `pages`. `reclaimer` makes room for them.
     pub fn new(
         state: &'a FaultState,
         pages: &'a Pages,
@@ -107,7 +106,6 @@ impl<'a> FaultService<'a> {
         self.handlers.count()
     }
 
-    /// Wakes all handlers, so that they check for a halt.
     pub fn call_all(&self) {
         self.handlers.call_all();
     }
@@ -118,12 +116,10 @@ impl<'a> FaultService<'a> {
         self.handlers.help_if_stuck(before, || self.pages.reports().wait(0))
     }
 
-    /// The fault being served for the longest time: the handler's number, and the start.
     pub fn longest(&self) -> Option<(usize, u64)> {
         self.faults.longest()
     }
 
-    /// Whether a fault is being served or waits for a handler or for the disk.
     pub fn is_busy(&self) -> bool {
         self.faults.any_busy() || self.faults.has_parked() || self.faults.has_parked_for_disk()
     }

@@ -30,7 +30,6 @@ pub(crate) struct Faults {
     count: AtomicU32,
     /// Time of the last [`Faults::look_at_parked`].
     looked_ns: AtomicU64,
-    /// Faults on pages in the swap file.
     disk: Mutex<VecDeque<(Fault, Stream)>>,
     disk_count: AtomicU32,
     /// When each handler started its present fault, 0 if idle. Then the control thread, which
@@ -65,7 +64,6 @@ impl Faults {
         has_room
     }
 
-    /// Takes the oldest parked fault.
     pub fn unpark(&self) -> Option<Fault> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -92,7 +90,6 @@ impl Faults {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Parks a fault for the readers of the swap file. Returns false if too many wait.
     pub fn park_for_disk(&self, fault: Fault, stream: Stream) -> bool {
         let mut disk = self.disk.lock().expect("no panic while held");
         let has_room = disk.len() < PARKED_MAX;
@@ -103,7 +100,6 @@ impl Faults {
         has_room
     }
 
-    /// Takes the oldest fault parked for the disk.
     pub fn unpark_for_disk(&self) -> Option<(Fault, Stream)> {
         if !self.has_parked_for_disk() {
             return None;
@@ -123,7 +119,6 @@ impl Faults {
         self.busy_since[index].store(since_ns, Ordering::Release);
     }
 
-    /// Sets the slot in a thread's frame cache while it stands still.
     pub fn set_cached(&self, index: usize, slot: Option<u32>) {
         self.cached_slots[index].store(slot.unwrap_or(crate::pages::block::NO_SLOT), Ordering::Relaxed);
     }
@@ -132,7 +127,6 @@ impl Faults {
         self.busy_since.iter().any(|since| since.load(Ordering::Acquire) != 0)
     }
 
-    /// The handler that has served its fault for the longest time, and the start.
     pub fn longest(&self) -> Option<(usize, u64)> {
         let busy = self.busy_since.iter().map(|since| since.load(Ordering::Relaxed)).enumerate();
         busy.filter(|(_, since)| *since != 0).min_by_key(|(_, since)| *since)

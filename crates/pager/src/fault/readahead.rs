@@ -38,7 +38,6 @@ pub enum Over {
 pub struct Outcomes(AtomicU32);
 
 impl Outcomes {
-    /// Records an outcome.
     pub fn note(&self, continued: bool) {
         let word = self.0.load(Ordering::Relaxed);
         let (mut ended, mut kept) = (word >> 16, word & 0xffff);
@@ -99,7 +98,6 @@ impl Stream {
         1 << self.log
     }
 
-    /// Pages known to have been read ahead in vain.
     pub fn wasted(&self) -> u64 {
         self.wasted
     }
@@ -201,7 +199,6 @@ impl Streams {
         }
     }
 
-    /// Records the end of the window that was brought in.
     pub fn ended(&self, stream: Stream, next_page: u64) {
         self.entries[stream.row][stream.column]
             .store(entry(stream.over, stream.log, next_page), Ordering::Relaxed);

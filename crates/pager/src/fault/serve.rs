@@ -34,7 +34,6 @@ const TRY_NS_MAX: u64 = 500_000;
 /// Attempts (some 20 ms) after which to check whether the waiting thread itself blocks the fault.
 const MANY_TRIES: u32 = 64;
 
-/// The state of one handler thread.
 pub(crate) struct Handler {
     index: usize,
     pub inbound: Inbound,
@@ -51,7 +50,6 @@ impl Handler {
         self.index
     }
 
-    /// Records pages that were brought in.
     pub fn owe(&mut self, pages: usize) {
         self.owed = pages;
     }
@@ -104,7 +102,6 @@ impl FaultService<'_> {
         }
     }
 
-    /// Makes room for the pages of the last fault.
     pub(crate) fn make_room(&self, handler: &mut Handler) {
         self.reclaimer.direct_reclaim(std::mem::take(&mut handler.owed), &|| self.read_on());
     }
@@ -162,7 +159,6 @@ impl FaultService<'_> {
         Some(uses)
     }
 
-    /// Counts a served fault.
     pub(crate) fn count_fault(&self, fault: Fault) -> u64 {
         let ns = sys::now_ns() - fault.read_ns;
         self.accounts.fault(ns);

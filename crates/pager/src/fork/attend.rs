@@ -13,7 +13,7 @@ use super::session::ForkSession;
 use super::Forks;
 
 impl Forks<'_> {
-    /// Serves everything that waits now.
+    /// See `Pager::attend`.
     pub fn attend(&self, session: &mut ForkSession) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         // Faults that handlers parked before they stood still. The forking thread may wait for a
@@ -50,7 +50,6 @@ impl Forks<'_> {
         }
     }
 
-    /// Applies the events read, unless they must wait.
     fn apply_stash(&self, session: &mut ForkSession) {
         while session.children.is_empty() && !session.stash.is_empty() {
             // Not refused: the kernel has not started to copy, so the mapping changes precede the
@@ -78,7 +77,6 @@ impl Forks<'_> {
         session.has_completed = true;
     }
 
-    /// Serves the faults of this process that are due.
     fn serve_held(&self, session: &mut ForkSession) {
         for _ in 0..session.held.len() {
             let Some(fault) = session.held.take() else { break };
@@ -114,7 +112,6 @@ impl Forks<'_> {
         is_open
     }
 
-    /// Copies into a child the pages that it waits for.
     fn serve_child(&self, session: &mut ForkSession, number: usize, messages: &mut [Message; MESSAGES_MAX]) {
         let child = session.guard.of_child(session.children[number]);
         while child.reports().read(messages, 1) == 1 {

@@ -25,13 +25,7 @@ impl Forks<'_> {
         all.max().map_or(0, |most| most + 1)
     }
 
-    /// In the child: continues with copies of the parent's table, staging and pool. `main`, `gate`
-    /// and `copied` are from [`Outcome::Inherits`]. The first of the child's pager threads calls
-    /// it. That thread has its own file table, with only these descriptors and the caller's. Start
-    /// the other threads afterwards.
-    ///
-    /// # Errors
-    /// If files cannot be opened. The process must end then: its pages cannot be brought in.
+    /// See `Pager::inherit`.
     pub fn inherit(&self, main: i32, gate: i32, copied: &[u64]) -> Result<(), StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let own_gate = self.gate.descriptor().expect("the parent had one");

@@ -106,13 +106,11 @@ impl<'a> Forks<'a> {
         Forks { lifecycle, service, reclaimer, pages, program, quiesce, gate, accounts, config }
     }
 
-    /// Whether children can inherit the pager.
     pub fn can_fork(&self) -> bool {
         self.gate.is_there() && self.numbers_end() <= NUMBERS
     }
 
-    /// Halts all threads and starts to attend to a fork by thread `forker`. `None` if forks cannot
-    /// be watched. Call from the control thread, and end with [`Forks::end`].
+    /// See `Pager::begin_fork`.
     pub fn begin(&self, forker: u32) -> Option<ForkSession> {
         if !self.gate.is_there() {
             return None;
@@ -136,20 +134,17 @@ impl<'a> Forks<'a> {
         Some(session)
     }
 
-    /// The descriptors to wait for, besides the caller's own. -1 for none.
     pub fn descriptors(&self, session: &ForkSession) -> [i32; 3] {
         let main = if !session.held.is_full() { self.pages.reports().descriptor() } else { -1 };
         [main, self.gate.descriptor().unwrap_or(-1), session.children.first().copied().unwrap_or(-1)]
     }
 
-    /// Whether to attend without a descriptor's report: faults wait for time to pass, or there are
-    /// further children.
+    /// See `Pager::has_held`.
     pub fn has_held(&self, session: &ForkSession) -> bool {
         !session.held.is_empty() || session.children.len() > 1
     }
 
-    /// Decides the outcome for the child. `is_ready` says whether it is ready to take over, or will
-    /// not be soon. The child is no longer served.
+    /// See `Pager::settle`.
     pub fn settle<'s>(&self, session: &'s mut ForkSession, is_ready: bool) -> Outcome<'s> {
         if session.children.is_empty() {
             return if session.has_completed { Outcome::Complete } else { Outcome::Lost };
@@ -162,7 +157,6 @@ impl<'a> Forks<'a> {
         Outcome::Complete
     }
 
-    /// Resumes all threads, and closes descriptors that were not handed over.
     pub fn end(&self, mut session: ForkSession) {
         for descriptor in session.children.drain(..).chain(session.gates.drain(..)) {
             Userfaultfd::from_descriptor(descriptor).close();

@@ -49,7 +49,6 @@ impl HeldFaults {
         self.count += 1;
     }
 
-    /// Takes the first fault.
     pub fn take(&mut self) -> Option<Fault> {
         let fault = self.faults[self.first].take()?;
         self.first = (self.first + 1) % HELD_MAX;
@@ -58,7 +57,6 @@ impl HeldFaults {
     }
 }
 
-/// Pages copied into a child before it took over.
 pub(super) struct CopiedPages {
     pages: [u64; COPIED_MAX],
     count: usize,
@@ -95,7 +93,6 @@ pub struct ForkSession {
     pub(super) torn: bool,
     /// The forking thread has returned from its fork.
     is_back: bool,
-    /// When the first child appeared.
     born_ns: u64,
     /// Some children got all their memory and are no longer served.
     pub(super) has_completed: bool,
@@ -160,7 +157,6 @@ impl ForkSession {
         has_waiters && !self.is_back && now_ns > self.born_ns + HELD_UP_NS
     }
 
-    /// The present memory of a child.
     pub(super) fn memory_of(&self, child: usize) -> ChildMemory {
         let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
         let mut memory = ChildMemory::new(self.guard.of_child(self.children[child]), changes);

@@ -20,7 +20,6 @@ impl Lifecycle<'_> {
         self.note_found_of(pages_in(self.program.gauge().resident_bytes() as usize) as u64);
     }
 
-    /// Does so for about `all` pages.
     fn note_found_of(&self, all: u64) {
         let mut runs = vec![Run::default(); RUNS];
         let mut below = 0;

@@ -17,8 +17,7 @@ use super::Lifecycle;
 const PARK_NS: u64 = 10_000_000_000;
 
 impl Lifecycle<'_> {
-    /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is
-    /// being served. Call from the control thread.
+    /// See `Pager::halt`.
     pub fn halt(&self) {
         self.quiesce.begin();
         self.reclaimer.wait_for_direct_reclaim();
@@ -84,7 +83,6 @@ impl Lifecycle<'_> {
         is_known
     }
 
-    /// Brings in all out pages. Returns whether some may be left.
     fn fault_in_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
         let mut is_left = false;
         for base in self.pages.table().busy(0, USER_END) {
@@ -95,8 +93,7 @@ impl Lifecycle<'_> {
         is_left
     }
 
-    /// After a permanent halt: all workers and handlers make their last system call, an endless
-    /// wait. The seccomp filter that follows may kill any thread for any other call.
+    /// See `Pager::park`.
     pub fn park(&self) {
         self.quiesce.park();
         self.reclaimer.wake_all();

@@ -84,7 +84,6 @@ impl<'a> Lifecycle<'a> {
         self.own_page
     }
 
-    /// Registers a new mapping of the program, before its first touch if possible.
     pub fn register(&self, range: Range<usize>) {
         if self.quiesce.is_on() {
             return;
@@ -93,14 +92,12 @@ impl<'a> Lifecycle<'a> {
         self.program.register(self.pages, range, self.config);
     }
 
-    /// Releases a range for good, which the program guards itself.
     pub fn release(&self, range: Range<usize>) {
         self.halt();
         self.program.registrations().release(range);
         self.resume();
     }
 
-    /// Reads the program's mappings again.
     pub fn refresh_mappings(&self) {
         // Before any page can leave.
         self.keep_pages(sys::now_ns());
@@ -108,7 +105,6 @@ impl<'a> Lifecycle<'a> {
         self.program.refresh(self.pages, self.config);
     }
 
-    /// Brings in pages that must never be out, from time to time.
     fn keep_pages(&self, now_ns: u64) {
         if self.config.only.is_none() {
             let most = self.accounts.budget();
@@ -116,7 +112,6 @@ impl<'a> Lifecycle<'a> {
         }
     }
 
-    /// In a forked child, whose only thread is in fork().
     pub fn reset_grace(&self) {
         self.grace.reset(self.pages);
     }

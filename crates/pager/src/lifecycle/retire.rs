@@ -12,8 +12,7 @@
 use super::Lifecycle;
 
 impl Lifecycle<'_> {
-    /// After a halt: ends all threads, except those of the swap file's engine, which end when the
-    /// pager is dropped. Call [`Lifecycle::call_all`] until the threads have ended.
+    /// See `Pager::dismiss`.
     pub fn dismiss(&self) {
         let Some(bell) = self.pages.register_bell() else {
             self.pages.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
@@ -21,14 +20,12 @@ impl Lifecycle<'_> {
         self.quiesce.end(bell);
     }
 
-    /// Wakes all dismissed threads that still wait.
     pub fn call_all(&self) {
         self.quiesce.wake_all();
         self.reclaimer.wake_all();
         self.service.call_all();
     }
 
-    /// Reads the remaining messages. Call when all handlers have ended.
     pub fn read_out(&self) {
         while self.pages.reports().wait(0) {
             self.pages.read_message();

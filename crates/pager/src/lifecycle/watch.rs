@@ -67,8 +67,7 @@ fn part_of(budget: u64, own: u64, all: u64) -> u64 {
 }
 
 impl Lifecycle<'_> {
-    /// One look: publishes this process's use, registers new mappings, wakes workers. Returns the
-    /// total use, and the nanoseconds until the next look.
+    /// See `Pager::watch`.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
         let gauge = self.program.gauge();
@@ -227,9 +226,7 @@ impl Lifecycle<'_> {
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
     }
 
-    /// Corrects the published use for pages shared with forked relatives: each counts its fair
-    /// share. Walks the page tables, so it runs only in processes that have forked, from time to
-    /// time.
+    /// See `Pager::measure_shared`.
     pub fn measure_shared(&self, watch: &mut Watch) {
         let now = sys::now_ns();
         if self.program.gauge().take_stale() {

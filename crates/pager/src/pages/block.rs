@@ -308,7 +308,6 @@ impl BlockGuard<'_> {
         let _ = self.block.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
     }
 
-    /// Releases the slot number if no page is staged.
     pub(super) fn drop_slot_if_unused(&self) {
         if self.mask(PageState::Staged) == 0 {
             self.set_slot(NO_SLOT);

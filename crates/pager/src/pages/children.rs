@@ -12,7 +12,6 @@ use crate::accounts::Counter;
 use crate::sync::sleep_ns;
 use crate::units::{index_of, page_at, BLOCK_PAGES};
 
-/// A change of the child's address space since the fork.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Gone { start: usize, end: usize },
@@ -130,7 +129,6 @@ impl ChildMemory {
         self.fork_point.in_table(at)
     }
 
-    /// Fills the parent's page at `at` in the child and its descendants.
     fn fill(&mut self, at: usize, with: impl Fn(&Guard, usize) -> Option<Stop>) {
         if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at)) {
             return;
@@ -157,7 +155,6 @@ impl ChildMemory {
         self.is_over = gone == self.descendants.len();
     }
 
-    /// Copies the parent's page at `at`.
     pub fn give(&mut self, at: usize, page: &[u8; PAGE_SIZE]) {
         // SAFETY: fills a missing page of the child with its own content.
         self.fill(at, |guard, place| unsafe { guard.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
@@ -183,7 +180,6 @@ impl Pages {
         child.close();
     }
 
-    /// Copies every out page into a child.
     pub fn hand_over_all(&self, child: &mut ChildMemory) {
         let mut page = [0u8; PAGE_SIZE];
         for base in self.table.busy(0, sys::memory::USER_END) {

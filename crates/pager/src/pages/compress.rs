@@ -26,7 +26,6 @@ pub(crate) enum Compressed {
 }
 
 impl Compressed {
-    /// The combined result of two slots: progress if either made any.
     fn and(self, other: Compressed) -> Compressed {
         use Compressed::{Blocked, Nothing, Refused, Stored};
         match (self, other) {
@@ -47,7 +46,6 @@ const BATCH_PAGES: usize = BLOCK_PAGES;
 struct Taken {
     base: usize,
     slot: u32,
-    /// Pages being compressed.
     staged: u32,
     /// Those of `staged` that the pool has accepted.
     stored: u32,
@@ -98,7 +96,6 @@ impl Pages {
         Some(Taken { base, slot, staged, stored: 0 })
     }
 
-    /// Records the result of a block's compression. Refused pages go back if possible.
     fn finish_compressing(&self, taken: Taken) -> Compressed {
         let Taken { base, slot, staged, stored } = taken;
         let block = self.lock(base);
@@ -193,7 +190,6 @@ impl Pages {
     }
 }
 
-/// The page numbers of a mask, ascending.
 fn indices(mask: u32) -> impl Iterator<Item = usize> {
     runs(mask).flat_map(|(first, count)| first..first + count)
 }

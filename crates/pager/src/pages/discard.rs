@@ -74,7 +74,6 @@ impl Pages {
         }
     }
 
-    /// Whether pages are marked, so that a grace period is useful.
     pub(crate) fn has_discarding(&self) -> bool {
         self.discarding.load(Ordering::Relaxed) > 0
     }
@@ -123,7 +122,6 @@ impl Pages {
         }
     }
 
-    /// Counts the pages that are out.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn pages_out(&self) -> usize {
         self.table.busy(0, sys::memory::USER_END).filter_map(|base| self.table.lock_existing(base)).fold(
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_anew_is_not_being_discarded_any_more() {
+    fn a_refilled_page_is_no_longer_being_discarded() {
         let Some(pager) = pager() else { return };
         let pages = pager.pages();
         let base = blocks(1);

@@ -43,7 +43,6 @@ impl DiscardWindow {
         Ok(window)
     }
 
-    /// The userfaultfd without reports.
     pub fn descriptor(&self) -> i32 {
         self.silent.descriptor()
     }

@@ -43,7 +43,6 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Queues an event that was just read.
     pub fn push(&self, event: Message) {
         self.queue.push(event);
     }

@@ -132,7 +132,6 @@ impl Pages {
     }
 }
 
-/// Records the pages of a block that a move brought into `slot`.
 fn note_staged(pages: &Pages, block: &BlockGuard<'_>, slot: u32, moved: u32) {
     if moved != 0 {
         pages.staging.arrived(slot, moved);

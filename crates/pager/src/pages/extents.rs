@@ -30,7 +30,6 @@ pub(crate) struct Extent {
     given: u8,
 }
 
-/// All extents of a staging area.
 #[derive(Default)]
 pub(crate) struct Extents {
     each: Vec<Extent>,

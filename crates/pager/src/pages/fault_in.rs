@@ -18,7 +18,6 @@ use crate::units::{bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES};
 /// Windows for which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
 
-/// The result of an attempt to bring a page in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultedIn {
     /// Number of pages, the faulting one first, that are in place or gone with their mapping.
@@ -30,7 +29,6 @@ pub(crate) enum FaultedIn {
     OnDisk,
 }
 
-/// The result of returning a page to the program, for the page and its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlacedBack {
     /// The page is back, in its own frame.
@@ -175,7 +173,6 @@ impl Pages {
         FaultedIn::Done(back)
     }
 
-    /// Decompresses adjacent stored pages and places them.
     fn load(&self, block: &BlockGuard<'_>, inbound: &mut Inbound, index: usize, count: usize) -> FaultedIn {
         let mut done = 0;
         while done < count {

@@ -131,7 +131,6 @@ impl ForkPoint {
     }
 }
 
-/// Whether something was registered at an address.
 enum Expected {
     Surely(bool),
     /// Part of an unmapped range. The kernel says only that some of the range was registered.
@@ -139,7 +138,6 @@ enum Expected {
     Anything,
 }
 
-/// The expected registration of `at` after the first `before` reports.
 fn expected(reports: &[Message], before: usize, at: usize) -> Expected {
     let (earlier, later) = reports.split_at(before);
     match earlier.iter().rev().find_map(|report| touch(*report, at)) {
@@ -228,7 +226,6 @@ mod tests {
         }
     }
 
-    /// Where each registered mapping is.
     fn places(space: &Space) -> BTreeMap<usize, usize> {
         space
             .iter()

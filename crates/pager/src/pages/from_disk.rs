@@ -21,7 +21,6 @@ use crate::units::{bytes_of, index_of, page_at, runs, span, PageNumber, BLOCK_BY
 const BLOCKS_MAX: usize = 4;
 const PAGES_MAX: usize = BLOCKS_MAX * BLOCK_PAGES;
 
-/// The result of an attempt to bring a page in from the swap file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FromDisk {
     /// Number of pages in place. The requested page is among them, or gone, or changed.
@@ -121,7 +120,6 @@ impl Pages {
         FromDisk::Done(done)
     }
 
-    /// Marks the pages to read.
     fn begin_reading(&self, at: usize, wanted: Range<usize>) -> Result<Reading, FromDisk> {
         let first = self.lock(at);
         let index = index_of(at);
@@ -197,7 +195,6 @@ impl Pages {
         }
     }
 
-    /// Ends the process, because a page cannot be read back.
     fn lost(&self, reading: &Reading, error: LoadError) -> ! {
         let index = match error {
             LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => {

@@ -12,7 +12,6 @@ use sys::PAGE_SIZE;
 
 use crate::sync::Userfaultfd;
 
-/// Whether a mapping is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registration {
     Registered,
@@ -32,27 +31,22 @@ impl Reports {
         self.0.descriptor()
     }
 
-    /// As [`sys::userfaultfd::Userfaultfd::register`].
     pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
         self.0.register(start, len, mode)
     }
 
-    /// As [`sys::userfaultfd::Userfaultfd::unregister`].
     pub fn unregister(&self, start: usize, len: usize) -> Result<(), Stop> {
         self.0.unregister(start, len)
     }
 
-    /// Wakes threads that wait for pages.
     pub fn wake(&self, start: usize, len: usize) {
         self.0.wake(start, len);
     }
 
-    /// Waits for a message. Returns whether there is one.
     pub fn wait(&self, timeout_ms: i32) -> bool {
         self.0.wait(timeout_ms)
     }
 
-    /// Reads up to `limit` messages. Returns their number.
     pub fn read(&self, messages: &mut [Message; MESSAGES_MAX], limit: usize) -> usize {
         self.0.read(messages, limit)
     }
@@ -79,7 +73,6 @@ impl Guard {
         Reports(self.uffd)
     }
 
-    /// The address of the probe.
     pub fn probe(&self) -> usize {
         self.probe
     }
@@ -122,12 +115,10 @@ impl Guard {
         self.believed(unsafe { self.uffd.copy(at, source, len) })
     }
 
-    /// Maps the zero page at missing pages.
     pub fn zero(&self, at: usize, len: usize) -> Progress {
         self.believed(self.uffd.zero(at, len))
     }
 
-    /// Whether the mapping at `at` is registered.
     pub fn registration(&self, at: usize) -> Registration {
         match self.uffd.is_registered(at) {
             Some(true) => Registration::Registered,

@@ -2,7 +2,6 @@
 
 use super::staging::FrameCache;
 
-/// The resources of a thread that brings pages in.
 pub(crate) struct Inbound {
     pub frames: FrameCache,
     /// A page to decompress into.

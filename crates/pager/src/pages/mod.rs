@@ -74,7 +74,6 @@ pub(crate) use own_threads::ThreadsState;
 pub(crate) use staging::Staging;
 use table::AddressTable;
 
-/// The result of an attempt to register a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registered {
     Done,
@@ -91,7 +90,6 @@ const DISPLACED: zswap::Group = zswap::Group(1);
 /// Groups that the pool needs.
 pub(crate) const GROUPS: u16 = 2;
 
-/// A message for the thread that serves faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
     /// No message, or too many unapplied events.
@@ -113,7 +111,6 @@ struct Changed {
     all: bool,
 }
 
-/// All managed pages of a process.
 pub(crate) struct Pages {
     accounts: &'static dyn Accounts,
     table: AddressTable,
@@ -220,7 +217,6 @@ impl Pages {
         &self.staging
     }
 
-    /// The table, for reads without a lock.
     pub fn table(&self) -> &AddressTable {
         &self.table
     }
@@ -239,7 +235,6 @@ impl Pages {
         &self.mover.guard
     }
 
-    /// The window through which frames return to the system.
     pub fn discard_window(&self) -> &DiscardWindow {
         &self.staging.discard_window
     }
@@ -250,12 +245,10 @@ impl Pages {
         self.recycles.store(false, Ordering::Release);
     }
 
-    /// Whether frames of moved pages are refilled.
     pub fn recycles(&self) -> bool {
         self.recycles.load(Ordering::Acquire)
     }
 
-    /// The tracker of page uses.
     pub fn tracker(&self) -> &dyn AccessTracker {
         &*self.mover.tracker
     }
@@ -310,7 +303,6 @@ impl Pages {
         }
     }
 
-    /// Whether any page of a range is out.
     fn has_out(&self, range: Range<usize>) -> bool {
         self.table.busy(range.start, range.end).any(|base| {
             let mask = within(base, range.start, range.end);
@@ -349,7 +341,6 @@ impl Pages {
         self.table.let_go();
     }
 
-    /// Counts a started thread of the pager.
     pub fn add_own_thread(&self) {
         self.own_threads.add();
     }
@@ -429,7 +420,6 @@ impl Pages {
         sys::thread::end_process()
     }
 
-    /// Reports a message about this process.
     pub fn say(&self, what: std::fmt::Arguments<'_>) {
         self.accounts.say(FixedText::new(what).as_str());
     }

@@ -118,7 +118,6 @@ impl Mover {
         self.guard.registration(at)
     }
 
-    /// Wakes threads that wait for pages.
     pub(super) fn wake(&self, at: usize, count: usize) {
         self.guard.reports().wake(at, bytes_of(count));
     }
@@ -145,7 +144,6 @@ impl Mover {
     }
 }
 
-/// The pages that a proof covers.
 struct Subject<'a> {
     mover: &'a Mover,
     base: usize,
@@ -153,7 +151,6 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Address and length in bytes of a run.
     fn locate(&self, run: PageRun) -> (usize, usize) {
         assert!(run.first + run.count <= self.pages, "{run:?} of {} locked pages", self.pages);
         (self.base + bytes_of(run.first), bytes_of(run.count))
@@ -220,7 +217,6 @@ impl Quiet<'_> {
         self.pages.mover.registration(self.address(page)) == Registration::Registered
     }
 
-    /// Wakes threads that wait for pages.
     pub(super) fn wake(&self, run: PageRun) {
         let (at, len) = self.pages.locate(run);
         self.pages.mover.guard.reports().wake(at, len);

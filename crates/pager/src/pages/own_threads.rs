@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 /// Most of the pager's threads whose thread IDs are kept.
 const OWN_THREADS_MAX: usize = 256;
 
-/// The state of the pager's threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadsState {
     /// All are blocked in a system call.
@@ -25,7 +24,6 @@ impl OwnThreads {
         OwnThreads { count: AtomicU32::new(0), numbers: [const { AtomicI32::new(0) }; OWN_THREADS_MAX] }
     }
 
-    /// Counts the calling thread.
     pub fn add(&self) {
         let index = self.count.fetch_add(1, Ordering::AcqRel) as usize;
         if let Some(number) = self.numbers.get(index) {
@@ -42,7 +40,6 @@ impl OwnThreads {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The state of all but the caller.
     pub fn state(&self) -> ThreadsState {
         let (own, count) = (sys::threads::own(), self.count() as usize);
         for number in &self.numbers[..count.min(OWN_THREADS_MAX)] {

@@ -34,7 +34,6 @@ use super::guard::Registration;
 use super::{Pages, DISPLACED, GROUP};
 use crate::units::{page_at, span, within, PageNumber, BLOCK_PAGES};
 
-/// A recent target of a REMAP.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     start: usize,
@@ -43,7 +42,6 @@ struct Arrival {
     settled: bool,
 }
 
-/// A part of a reported range.
 struct Part {
     start: usize,
     end: usize,
@@ -78,7 +76,6 @@ impl ReorderBuffer {
 }
 
 impl Pages {
-    /// Applies an event, or puts it aside.
     pub(super) fn apply(&self, event: Message) {
         let mut reorder = self.reorder.lock().expect("no panic while held");
         if reorder.take_unmap_of_move(event) {
@@ -315,7 +312,6 @@ fn traffic(reports: &[Message], at: usize) -> (usize, usize) {
     (left, come)
 }
 
-/// Whether a report is a move away from exactly this range.
 fn has_twin(reports: &[Message], start: usize, end: usize) -> bool {
     reports.iter().any(
         |report| matches!(*report, Message::Remap { from, len, .. } if (from, from + len) == (start, end)),

@@ -64,7 +64,6 @@ pub struct RunGuard<'a> {
 }
 
 impl<'a> RunGuard<'a> {
-    /// A run of one block.
     pub fn of(first: BlockGuard<'a>) -> Self {
         let mut run = RunGuard { blocks: [const { None }; RUN_BLOCKS], count: 1 };
         run.blocks[0] = Some(first);
@@ -82,22 +81,18 @@ impl<'a> RunGuard<'a> {
         }
     }
 
-    /// Address of the first block.
     pub fn base(&self) -> usize {
         self.first().base()
     }
 
-    /// Number of blocks.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The first block.
     pub fn first(&self) -> &BlockGuard<'a> {
         self.blocks[0].as_ref().expect("a run has a first block")
     }
 
-    /// The blocks in order.
     pub fn iter(&self) -> impl Iterator<Item = &BlockGuard<'a>> {
         self.blocks[..self.count].iter().flatten()
     }

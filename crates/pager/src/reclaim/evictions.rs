@@ -34,7 +34,6 @@ pub(super) struct Evictions {
     barred: AtomicU64,
 }
 
-/// The result of a look for a block to evict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// The block was evicted.
@@ -45,7 +44,6 @@ pub(super) enum Found {
     Nothing,
 }
 
-/// The counts at the start of a look.
 pub(super) struct Look {
     began_ns: u64,
     looked_at: u64,
@@ -109,7 +107,6 @@ impl Evictions {
         }
     }
 
-    /// Records the eviction of an extent, or of a single block.
     pub fn note_gone(&self, is_extent: bool) {
         let share = self.by_extent.load(Ordering::Relaxed);
         let share = if is_extent { share + (ALL - share) / 8 } else { share - share.div_ceil(64) };
@@ -138,7 +135,6 @@ impl Evictions {
         }
     }
 
-    /// Whether it is too early to look again.
     pub fn backs_off(&self) -> bool {
         let ms = self.backoff_ms.load(Ordering::Relaxed);
         ms != 0

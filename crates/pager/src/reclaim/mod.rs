@@ -132,7 +132,6 @@ impl<'a> Reclaimer<'a> {
 }
 
 impl Reclaimer<'_> {
-    /// Measures this process's use. Returns the total of all processes.
     fn measure(&self) -> u64 {
         self.gauge.measure(&self.files.statm, self.pages)
     }
@@ -141,7 +140,6 @@ impl Reclaimer<'_> {
         self.gauge.low_water()
     }
 
-    /// Counts pages that came in, any of which may leave again.
     pub fn note_arrivals(&self, pages: usize) {
         self.evictions.note_arrivals(pages);
     }
@@ -150,7 +148,6 @@ impl Reclaimer<'_> {
         self.evictions.arrived()
     }
 
-    /// Ends the backoff, because new mappings make a look worthwhile.
     pub fn look_again(&self) {
         self.evictions.look_again();
     }
@@ -168,12 +165,10 @@ impl Reclaimer<'_> {
         self.swap.is_writing()
     }
 
-    /// Waits until no handler reclaims. A halt prevents others from starting.
     pub fn wait_for_direct_reclaim(&self) {
         self.direct.wait();
     }
 
-    /// Number of threads that reclaim, or read or write the swap file.
     pub fn threads(&self) -> u32 {
         self.workers.count() + self.swap.threads()
     }

@@ -19,7 +19,6 @@ const COLD_PERCENT: u32 = 50;
 
 pub(crate) struct Promotion {
     busy: AtomicBool,
-    /// Time of the last promotion, in milliseconds.
     last_ms: AtomicU32,
     /// Bytes saved since the pool was compacted.
     saved: AtomicU64,

@@ -6,7 +6,6 @@ use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 use super::evictions::Found;
 use super::Reclaimer;
 
-/// The kind of thread that reclaims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A worker: may wait.
@@ -15,7 +14,6 @@ pub(crate) enum Role {
     Handler,
 }
 
-/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Progress,
@@ -92,7 +90,6 @@ impl Reclaimer<'_> {
         found == Found::Evicted
     }
 
-    /// Compresses the oldest slots, whose pages become ready.
     pub(crate) fn compress_oldest(&self) -> Step {
         match self.pages.compress_oldest() {
             // Refused pages went back and are skipped for a while, which makes room, too.
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
+    fn no_thread_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
         let Some(pager) = pager() else { return };
         assert!(!pager.reclaimer().evictions.backs_off());
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0);

@@ -39,7 +39,6 @@ const BACKLOG_BUDGET_PART: u64 = 32;
 const PAUSE_MS: u32 = 1000;
 /// Sleep of the writer when no memory is needed. It then cleans, and frees disk blocks.
 const IDLE_NS: u64 = 500_000_000;
-/// Segments cleaned at a time.
 const CLEAN_SEGMENTS: u64 = 2;
 /// Longest wait of a fault for the disk while the budget is exceeded slightly, and time between
 /// checks.
@@ -48,7 +47,6 @@ const WAIT_LOOK_NS: u64 = 500_000;
 /// Fruitless checks in a row after which waiting for the writer is useless.
 const IN_VAIN_MAX: u32 = 4;
 
-/// State shared by the threads of the swap file.
 pub(crate) struct Swap {
     is_on: bool,
     /// Raised when a fault was handed to the readers.
@@ -128,7 +126,6 @@ impl Swap {
 }
 
 impl Reclaimer<'_> {
-    /// Writes to the swap file until the process or the pager ends.
     pub(crate) fn write_to_disk(&self) {
         self.pages.add_own_thread();
         self.swap.add_thread();
@@ -228,7 +225,6 @@ impl Reclaimer<'_> {
         false
     }
 
-    /// Cleans, and frees disk blocks, from time to time.
     fn maintain(&self) {
         let now = now_ms();
         if u64::from(now.wrapping_sub(self.swap.maintained_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000

@@ -34,13 +34,11 @@ pub(crate) struct Stream {
     pub is_fragmented: bool,
     /// Fewer pages are ready in whole extents than runs need.
     pub lacks_extents: bool,
-    /// Slots that wait for compression.
     pub queued_slots: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Give ready frames back to the system.
     GiveBack,
     /// Compress the oldest slots, which makes extents ready.
     Compress,
@@ -50,7 +48,6 @@ pub(crate) enum Action {
     Rest,
 }
 
-/// Returns a worker's next action.
 pub(crate) fn next_action(figures: &Figures) -> Action {
     let Figures { total_bytes, low_bytes, headroom_bytes, ready_pages, reserve_pages, stream } = *figures;
     let is_above_low = total_bytes > low_bytes;

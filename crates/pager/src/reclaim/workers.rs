@@ -17,7 +17,6 @@ use super::Reclaimer;
 
 /// Pages that handlers bring in between two looks of another thread, if they measure more often.
 const SEEN_PAGES: u64 = 4 * RESTOCK_PAGES as u64;
-/// Longest sleep of a worker.
 const SLEEP_NS: u64 = 50_000_000;
 
 pub(super) struct Workers {
@@ -46,7 +45,6 @@ impl Workers {
         self.streaming.store(false, Ordering::Relaxed);
     }
 
-    /// Counts a starting worker.
     pub fn begin(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
@@ -95,7 +93,6 @@ impl Workers {
     }
 }
 
-/// The state when a worker was last awake.
 #[derive(Default)]
 struct Woken {
     asked: u32,
@@ -219,7 +216,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Asks a worker to provide pages for runs.
     pub(super) fn request_free_pages(&self) {
         if self.lacks_extents() && self.workers.stream() {
             self.wake_workers();

@@ -23,12 +23,10 @@ impl Simulated {
         Simulated { pagemap: Pagemap::open().expect("/proc"), armed: Mutex::default() }
     }
 
-    /// Records a use of the page at an address.
     pub fn touch(&self, at: usize) {
         self.armed.lock().unwrap().remove(&page_of(at));
     }
 
-    /// Number of armed pages in a range.
     pub fn armed(&self, start: usize, len: usize) -> usize {
         self.armed.lock().unwrap().range(start..start + len).count()
     }
