@@ -25,7 +25,7 @@ impl SwapDisk {
     pub const HEAP_BYTES: usize = 16 << 20;
 
     /// Opens an unnamed file for at most `size_bytes`. A server that is swapped on must not wait
-    /// for memory, as the page cache does; such a server checks that it [is direct](Self::is_direct).
+    /// for memory, as the page cache does; it checks that the file [is direct](Self::is_direct).
     ///
     /// # Errors
     /// The reason why the directory cannot hold the file.

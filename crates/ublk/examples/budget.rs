@@ -1,12 +1,12 @@
-//! What a request costs in the parts that any machine can show: the device, copies, system calls,
+//! Costs of a request in the parts that any machine can measure: the device, copies, system calls,
 //! the ring.
 //!
 //! ```text
 //! cargo run --release -p uzswap-ublk --example budget -- gcc.pages v8.pages
 //! ```
 //!
-//! Files are pages to store (`uzswap pages` captures some). The way through the kernel's driver is
-//! not in it: that takes a kernel that has ublk, on a machine that is not emulated.
+//! The arguments are files of pages to store (`uzswap pages` captures some). The path through the
+//! kernel's driver is missing: it takes a kernel with ublk, on a machine that is not emulated.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,16 +19,15 @@ use io_uring::{opcode, IoUring};
 
 const TURNS: usize = 5;
 
-/// Time of a processor that this thread has used: what others do on the machine is not in it, or
-/// only by its caches.
+/// CPU time of this thread: other load on the machine affects it only through its caches.
 fn used() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a place for the answer.
+    // SAFETY: the pointer is to a valid timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Nanoseconds of a processor a step: the median of five turns.
+/// Nanoseconds of CPU time a step: the median of five turns.
 fn nanoseconds(steps: usize, mut turn: impl FnMut()) -> f64 {
     let mut turns: Vec<Duration> = (0..TURNS)
         .map(|_| {
@@ -58,7 +57,7 @@ fn main() {
     wakes("any CPUs");
     let mut first = [0u64; 16];
     first[0] = 1;
-    // SAFETY: a mask of the size that is said.
+    // SAFETY: a mask of the given size.
     assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&first), first.as_ptr().cast()) }, 0);
     wakes("one CPU, as a queue and who waits for it");
 }
@@ -73,7 +72,7 @@ fn device_costs(bytes: &[u8], compressor: &str) {
     };
     let device = Device::new(config).unwrap();
     let pages = bytes.len() / BLOCK_BYTES;
-    // Far from each other: neighbours share tables, and are not what swap reads.
+    // Far from each other: neighbours share tables, and swap does not read them together.
     let order: Vec<usize> = (0..pages).map(|index| index * 7919 % pages).collect();
     let mut page = [0; BLOCK_BYTES];
     for (what, unit) in [("4 KiB each", 1), ("64 KiB", 16), ("1 MiB", 256)] {
@@ -98,8 +97,8 @@ fn device_costs(bytes: &[u8], compressor: &str) {
     );
 }
 
-/// What a copy costs, in memory and by pread(2) of what is in memory: the copy that the kernel's
-/// driver makes is not less.
+/// Costs of a copy, in memory and by pread(2) from memory: the copy by the kernel's driver costs at
+/// least as much.
 fn copies() {
     const PAGES: usize = 4096;
     let from = vec![7u8; PAGES * BLOCK_BYTES];
@@ -122,7 +121,7 @@ fn copies() {
     println!("a copy of 4 KiB: {copy:.0} ns; by pread(2) from the page cache: {pread:.0} ns");
 }
 
-/// What handing over and fetching costs, one at a time and 32 at once: commands that do nothing.
+/// Costs of submission and completion, one at a time and 32 at once, with no-op commands.
 fn ring() {
     let mut ring = IoUring::new(64).unwrap();
     for batch in [1, 32] {
@@ -141,8 +140,8 @@ fn ring() {
     }
 }
 
-/// How long it takes to wake another thread and be woken by it: what a request waits for, beside
-/// the work. Not time of a processor, since the processor may sleep; so the least of many.
+/// Time to wake another thread and be woken by it: a request's wait, beside the work. Wall time,
+/// since the CPU may sleep; so the least of many.
 fn wakes(on: &str) {
     let (mut own, mut other) = UnixStream::pair().unwrap();
     let echo = std::thread::spawn(move || {

@@ -1,8 +1,7 @@
-//! What the kernel's ublk driver and its servers exchange.
+//! The interface between the kernel's ublk driver and its servers.
 //!
-//! Source: the kernel's documentation (Documentation/block/ublk.rst) and `linux/ublk_cmd.h`. All
-//! numbers are little-endian on the machines that this runs on, but the kernel takes them as the
-//! machine's own.
+//! Source: the kernel's documentation (Documentation/block/ublk.rst) and `linux/ublk_cmd.h`.
+//! Numbers are in the machine's byte order, little-endian on supported machines.
 
 /// Commands to `/dev/ublk-control`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +34,7 @@ impl Command {
         }
     }
 
-    /// The number as Linux 6.5 and later want it, or the bare one of earlier kernels.
+    /// The ioctl number for Linux 6.5 and later, or the bare one of earlier kernels.
     pub(crate) const fn code(self, is_bare: bool) -> u32 {
         let (number, only_reads) = self.number();
         match (is_bare, only_reads) {
@@ -49,7 +48,7 @@ impl Command {
 const WRITE: u32 = 1;
 const READ: u32 = 2;
 
-/// A number as ioctls are numbered (asm-generic/ioctl.h): direction, size, type and number.
+/// An ioctl number (asm-generic/ioctl.h): direction, size, type and number.
 const fn ioctl(direction: u32, number: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
 }
@@ -72,19 +71,19 @@ pub(crate) const fn commit_and_fetch(is_bare: bool) -> u32 {
     }
 }
 
-/// Result of a tag's command when there is a request.
+/// Result of a tag's command if there is a request.
 pub(crate) const RESULT_OK: i32 = 0;
-/// What it returns when the device is stopped: nothing is fetched any more.
+/// Result of a tag's command when the device is stopped: no more requests follow.
 pub(crate) const RESULT_ABORT: i32 = -libc::ENODEV;
 
-/// A server of another user than root.
+/// The device belongs to another user than root.
 pub(crate) const F_UNPRIVILEGED_DEV: u64 = 1 << 5;
 /// Commands are numbered as ioctls are.
 pub(crate) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 /// The server reads and writes a request's bytes at `/dev/ublkcN`.
 pub(crate) const F_USER_COPY: u64 = 1 << 7;
 
-/// State of a device without a server, or with one that has not started it yet.
+/// State of a device whose server is gone or has not started it yet.
 pub(crate) const S_DEV_DEAD: u16 = 0;
 
 /// Most requests of a queue.
@@ -94,12 +93,12 @@ const IO_BUF_OFFSET: u64 = 0x8000_0000;
 const TAG_SHIFT: u32 = 25;
 const QUEUE_SHIFT: u32 = TAG_SHIFT + 16;
 
-/// Where a request's bytes are in `/dev/ublkcN`.
+/// Offset of a request's bytes in `/dev/ublkcN`.
 pub(crate) const fn data_offset(queue: u16, tag: u16) -> u64 {
     IO_BUF_OFFSET + ((queue as u64) << QUEUE_SHIFT | (tag as u64) << TAG_SHIFT)
 }
 
-/// Where a queue's descriptors are in `/dev/ublkcN`, and how many bytes they take.
+/// Offset of a queue's descriptors in `/dev/ublkcN`, and their length in bytes.
 pub(crate) const fn descriptors(queue: u16, depth: u16) -> (u64, usize) {
     let of_a_queue = QUEUE_DEPTH_MAX as usize * size_of::<IoDescriptor>();
     let bytes = (depth as usize * size_of::<IoDescriptor>()).next_multiple_of(sys::PAGE_SIZE);
@@ -111,19 +110,18 @@ pub(crate) const fn descriptors(queue: u16, depth: u16) -> (u64, usize) {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ControlCommand {
     pub(crate) dev_id: u32,
-    /// All ones where no queue is meant.
+    /// All ones for commands without a queue.
     pub(crate) queue_id: u16,
     pub(crate) len: u16,
     pub(crate) addr: u64,
     pub(crate) data: u64,
-    /// Bytes of the path of `/dev/ublkcN` that the buffer begins with, where the device is another
-    /// user's than root.
+    /// Bytes of the path of `/dev/ublkcN` at the start of the buffer, for devices of other users
+    /// than root.
     pub(crate) dev_path_len: u16,
     pub(crate) pad: u16,
     pub(crate) reserved: u32,
 }
 
-/// A device.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DeviceInfo {
@@ -136,17 +134,17 @@ pub(crate) struct DeviceInfo {
     pub(crate) ublksrv_pid: i32,
     pub(crate) pad1: u32,
     pub(crate) flags: u64,
-    /// For servers: the kernel keeps it and does not look.
+    /// For servers: the kernel keeps it and ignores it.
     pub(crate) ublksrv_flags: u64,
     pub(crate) owner_uid: u32,
     pub(crate) owner_gid: u32,
     pub(crate) reserved: [u64; 2],
 }
 
-/// Attributes: a flush has to be asked for; writes may ask that they be durable.
+/// Attributes: a flush must be requested; writes may ask that they be durable.
 pub(crate) const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
 pub(crate) const ATTR_FUA: u32 = 1 << 3;
-/// Which parameters are given.
+/// The parameters that are given.
 pub(crate) const PARAM_BASIC: u32 = 1 << 0;
 pub(crate) const PARAM_DISCARD: u32 = 1 << 1;
 
@@ -171,11 +169,11 @@ pub(crate) struct Parameters {
     pub(crate) max_write_zeroes_sectors: u32,
     pub(crate) max_discard_segments: u16,
     pub(crate) reserved: u16,
-    /// Where what only the kernel sets begins.
+    /// Start of the fields that only the kernel sets.
     pub(crate) end: u32,
 }
 
-/// A request, as the kernel describes it in the memory that a queue shares.
+/// A request, as the kernel describes it in a queue's shared memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct IoDescriptor {
@@ -210,7 +208,7 @@ pub(crate) const F_FUA: u32 = 1 << 13;
 /// The type has no padding.
 pub(crate) unsafe fn bytes_of<T: Copy, const N: usize>(value: &T) -> [u8; N] {
     const { assert!(size_of::<T>() == N) };
-    // SAFETY: as many bytes as the type has, all of them initialised as the caller promises.
+    // SAFETY: reads the type's own bytes, all initialised as the caller promises.
     unsafe { std::ptr::from_ref(value).cast::<[u8; N]>().read() }
 }
 

@@ -1,4 +1,4 @@
-//! What a queue hands over at once, served together.
+//! The requests that a queue receives at once, served together.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use crate::transfer::Transfer;
 
 /// The requests of a queue's turn.
 ///
-/// Requests that are in flight together may be done in any order, as on any disk. So reads go
-/// first, and are told before the rest begins: a page that is swapped in does not wait for those
-/// that are swapped out beside it. Neighbours of a kind are one call of the device, so that its
-/// pool compresses eight pages at once although each came as a request of its own.
+/// Requests in flight together may be done in any order, as on any disk. Reads go first and
+/// complete before the rest begins: a page that is swapped in does not wait for pages that are
+/// swapped out beside it. Neighbours of a kind are one call of the device, so that its pool
+/// compresses eight pages at once although each came as its own request.
 pub struct Batch {
     requests: Vec<Request>,
     /// For the bytes of neighbours, side by side.
@@ -21,8 +21,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Room for `depth` requests of at most `request_bytes` each. Made now, if nothing may be asked
-    /// of the kernel later.
+    /// Room for `depth` requests of at most `request_bytes` each. With `is_made_now` the memory is
+    /// touched now, so that the kernel need not provide it later.
     ///
     /// # Errors
     /// ENOMEM.
@@ -34,7 +34,7 @@ impl Batch {
     /// Adds a request.
     ///
     /// # Panics
-    /// When the batch is full, or the request larger than was said.
+    /// If the batch is full, or the request larger than `request_bytes`.
     pub fn push(&mut self, request: Request) {
         assert!(self.requests.len() < self.requests.capacity(), "as many requests as the queue is deep");
         assert!(
@@ -44,12 +44,12 @@ impl Batch {
         self.requests.push(request);
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the batch has no requests.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Serves them all, and is empty then. Allocates nothing.
+    /// Serves all requests and empties the batch. Allocates nothing.
     pub fn serve(&mut self, device: &Device, transfer: &mut impl Transfer) {
         self.requests.sort_unstable_by_key(|request| (request.operation, request.at));
         let mut first = 0;
@@ -67,7 +67,7 @@ impl Batch {
         self.requests.clear();
     }
 
-    /// Where the run of neighbours ends that begins at `first`.
+    /// End of the run of neighbours that begins at `first`.
     fn run_from(&mut self, first: usize) -> usize {
         let room = self.room.bytes_mut().len();
         let mut bytes = self.requests[first].len;
@@ -83,8 +83,8 @@ impl Batch {
     }
 }
 
-/// Serves neighbours as one; each by itself where that fails, so that only those fail that cannot
-/// be done.
+/// Serves neighbours as one. If that fails, each is served by itself, so that only the failing
+/// requests fail.
 fn serve_run(run: &[Request], device: &Device, transfer: &mut impl Transfer, room: &mut [u8]) {
     if let [request] = run {
         return serve_one(request, device, transfer, room);
@@ -102,7 +102,6 @@ fn serve_run(run: &[Request], device: &Device, transfer: &mut impl Transfer, roo
     run.iter().for_each(|request| transfer.end(request.tag, request.done()));
 }
 
-/// Each request's part of the run's bytes.
 fn each(
     run: &[Request],
     mut bytes: &mut [u8],

@@ -10,8 +10,7 @@ use crate::abi::{self, Command, ControlCommand, DeviceInfo};
 use crate::error::Error;
 use crate::kernel::CONTROL;
 
-/// Bytes that a device's path is given in, zeroes behind it: a multiple of what masks of CPUs are
-/// aligned to.
+/// Bytes of a device's path, padded with zeroes: a multiple of the alignment of CPU masks.
 const PATH_BYTES: usize = 32;
 /// Largest argument of a command: a mask of 8192 CPUs.
 const ARGUMENT_BYTES_MAX: usize = 1024;
@@ -22,20 +21,20 @@ pub(crate) struct Control {
     file: File,
     /// Commands have bare numbers: Linux before 6.5.
     pub(crate) is_bare: bool,
-    /// What the kernel's ublk can, `F_` bits; nothing is known of kernels before 6.5.
+    /// The kernel's `F_` bits. Unknown before Linux 6.5.
     pub(crate) features: u64,
 }
 
-/// Which device a command is about.
+/// The device that a command concerns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) id: u32,
-    /// Commands name the path of its node, so that the kernel looks at the node's owner.
+    /// Commands name the path of its node, so that the kernel checks the node's owner.
     pub(crate) has_path: bool,
 }
 
 impl Target {
-    /// Of a device that is not there yet; of none.
+    /// For a device that does not exist yet, and for commands without one.
     pub(crate) const NONE: Target = Target { id: u32::MAX, has_path: false };
 }
 
@@ -58,13 +57,11 @@ impl Control {
         Ok(control)
     }
 
-    /// Whether the kernel can do something.
     pub(crate) fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
     }
 
-    /// Sends a command with its argument, which the kernel may change, and waits for what it
-    /// returns.
+    /// Sends a command with its argument, which the kernel may change, and returns its result.
     pub(crate) fn command(
         &mut self,
         command: Command,
@@ -91,13 +88,12 @@ impl Control {
             ..ControlCommand::default()
         };
         let mut bytes = [0; 80];
-        // SAFETY: its fields take all of its 32 bytes.
+        // SAFETY: the type's fields take all of its 32 bytes.
         bytes[..32].copy_from_slice(&unsafe { abi::bytes_of::<_, 32>(&header) });
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), command.code(self.is_bare))
             .cmd(bytes)
             .build();
-        // SAFETY: the buffer and the file outlive the command, since its completion is waited for
-        // here.
+        // SAFETY: the buffer and the file outlive the command, whose completion is awaited here.
         unsafe { self.ring.submission().push(&entry) }.expect("one command at a time");
         let result = loop {
             match self.ring.submit_and_wait(1) {
@@ -109,7 +105,7 @@ impl Control {
             }
         };
         let Ok(result) = result else {
-            // The kernel may still write to the buffer: nothing can be said of what follows.
+            // The kernel may still write to the buffer, so continuing is not safe.
             eprintln!("ublk: a command of the control device cannot be waited for");
             std::process::abort();
         };
@@ -120,7 +116,6 @@ impl Control {
         Ok(result)
     }
 
-    /// What the kernel says of a device.
     fn info(&mut self, id: u32) -> io::Result<DeviceInfo> {
         let mut bytes = [0; size_of::<DeviceInfo>()];
         self.command(Command::GetDevInfo2, Target { id, has_path: true }, 0, &mut bytes)?;
@@ -129,11 +124,11 @@ impl Control {
     }
 }
 
-/// Marks a device as this crate's, and names its server.
+/// Marks a device as this crate's; the other bits name its server.
 pub(crate) const MARK: u64 = 0x757A_7377 << 32;
 
-/// Deletes what servers of this crate left behind that were killed: devices without a disk, whose
-/// numbers stay taken. Returns how many there were.
+/// Deletes devices without a disk, left by killed servers of this crate: their numbers stay taken.
+/// Returns how many there were.
 ///
 /// # Errors
 /// [`Error::Missing`], [`Error::Control`], [`Error::Ring`].
@@ -148,14 +143,14 @@ pub fn remove_dead() -> Result<usize, Error> {
         let Ok(info) = control.info(id) else { continue };
         let server = (info.ublksrv_flags & u64::from(u32::MAX)) as libc::pid_t;
         let is_ours = info.ublksrv_flags & !u64::from(u32::MAX) == MARK;
-        // One that is just being started is dead, too, but its server is not.
+        // A device that is being started is dead, too, but its server is alive.
         // SAFETY: signal 0 only asks.
         let is_alive = unsafe { libc::kill(server, 0) } == 0
             || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
         if is_ours && info.state == abi::S_DEV_DEAD && !is_alive {
             let target = Target { id, has_path: info.flags & abi::F_UNPRIVILEGED_DEV != 0 };
-            // Not waited for: the remains of the disk may still be swapped on. Before Linux 6.9 it
-            // stays.
+            // Does not wait: the remains of the disk may still be swapped on. Before Linux 6.9 the
+            // device stays.
             removed += usize::from(control.command(Command::DelDevAsync, target, 0, &mut []).is_ok());
         }
     }

@@ -1,9 +1,9 @@
-//! What can go wrong before a device serves, and when it ends.
+//! Errors before a device serves, and when it ends.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A device could not be made, or not be ended.
+/// A device could not be made or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no `/dev/ublk-control`.
@@ -12,7 +12,7 @@ pub enum Error {
          later; Ubuntu has it in linux-modules-extra) cannot do this, `uzswap device swap --attach nbd` can"
     )]
     Missing,
-    /// The kernel crashes where a device is added.
+    /// The kernel crashes when a device is added.
     #[error(
         "Linux {0} crashes when a ublk device is added (ublk_init_queues uses what is made only later; fixed in 6.18.6): use \
          another kernel, or nbdkit (`uzswap device swap --attach nbd`); --any-kernel tries it nevertheless"
@@ -29,36 +29,36 @@ pub enum Error {
     /// The kernel refused a command.
     #[error("the kernel refused {command} ({reason}){hint}")]
     Command {
-        /// What was asked for.
+        /// The command, in words.
         command: &'static str,
-        /// What it said.
+        /// The kernel's error.
         reason: io::Error,
-        /// What may help.
+        /// A remedy, or empty.
         hint: &'static str,
     },
-    /// The kernel lacks what is asked for.
+    /// The kernel lacks a feature that the settings need.
     #[error("this kernel's ublk has no {0}")]
     Lacks(&'static str),
-    /// A device's node is not there, or may not be used.
+    /// A device's node is missing or may not be used.
     #[error("{path} cannot be opened ({reason}): udev or devtmpfs makes it, and a udev rule gives it to its owner")]
     Node {
         /// The node.
         path: PathBuf,
-        /// Why.
+        /// The error of opening it.
         reason: io::Error,
     },
     /// A queue could not begin.
     #[error("queue {queue} cannot begin: {reason}")]
     Queue {
-        /// Which.
+        /// Its number.
         queue: u16,
-        /// Why.
+        /// The error.
         reason: io::Error,
     },
-    /// A thread may not be made fit to be swapped on.
+    /// A thread could not be made fit to be swapped on.
     #[error(transparent)]
     Flusher(#[from] sys::flusher::FlusherError),
-    /// A setting is none.
+    /// A setting is not valid.
     #[error("{0}")]
     Setting(&'static str),
 }

@@ -1,4 +1,4 @@
-//! Which kernels serve, and which crash.
+//! Kernels with ublk, and kernels that crash.
 
 use std::fs;
 use std::path::Path;
@@ -7,12 +7,12 @@ use crate::error::Error;
 
 pub(crate) const CONTROL: &str = "/dev/ublk-control";
 
-/// Whether the driver is there.
+/// Whether the driver is loaded.
 pub fn is_here() -> bool {
     Path::new(CONTROL).exists()
 }
 
-/// Looks whether a device can be added without crashing the kernel. Nothing is opened.
+/// Checks that a device can be added without crashing the kernel. Opens nothing.
 ///
 /// # Errors
 /// [`Error::Missing`], [`Error::Crashes`].
@@ -28,9 +28,9 @@ pub fn look() -> Result<(), Error> {
 }
 
 /// Whether ADD_DEV crashes: kernels that have "ublk: implement NUMA-aware memory allocation" and
-/// not "ublk: reorder tag_set initialization before queue allocation". Of the stable kernels those
-/// are 6.18.4 and 6.18.5; of Ubuntu's, reported are 6.17.0-1015-azure, 6.17.0-1017-aws and
-/// 6.17.0-1018-azure (Launchpad bug 2154635), and which later ones are not is not known.
+/// not "ublk: reorder tag_set initialization before queue allocation". Stable kernels: 6.18.4 and
+/// 6.18.5. Ubuntu's: reported are 6.17.0-1015-azure, 6.17.0-1017-aws and 6.17.0-1018-azure
+/// (Launchpad bug 2154635); the first fixed build is unknown.
 fn crashes(release: &str) -> bool {
     let (version, rest) = release.split_once('-').unwrap_or((release, ""));
     match version {

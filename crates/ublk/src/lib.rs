@@ -20,16 +20,16 @@
 //!  /dev/ublkbN         the disk
 //! ```
 //!
-//! The protocol is spoken here and not by the crate `libublk`: that one needs libclang wherever it
-//! is built, and brings an asynchronous runtime, tasks of which are allocated; a server that is
-//! swapped on allocates nothing while it serves.
+//! This crate implements the protocol itself: the crate `libublk` needs libclang wherever it is
+//! built, and brings an asynchronous runtime whose tasks are allocated. A server that is swapped on
+//! allocates nothing while it serves.
 //!
-//! # What happens to the content
+//! # Lifetime of the content
 //!
-//! It is the server's memory, and ends with it. So no recovery is asked of the kernel
-//! (`UBLK_F_USER_RECOVERY`): a second server would answer zeroes where the first had data, to file
-//! systems and swap that still believe in it. When the server dies, what it was working on fails
-//! (EIO), so does all that comes later, and the disk goes away.
+//! The content is the server's memory, and ends with it. Recovery (`UBLK_F_USER_RECOVERY`) is
+//! therefore not requested: a second server would return zeroes for the first one's data, to file
+//! systems and swap that still rely on it. If the server dies, requests in flight and all later
+//! ones fail (EIO), and the disk goes away.
 
 mod abi;
 mod batch;

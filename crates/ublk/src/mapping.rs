@@ -1,4 +1,4 @@
-//! Memory that is mapped: a queue's descriptors, and room for requests' bytes.
+//! Mapped memory: a queue's descriptors, and room for requests' bytes.
 
 use std::fs::File;
 use std::io;
@@ -31,11 +31,11 @@ impl Descriptors {
         })
     }
 
-    /// The request that a tag was handed over with.
+    /// The current request of a tag.
     pub(crate) fn get(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth, "the kernel names tags of the queue");
-        // SAFETY: within the mapping. The kernel wrote it before the tag's command was completed,
-        // and leaves it alone until the request is committed.
+        // SAFETY: within the mapping. The kernel wrote it before it completed the tag's command,
+        // and does not change it until the request is committed.
         unsafe { self.at.as_ptr().add(tag.into()).read_volatile() }
     }
 }
@@ -57,7 +57,7 @@ pub(crate) struct Room {
 unsafe impl Send for Room {}
 
 impl Room {
-    /// `bytes`, rounded up to pages; touched now, if it shall never be asked for later.
+    /// `bytes`, rounded up to pages; touched now if the kernel must not be asked later.
     pub(crate) fn new(bytes: usize, is_made_now: bool) -> io::Result<Self> {
         let bytes = bytes.next_multiple_of(sys::PAGE_SIZE);
         let mut room = Room { at: sys::memory::map(bytes)?, bytes };

@@ -15,7 +15,6 @@ use crate::mapping::{Descriptors, Room};
 use crate::request::Request;
 use crate::transfer::Transfer;
 
-/// How a queue is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueSettings {
     pub(crate) id: u16,
@@ -24,14 +23,14 @@ pub(crate) struct QueueSettings {
     pub(crate) request_bytes: usize,
     /// Commands have bare numbers.
     pub(crate) is_bare: bool,
-    /// Bytes are read and written at the character device, when they are needed; else the kernel
-    /// copies each request's to or from a buffer of its own.
+    /// The server reads and writes bytes at the character device when needed; else the kernel
+    /// copies each request's bytes to or from a buffer.
     pub(crate) copies_itself: bool,
-    /// Nothing may be asked of the kernel later.
+    /// All memory is touched at the start; the kernel must not be asked later.
     pub(crate) is_made_now: bool,
     /// Threads that are not marked as swap's own are an error.
     pub(crate) must_be_marked: bool,
-    /// The CPUs that it is bound to.
+    /// The CPUs that the thread is bound to.
     pub(crate) cpus: libc::cpu_set_t,
 }
 
@@ -40,12 +39,12 @@ pub(crate) struct Queue {
     ring: IoUring,
     descriptors: Descriptors,
     buffers: Option<Room>,
-    /// Goes last, since the ring's commands are about it.
+    /// Dropped last, since the ring's commands concern it.
     node: File,
 }
 
-/// Runs a queue until the device is stopped. Says once whether it has begun: all of its tags wait
-/// for requests then.
+/// Runs a queue until the device is stopped. Reports once on `begun`, when all its tags wait for
+/// requests.
 pub(crate) fn run(settings: QueueSettings, node: File, device: &Device, begun: Sender<io::Result<()>>) {
     let made = Queue::new(settings, node).and_then(|mut queue| {
         let batch = Batch::new(settings.depth, settings.request_bytes, settings.is_made_now)?;
@@ -61,8 +60,8 @@ pub(crate) fn run(settings: QueueSettings, node: File, device: &Device, begun: S
     };
     let _ = begun.send(Ok(()));
     drop(begun);
-    // A thread that waits for a request of a queue that has ended would wait forever; if the server
-    // died, it gets an error.
+    // A thread that waits for a request of an ended queue would wait forever; if the server dies,
+    // it gets an error.
     let guard = Abort;
     if let Err(error) = queue.serve(device, &mut batch) {
         eprintln!("ublk: queue {}: {error}", settings.id);
@@ -71,7 +70,7 @@ pub(crate) fn run(settings: QueueSettings, node: File, device: &Device, begun: S
     std::mem::forget(guard);
 }
 
-/// Ends the process where a queue ends by an error or a panic.
+/// Aborts the process if a queue ends by an error or a panic.
 struct Abort;
 
 impl Drop for Abort {
@@ -101,7 +100,7 @@ impl Queue {
         Ok(Queue { settings, ring: ring(settings.depth.into())?, descriptors, buffers, node })
     }
 
-    /// Has each tag wait for its first request.
+    /// Queues the first fetch of every tag.
     fn fetch_all(&mut self) -> io::Result<()> {
         let code = abi::fetch(self.settings.is_bare);
         (0..self.settings.depth).for_each(|tag| self.push(code, tag, 0));
@@ -134,7 +133,7 @@ impl Queue {
             None => 0,
         };
         let command = IoCommand { q_id: self.settings.id, tag, result, addr };
-        // SAFETY: its fields take all of its 16 bytes.
+        // SAFETY: the type's fields take all of its 16 bytes.
         let bytes = unsafe { abi::bytes_of::<_, 16>(&command) };
         let node = types::Fd(self.node.as_raw_fd());
         let entry = opcode::UringCmd16::new(node, code).cmd(bytes).build().user_data(tag.into());
@@ -142,13 +141,13 @@ impl Queue {
         unsafe { self.ring.submission().push(&entry) }.expect("an entry for each tag");
     }
 
-    /// Hands over what was pushed, and waits for so many completions.
+    /// Submits the pushed entries, and waits for `wanted` completions.
     fn enter(&mut self, wanted: usize) -> io::Result<()> {
         loop {
             match self.ring.submit_and_wait(wanted) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Short of memory for a moment, or completions have to be fetched first.
+                // The kernel is briefly short of memory, or completions must be fetched first.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
                     if !self.ring.completion().is_empty() {
                         return Ok(());
@@ -189,13 +188,13 @@ impl Transfer for Queue {
     }
 
     fn tell(&mut self) {
-        // What goes wrong here goes wrong again where it is waited for.
+        // An error here recurs at the next wait.
         let _ = self.ring.submit();
     }
 }
 
-/// A ring of this thread's own. Requests are handed over when the thread asks and not in between
-/// (Linux 6.1), so that all that came while it worked are one batch.
+/// A ring of this thread's own. Completions are delivered only when the thread asks (Linux 6.1), so
+/// that all requests that came while it worked are one batch.
 fn ring(depth: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_single_issuer()
@@ -205,16 +204,16 @@ fn ring(depth: u32) -> io::Result<IoUring> {
         .or_else(|_| IoUring::new(depth))
 }
 
-/// Binds the calling thread to CPUs; to none, where the kernel named none.
+/// Binds the calling thread to CPUs. Does nothing if the mask is empty.
 fn bind(cpus: &libc::cpu_set_t) -> io::Result<()> {
-    // SAFETY: a mask of the size that is said.
+    // SAFETY: a mask of the given size.
     unsafe {
         if libc::CPU_COUNT(cpus) == 0 {
             return Ok(());
         }
         match libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpus) {
             0 => Ok(()),
-            // All of them were taken from this process by a cpuset: it runs where it may.
+            // A cpuset excludes all of them: the thread runs where it may.
             _ if io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

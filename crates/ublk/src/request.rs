@@ -6,32 +6,32 @@ use crate::abi::{self, IoDescriptor};
 
 const SECTOR_BYTES: u64 = 512;
 
-/// The operation. Sorted as a batch serves it: readers wait, writers seldom do.
+/// The operation. Sorted as a batch serves them: readers wait, writers seldom do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// Bytes of the device.
+    /// Reads bytes.
     Read,
-    /// What was written before is durable.
+    /// Makes earlier writes durable.
     Flush,
-    /// New bytes, durable at once if `is_durable`.
+    /// Writes bytes, durable at once if `is_durable`.
     Write {
         /// The kernel's FUA.
         is_durable: bool,
     },
-    /// The range reads as zeroes.
+    /// Makes the range read as zeroes.
     WriteZeroes,
-    /// The range is not needed any more.
+    /// Discards the range.
     Discard,
-    /// Something that the device has never said it could.
+    /// An operation that the device does not offer.
     Unknown,
 }
 
-/// A request of the kernel's.
+/// A request from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Its number in the queue.
     pub tag: u16,
-    /// What is asked for.
+    /// The operation.
     pub operation: Operation,
     /// First byte.
     pub at: u64,
@@ -57,7 +57,7 @@ impl Request {
         }
     }
 
-    /// Whether bytes go with it.
+    /// Whether it is a read or a write.
     pub(crate) fn has_bytes(&self) -> bool {
         matches!(self.operation, Operation::Read | Operation::Write { .. })
     }
@@ -68,7 +68,7 @@ impl Request {
         self.has_bytes() && self.operation == next.operation && end == Some(next.at)
     }
 
-    /// Does it. `bytes` are those that it writes or reads.
+    /// Serves the request. `bytes` are those that it writes or reads.
     pub(crate) fn serve(&self, device: &Device, bytes: &mut [u8]) -> Result<(), i32> {
         let done = match self.operation {
             Operation::Read => device.read(self.at, bytes),
@@ -88,7 +88,7 @@ impl Request {
         done.map_err(|error: IoError| -error.errno())
     }
 
-    /// The result that says that all of it was done: bytes of reads and writes, zero of all else.
+    /// The result for success: bytes of reads and writes, zero of all else.
     pub(crate) fn done(&self) -> i32 {
         if self.has_bytes() {
             self.len as i32
@@ -140,7 +140,7 @@ mod tests {
         let descriptor = |start_sector| IoDescriptor { op_flags: 1, nr_sectors: 8, start_sector, addr: 0 };
         let last = Request::new(0, &descriptor(u64::MAX));
         assert_eq!(last.at, u64::MAX);
-        // What the sum would be if it wrapped.
+        // The sum if it wrapped.
         let first = Request { at: last.at.wrapping_add(last.len as u64), ..last };
         assert!(!last.is_followed_by(&first) && !last.is_followed_by(&last));
     }

@@ -1,4 +1,4 @@
-//! A device on its way from being added to being deleted.
+//! The life of a device, from adding to deleting it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,17 +17,16 @@ use crate::error::Error;
 use crate::kernel;
 use crate::queue::{self, QueueSettings};
 
-/// Queues that are made unasked, at most: each has a thread, and `request_bytes` of memory.
+/// Default limit on queues: each has a thread, and `request_bytes` of memory.
 const QUEUES_MAX: usize = 16;
-/// Largest discard: 4096 leaves of the pool. A server of an unprivileged device is killed when a
-/// request takes 30 s.
+/// Largest discard: 4096 leaves of the pool. The kernel kills the server of an unprivileged device
+/// if a request takes 30 s.
 const DISCARD_BYTES_MAX: u64 = 256 << 20;
-/// How often a node is looked for, and how long in between: udev makes it, and gives it to its
-/// owner.
+/// Attempts to open a node, and the pause between two: udev makes it, and gives it to its owner.
 const NODE_LOOKS: u32 = 500;
 const NODE_LOOK: Duration = Duration::from_millis(10);
 
-/// How a device is served.
+/// Settings of a server.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Queues, each with a thread; 0 means one a CPU, 16 at most.
@@ -35,22 +34,22 @@ pub struct Settings {
     /// Requests in flight a queue, 1 to 4096.
     pub depth: u16,
     /// Most bytes of a request: whole blocks of 4 KiB, 1 MiB at most. Each queue has memory for
-    /// one; each request of each queue, where the kernel lets the server not copy (before Linux
-    /// 6.5, and for other users than root).
+    /// one; for each of its requests, if the kernel copies (before Linux 6.5, and for other users
+    /// than root).
     pub request_bytes: u32,
-    /// What the disk's blocks are said to be: 4096 or 512 bytes. Parts of 4 KiB cost a read and a
-    /// write of all of it.
+    /// Block size that the disk reports: 4096 or 512 bytes. A write of a part of 4 KiB costs a read
+    /// and a write of all of it.
     pub block_bytes: u32,
-    /// The number in `/dev/ublkbN`; else the first that is free.
+    /// The number in `/dev/ublkbN`; `None` takes the first that is free.
     pub id: Option<u32>,
-    /// For other users than root: all that the kernel allows to them alone.
+    /// For other users than root: uses only what the kernel allows to them.
     pub is_unprivileged: bool,
-    /// The machine swaps on it: all memory is made at the start.
+    /// The machine swaps on it: all memory is allocated at the start.
     pub is_swapped_on: bool,
     /// Threads that are not marked as swap's own (`PR_SET_IO_FLUSHER`) are an error. They inherit
-    /// it from the caller.
+    /// the mark from the caller.
     pub must_be_marked: bool,
-    /// Try kernels, too, that are known to crash.
+    /// Also try kernels that are known to crash.
     pub takes_any_kernel: bool,
 }
 
@@ -108,7 +107,7 @@ impl Settings {
     }
 }
 
-/// A disk that is served. Stopped with the value, if it was not before.
+/// A disk that is served. Dropping the value stops it.
 pub struct Server {
     control: Control,
     target: Target,
@@ -119,25 +118,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Adds a disk and serves it. Ends when the disk is there and its partitions have been looked
-    /// for.
+    /// Adds a disk and serves it. Returns when the disk exists and its partitions have been
+    /// scanned.
     ///
     /// # Errors
-    /// [`Error`]. Nothing is left then.
+    /// [`Error`]. The device is removed again.
     pub fn start(device: Device, settings: &Settings) -> Result<Server, Error> {
         settings.check()?;
         match kernel::look() {
             Err(Error::Crashes(_)) if settings.takes_any_kernel => {}
             other => other?,
         }
-        // Only devices without a server: a user who may not see others' devices has none to remove.
+        // Finds only devices without a server. A user who may not see others' devices has none to
+        // remove.
         let _ = remove_dead();
         let mut control = Control::open()?;
         if settings.is_unprivileged && !control.has(abi::F_UNPRIVILEGED_DEV) {
             return Err(Error::Lacks("devices of other users than root (Linux 6.5 has)"));
         }
-        // The kernel lets only root fill a request's memory: others might leave some of it as it
-        // was.
+        // The kernel lets only root fill a request's memory: others might leave parts of it
+        // uninitialised.
         let copies_itself = control.has(abi::F_USER_COPY) && !settings.is_unprivileged;
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let queues = match settings.queues {
@@ -165,16 +165,16 @@ impl Server {
             is_added: true,
             copies_itself,
         };
-        // From here on, what fails ends as `stop` does.
+        // From here on, a failure cleans up as `stop` does.
         server.begin(settings, &info)?;
         Ok(server)
     }
 
     fn begin(&mut self, settings: &Settings, info: &DeviceInfo) -> Result<(), Error> {
-        // First, since no command is obeyed of who may not open it.
+        // First, since the kernel obeys only commands of users who may open it.
         let node = node(PathBuf::from(format!("/dev/ublkc{}", info.dev_id)))?;
         let parameters = settings.parameters(self.device.size_bytes());
-        // SAFETY: its fields take all of its 64 bytes.
+        // SAFETY: the type's fields take all of its 64 bytes.
         let mut bytes = unsafe { abi::bytes_of::<_, 64>(&parameters) };
         self.command("the device's parameters", Command::SetParams, 0, &mut bytes)?;
         let (begun, begins) = mpsc::channel();
@@ -219,7 +219,7 @@ impl Server {
         done.map_err(|reason| Error::Command { command: what, reason, hint: "" })
     }
 
-    /// The CPUs whose requests a queue gets; none, where the kernel does not say.
+    /// The CPUs whose requests a queue gets; empty if the kernel does not say.
     fn cpus(&mut self, queue: u16) -> libc::cpu_set_t {
         let mut bytes = [0; size_of::<libc::cpu_set_t>()];
         if self.command("a queue's CPUs", Command::GetQueueAffinity, queue.into(), &mut bytes).is_err() {
@@ -229,12 +229,12 @@ impl Server {
         unsafe { bytes.as_ptr().cast::<libc::cpu_set_t>().read_unaligned() }
     }
 
-    /// The disk.
+    /// The path of the disk.
     pub fn block_device(&self) -> PathBuf {
         PathBuf::from(format!("/dev/ublkb{}", self.target.id))
     }
 
-    /// What is served: for figures.
+    /// The device that is served, for figures.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -244,20 +244,20 @@ impl Server {
         self.queues.len()
     }
 
-    /// Whether the server copies requests' bytes when it needs them; else the kernel does before,
-    /// and each request has a buffer.
+    /// Whether the server copies requests' bytes on demand. If not, the kernel copies before, and
+    /// each request has a buffer.
     pub fn copies_itself(&self) -> bool {
         self.copies_itself
     }
 
     /// Whether the disk is mounted, swapped on, or part of another.
     pub fn is_busy(&self) -> bool {
-        // A block device that is claimed elsewhere cannot be claimed.
+        // Exclusive open fails if the block device is claimed elsewhere.
         let claimed = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(self.block_device());
         claimed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
     }
 
-    /// Takes the disk away and deletes the device. What is mounted or swapped on fails from now on:
+    /// Takes the disk away and deletes the device. Mounts of it and swap on it fail from now on:
     /// ask [`is_busy`] before.
     ///
     /// [`is_busy`]: Self::is_busy
@@ -270,8 +270,8 @@ impl Server {
         ended
     }
 
-    /// In this order: the queues serve what is in flight while the disk goes away, and end when it
-    /// has; the device can only be deleted when its node is closed everywhere.
+    /// In this order: the queues serve requests in flight while the disk goes away, and end after
+    /// it; the device can only be deleted when its node is closed everywhere.
     fn end(&mut self) -> Result<(), Error> {
         if !std::mem::take(&mut self.is_added) {
             return Ok(());
@@ -283,7 +283,7 @@ impl Server {
             }
         }
         stopped?;
-        // Its number stays taken until the disk is closed everywhere; this does not wait for it if
+        // The number stays taken until the disk is closed everywhere; this does not wait for it if
         // possible.
         if self.command("to delete the device", Command::DelDevAsync, 0, &mut []).is_ok() {
             return Ok(());
@@ -300,9 +300,9 @@ impl Drop for Server {
     }
 }
 
-/// Adds a device: fills what the kernel has decided.
+/// Adds a device; the kernel fills its choices into `info`.
 fn add(control: &mut Control, info: &mut DeviceInfo) -> Result<(), Error> {
-    // SAFETY: its fields take all of its 64 bytes.
+    // SAFETY: the type's fields take all of its 64 bytes.
     let mut bytes = unsafe { abi::bytes_of::<_, 64>(info) };
     // Without a number the kernel chooses: the command's and the device's are the same.
     let target = Target { id: info.dev_id, has_path: false };
@@ -324,8 +324,7 @@ fn add(control: &mut Control, info: &mut DeviceInfo) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the character device, which is made by udev or devtmpfs a moment after the device was
-/// added.
+/// Opens the character device, which udev or devtmpfs makes a moment after the device was added.
 fn node(path: PathBuf) -> Result<File, Error> {
     let mut looks = 0;
     loop {
@@ -340,7 +339,7 @@ fn node(path: PathBuf) -> Result<File, Error> {
     }
 }
 
-/// Whether it may be there, and this user's, in a moment.
+/// Whether the node may become available to this user in a moment.
 fn may_change(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }

@@ -1,28 +1,29 @@
-//! The side that requests come from.
+//! The source of requests.
 
 use std::io;
 
-/// Where a batch's requests come from, and their results go to: a queue of the kernel's, or a test.
+/// The source of a batch's requests and the sink of their results: a queue of the kernel's, or a
+/// test.
 pub trait Transfer {
-    /// The bytes of a write.
+    /// Copies the bytes of a write.
     ///
     /// # Errors
-    /// The kernel's, where it cannot copy.
+    /// The kernel's, if it cannot copy.
     fn take(&mut self, tag: u16, into: &mut [u8]) -> io::Result<()>;
 
-    /// The bytes of a read, which was not ended yet.
+    /// Copies the bytes of a read that has not ended yet.
     ///
     /// # Errors
-    /// The kernel's, where it cannot copy.
+    /// The kernel's, if it cannot copy.
     fn give(&mut self, tag: u16, from: &[u8]) -> io::Result<()>;
 
-    /// The request's own buffer, where it has one: what a write's bytes are in already, and a
-    /// read's may be put.
+    /// The request's own buffer, if it has one: it holds a write's bytes already, and takes a
+    /// read's.
     fn buffer(&mut self, tag: u16) -> Option<&mut [u8]>;
 
-    /// The request is done: bytes moved, zero, or an error's negative number.
+    /// Ends the request: bytes moved, zero, or a negative error number.
     fn end(&mut self, tag: u16, result: i32);
 
-    /// What was ended may be told now, for more work follows.
+    /// Ended requests may be reported now, because more work follows.
     fn tell(&mut self) {}
 }

@@ -20,13 +20,13 @@ fn serve(device: &device::Device, queue: &mut Queue, requests: &[Request]) {
     assert!(batch.is_empty());
 }
 
-/// What a request makes of plain bytes.
+/// Applies a request to plain bytes.
 fn apply(request: &Request, plain: &mut [u8], bytes: &[u8]) {
     let (at, end) = (request.at as usize, request.at as usize + request.len);
     match request.operation {
         Operation::Write { .. } => plain[at..end].copy_from_slice(&bytes[..request.len]),
         Operation::WriteZeroes => plain[at..end].fill(0),
-        // Whole blocks are forgotten, parts stay.
+        // Whole blocks are discarded, parts stay.
         Operation::Discard => {
             let (first, last) = (at.next_multiple_of(BLOCK_BYTES), end / BLOCK_BYTES * BLOCK_BYTES);
             if first < last {
@@ -48,8 +48,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Requests that do not overlap, many of them neighbours, in any order: sectors left out before,
-/// sectors, what.
+/// Requests that do not overlap, many of them neighbours, in any order: (sectors skipped before,
+/// sectors, kind).
 fn requests() -> impl Strategy<Value = Vec<Request>> {
     let one = (prop_oneof![3 => Just(0), 1 => 1u64..40], 1usize..48, prop::bool::ANY, operation());
     (0u64..3000, prop::collection::vec(one, 1..DEPTH), any::<prop::sample::Index>()).prop_map(
@@ -123,7 +123,7 @@ fn neighbours_are_one_call_and_reads_are_told_first() {
     let device = device(SIZE as u64, None);
     let mut queue = Queue::new(DEPTH, false);
     queue.bytes.iter_mut().zip(1..).for_each(|(bytes, seed)| fill(bytes, seed));
-    // Pages that come in any order: two runs of writes, one of reads.
+    // Pages in any order: two runs of writes, one of reads.
     let mut requests = pages(0, WRITE, 16, 8);
     requests.extend(pages(8, Operation::Read, 200, 4));
     requests.extend(pages(12, WRITE, 100, 3));

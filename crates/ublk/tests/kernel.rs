@@ -1,5 +1,4 @@
-//! A disk of the kernel's own, where it has ublk and this process may use it. `machine/clients` has
-//! the rest.
+//! A disk of the kernel, if it has ublk and this process may use it. `machine/clients` tests more.
 
 mod support;
 

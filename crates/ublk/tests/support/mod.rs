@@ -6,7 +6,6 @@ use std::io;
 use device::{Config, Device};
 use ublk::Transfer;
 
-/// Most bytes of a request of the fake queue's.
 pub const REQUEST_BYTES: usize = 64 << 10;
 
 /// Requests' bytes and results, by tag.
@@ -15,9 +14,9 @@ pub struct Queue {
     pub results: Vec<Option<i32>>,
     /// The kernel has copied to buffers, and will from them; else the server copies.
     pub has_buffers: bool,
-    /// Bytes of this tag cannot be copied.
+    /// Copying bytes of this tag fails.
     pub broken: Option<u16>,
-    /// Tags in the order in which they ended, and how many had when that was told.
+    /// Tags in the order in which they ended, and how many had ended at the last report.
     pub ended: Vec<u16>,
     pub told: Vec<usize>,
 }
@@ -79,7 +78,7 @@ pub fn device(size_bytes: u64, ram_bytes: Option<u64>) -> Device {
     Device::new(config).unwrap()
 }
 
-/// Bytes that shrink to about a half, others for each `seed`.
+/// Bytes that shrink to about a half; the seed determines the content.
 pub fn fill(into: &mut [u8], seed: u64) {
     let mut state = seed | 1;
     for chunk in into.chunks_mut(8) {
