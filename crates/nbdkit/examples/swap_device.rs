@@ -67,7 +67,7 @@ fn fill(file: &str) {
     println!("seconds {filled} {read} {touched}");
 }
 
-/// The kernel's device, given back at the end.
+/// The kernel's device, removed on drop.
 struct Zram;
 
 impl Zram {
@@ -118,7 +118,7 @@ fn turn(name: &str, compressor: &str, file: &Path) -> Option<([f64; 3], f64)> {
         let (stored, _, _, _, most) =
             (figures.next()?, figures.next()?, figures.next()?, figures.next()?, figures.next()?);
         drop(swap);
-        // Slots are freed when the process has ended; the most that was used is of the whole run.
+        // Slots are freed when the process has ended; the peak is of the whole run.
         let _ = stored;
         return Some((rates, most / (SIZE as f64 - LIMIT as f64)));
     }

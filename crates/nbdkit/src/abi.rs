@@ -1,14 +1,13 @@
 //! nbdkit's interface for plugins, version 2, as nbdkit-plugin(3) and the header nbdkit-plugin.h
 //! describe it.
 //!
-//! The crate `nbdkit` of crates.io (0.3.0) was not taken: it knows neither `after_fork`, without
-//! which threads and locked memory are lost when nbdkit goes to the background, nor `block_size`,
-//! and hides the threads that requests run in.
+//! The crate `nbdkit` of crates.io (0.3.0) does not fit: it lacks `after_fork`, without which
+//! threads and locked memory are lost when nbdkit daemonizes, and `block_size`, and hides the
+//! threads that requests run in.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
-/// Version of the interface.
 pub const API_VERSION: c_int = 2;
 /// Requests of one connection and of several may run at once.
 pub const THREAD_MODEL_PARALLEL: c_int = 3;
@@ -78,7 +77,7 @@ pub struct Plugin {
     pub block_size: Option<unsafe extern "C" fn(Handle, *mut u32, *mut u32, *mut u32) -> c_int>,
 }
 
-// What a C compiler says of the header of nbdkit 1.32 on 64-bit machines.
+// Sizes and offsets by a C compiler, of the header of nbdkit 1.32 on 64-bit machines.
 const _: () = {
     assert!(size_of::<Plugin>() == 384);
     assert!(offset_of!(Plugin, errno_is_preserved) == 184 && offset_of!(Plugin, pread) == 216);

@@ -1,4 +1,4 @@
-//! The plugin's callbacks: each finds the device and hands the request over.
+//! The plugin's callbacks: each finds the device and passes the request to it.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -12,7 +12,7 @@ use crate::abi::{self, Extents, Handle, Plugin};
 use crate::settings::{borrowed, c_string, Lock, Settings, HELP};
 use crate::statistics::Writer;
 
-/// Heap kept for what nbdkit allocates while it serves: buffers and lists of extents.
+/// Heap reserved for nbdkit's allocations while it serves: buffers and lists of extents.
 const HEAP_BYTES: usize = 16 << 20;
 
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
@@ -26,7 +26,6 @@ thread_local! {
     static IS_READY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Prints an error.
 pub fn say(text: &str) {
     let text = c_string(text);
     // SAFETY: a format with one string.
@@ -49,8 +48,8 @@ fn serve(request: impl FnOnce(&Device) -> Result<(), IoError>) -> c_int {
         IS_READY.set(true);
         if *LOCK.get().unwrap_or(&Lock::No) != Lock::No {
             flusher::touch_stack();
-            // Inherited from the thread that made it. Where it was not allowed, that was said at
-            // the start.
+            // Inherited from the thread that made it. A missing permission was reported at the
+            // start.
             if !flusher::is_marked() && flusher::mark_thread().is_ok() {
                 debug("a thread was marked that was expected to be unmarked");
             }
@@ -68,7 +67,7 @@ fn serve(request: impl FnOnce(&Device) -> Result<(), IoError>) -> c_int {
 }
 
 unsafe extern "C" fn config(key: *const c_char, value: *const c_char) -> c_int {
-    // SAFETY: nbdkit hands over terminated strings.
+    // SAFETY: nbdkit passes terminated strings.
     let (key, value) = unsafe { (borrowed(key), borrowed(value)) };
     let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let settings = settings.get_or_insert_with(|| {
@@ -149,7 +148,7 @@ fn start(mut settings: Settings) -> Result<(), String> {
     };
     if lock != Lock::No {
         flusher::keep_heap(HEAP_BYTES + swap.as_ref().map_or(0, |_| SwapDisk::HEAP_BYTES));
-        // Threads are made by this one, and inherit its mark.
+        // Threads are children of this one, and inherit its mark.
         allowed(flusher::mark_thread())?;
         allowed(flusher::spare_from_oom())?;
     }
@@ -190,7 +189,7 @@ unsafe extern "C" fn dump_plugin() {
 }
 
 unsafe extern "C" fn open(_readonly: c_int) -> Handle {
-    // The device is every connection's; nbdkit only wants something that is not null.
+    // All connections share the device; nbdkit only requires a pointer that is not null.
     std::ptr::from_ref(device()).cast_mut().cast()
 }
 
@@ -226,7 +225,7 @@ unsafe extern "C" fn block_size(
     preferred: *mut u32,
     maximum: *mut u32,
 ) -> c_int {
-    // SAFETY: nbdkit hands over three numbers to fill.
+    // SAFETY: nbdkit passes pointers to three numbers.
     unsafe {
         minimum.write(1);
         preferred.write(device::BLOCK_BYTES as u32);
@@ -242,8 +241,7 @@ unsafe extern "C" fn pread(
     offset: u64,
     _flags: u32,
 ) -> c_int {
-    // SAFETY: nbdkit hands over `count` writable bytes, for this call alone; they were written
-    // before, if by others.
+    // SAFETY: nbdkit passes `count` writable, initialised bytes, for this call alone.
     let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), count as usize) };
     serve(|device| device.read(offset, into))
 }
@@ -255,12 +253,12 @@ unsafe extern "C" fn pwrite(
     offset: u64,
     flags: u32,
 ) -> c_int {
-    // SAFETY: nbdkit hands over `count` readable bytes, which do not change during this call.
+    // SAFETY: nbdkit passes `count` readable bytes, which do not change during this call.
     let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count as usize) };
     serve(|device| device.write(offset, from).and_then(|()| end(device, flags)))
 }
 
-/// What a request with FUA promises: what a flush does.
+/// A request with FUA promises as much as a flush.
 fn end(device: &Device, flags: u32) -> Result<(), IoError> {
     match flags & abi::FLAG_FUA {
         0 => Ok(()),
@@ -287,8 +285,8 @@ unsafe extern "C" fn zero(_handle: Handle, count: u32, offset: u64, flags: u32) 
 }
 
 unsafe extern "C" fn cache(_handle: Handle, _count: u32, _offset: u64, _flags: u32) -> c_int {
-    // What is in memory is as near as it gets, and what is in the swap file went there for want of
-    // room.
+    // Nothing to do: blocks in memory need no fetching, and blocks in the swap file went there for
+    // want of room.
     0
 }
 
@@ -321,7 +319,7 @@ unsafe extern "C" fn extents(
 /// nbdkit takes the plugin's description from a pointer that stays valid.
 struct Static(Plugin);
 
-// SAFETY: it never changes, and all it points to is constant.
+// SAFETY: it never changes, and it points to constants only.
 unsafe impl Sync for Static {}
 
 static PLUGIN: Static = Static(Plugin {
@@ -379,7 +377,7 @@ const VERSION: &std::ffi::CStr = {
     }
 };
 
-/// What nbdkit calls first.
+/// The entry point of the plugin.
 #[no_mangle]
 pub extern "C" fn plugin_init() -> *const Plugin {
     &PLUGIN.0

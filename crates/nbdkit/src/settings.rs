@@ -1,4 +1,4 @@
-//! What the command line says: `key=value`, by nbdkit's own rules for sizes and truth.
+//! The command line's settings: `key=value`, by nbdkit's own rules for sizes and truth.
 
 use std::ffi::{c_char, CStr, CString};
 
@@ -14,21 +14,19 @@ pub enum Lock {
     /// An ordinary server.
     #[default]
     No,
-    /// Memory is made and locked, threads are marked, the out-of-memory killer told; anything
-    /// missing ends nbdkit.
+    /// Memory is locked, threads are marked, the out-of-memory killer is told to spare the process;
+    /// any failure ends nbdkit.
     Yes,
-    /// The same; what is not allowed is said, but for the memory itself, and left out.
+    /// As `Yes`, but failures other than of the memory itself are reported and ignored.
     Try,
 }
 
-/// The settings.
 #[derive(Debug, Default)]
 pub struct Settings {
     pub config: Config,
     pub has_size: bool,
     pub lock: Lock,
     pub swap: SwapSettings,
-    /// File for statistics.
     pub stats: Option<String>,
 }
 
@@ -49,7 +47,7 @@ const NO_KEPT_DISK: &str = "swap-file= and swap-key= are gone: a disk does not o
                             has no room for, and nbdkit's file plugin keeps one";
 
 impl Settings {
-    /// Takes one setting. What is wrong with it was said when the answer is an error.
+    /// Takes one setting. An `Err` was reported already.
     pub fn set(&mut self, key: &CStr, value: &CStr) -> Result<(), ()> {
         let text = || value.to_str().map_err(|_| say(&format!("{}: not UTF-8", key.to_string_lossy())));
         match key.to_bytes() {
@@ -87,7 +85,7 @@ impl Settings {
 }
 
 fn size(value: &CStr) -> Result<u64, ()> {
-    // SAFETY: a terminated string; the function says what is wrong by itself.
+    // SAFETY: a terminated string; the function reports errors itself.
     let bytes = unsafe { abi::nbdkit_parse_size(value.as_ptr()) };
     u64::try_from(bytes).map_err(|_| ())
 }
@@ -102,19 +100,19 @@ fn truth(value: &CStr) -> Result<bool, ()> {
 
 fn number(what: &CStr, value: &CStr) -> Result<u32, ()> {
     let mut number = 0;
-    // SAFETY: terminated strings and a number of our own.
+    // SAFETY: terminated strings, and a number of this function.
     match unsafe { abi::nbdkit_parse_unsigned(what.as_ptr(), value.as_ptr(), &mut number) } {
         -1 => Err(()),
         _ => Ok(number),
     }
 }
 
-/// A string for nbdkit; what it cannot have is left out.
+/// A string for nbdkit, without NUL bytes.
 pub fn c_string(text: &str) -> CString {
     CString::new(text.replace('\0', "")).expect("no zero is left")
 }
 
-/// The string behind a pointer that nbdkit hands over.
+/// The string behind a pointer from nbdkit.
 ///
 /// # Safety
 /// The pointer is to a terminated string that lives during the call.

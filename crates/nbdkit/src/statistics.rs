@@ -1,4 +1,4 @@
-//! A file with the device's figures, rewritten each second by a thread of its own.
+//! A file with the device's figures, rewritten each second by a thread.
 
 use std::fs;
 use std::io;
@@ -10,20 +10,19 @@ use device::Device;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The thread.
 pub struct Writer {
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Writer {
-    /// Writes the file once, and starts.
+    /// Writes the file once, and starts the thread.
     pub fn start(file: String, device: &'static Device) -> io::Result<Writer> {
         write(&file, device)?;
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("statistics".into()).spawn(move || loop {
             let is_last = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
-            // A full disk is no reason to stop serving; the next second may do better.
+            // A full disk is no reason to stop serving; the next write may succeed.
             let _ = write(&file, device);
             if is_last {
                 return;
@@ -39,7 +38,7 @@ impl Writer {
     }
 }
 
-/// Readers always find a whole file.
+/// Replaces the file at once, so that readers find a whole one.
 fn write(file: &str, device: &Device) -> io::Result<()> {
     let next = format!("{file}.new");
     fs::write(&next, device.statistics().json())?;

@@ -1,5 +1,5 @@
-//! nbdkit's settings of a swap file. It is opened before nbdkit daemonizes, so that errors reach
-//! stderr and relative paths resolve.
+//! nbdkit's settings of a swap file. The file is opened before nbdkit daemonizes, so that errors
+//! reach stderr and relative paths resolve.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,6 @@ use device::SwapDisk;
 
 use crate::settings::Lock;
 
-/// What is said about it.
 #[derive(Debug, Default)]
 pub struct SwapSettings {
     pub size_bytes: Option<u64>,
@@ -16,7 +15,7 @@ pub struct SwapSettings {
 }
 
 impl SwapSettings {
-    /// Checks what can be checked before anything is opened; the error says what is wrong.
+    /// Checks the settings before anything is opened; the error is a message for the user.
     pub fn check(&self, has_ram: bool) -> Result<(), String> {
         match self.size_bytes {
             None if self.directory.is_some() => {
@@ -35,7 +34,7 @@ impl SwapSettings {
         }
     }
 
-    /// Opens the file, if one was asked for.
+    /// Opens the file, if the settings ask for one.
     pub fn open(&self, lock: Lock) -> Result<Option<SwapDisk>, String> {
         let Some(size_bytes) = self.size_bytes else { return Ok(None) };
         let is_plain = self.is_plain == Some(true);

@@ -8,7 +8,7 @@ use std::path::Path;
 use support::{command, figures, has, has_nbdsh, may_mount, output, plugin, run, wait_until};
 use support::{Directory, Fuse, Loop, Mount, Server};
 
-/// Heap-like bytes: this test's own program, again and again, and some that do not compress.
+/// Heap-like bytes: this test's own program, repeated, and some incompressible ones.
 fn corpus(len: usize) -> Vec<u8> {
     let program = fs::read(std::env::current_exe().unwrap()).unwrap();
     let mut bytes: Vec<u8> = program.iter().copied().cycle().take(len).collect();
@@ -351,7 +351,7 @@ except nbd.Error as error:
     if !has(&["nbdfuse"]) || !may_mount() {
         return;
     }
-    // The same through a file: reads fail, they do not answer zeroes.
+    // The same through a file: reads fail, instead of returning zeroes.
     let mut server = Server::new(&["1M"]);
     let fuse = Fuse::new(&server);
     fs::write(fuse.file(), vec![7; 1 << 20]).unwrap();
@@ -382,7 +382,7 @@ fn figures_are_written() {
     assert!(figures["write_p50_us"].as_f64().unwrap() > 0.0, "{figures}");
 }
 
-/// Files that the process has open and that have no name, in a directory: their lengths.
+/// The lengths of a process's open files in a directory that have no name.
 fn unnamed_files(pid: u32, directory: &Path) -> Vec<u64> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
     let is_there = |link: &Path| {
@@ -396,9 +396,9 @@ fn unnamed_files(pid: u32, directory: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// Three times the memory in bytes that do not compress, over a file: in and out by nbdcopy, then
-/// in any order by libnbd, while other blocks are written and discarded. The file has no name,
-/// ever, and is gone with the server, however that ends.
+/// Incompressible data of three times the memory, over a file: in and out by nbdcopy, then in
+/// random order by libnbd, while other blocks are written and discarded. The file never has a name,
+/// and is gone with the server, however that ends.
 #[test]
 fn what_memory_does_not_hold_goes_to_a_file() {
     const RAM: u64 = 24 << 20;
@@ -457,18 +457,17 @@ for at in range(0, len(bytes_of), 65536):
             (number("refused_writes"), number("lost_blocks"), number("failed_reads")),
             (0.0, 0.0, 0.0)
         );
-        // While objects are packed some are there twice.
+        // While objects are packed, some exist twice.
         assert!(number("mem_used_max") <= RAM as f64 * 17.0 / 16.0 + 1e6, "{said}");
         let open = unnamed_files(server.child.id(), &disk.0);
         assert!(open.len() == 1 && open[0] > RAM && disk.is_empty(), "{open:?}");
-        // SIGKILL.
         server.kill();
         assert!(disk.is_empty());
         fs::remove_file(&back).unwrap();
     }
 }
 
-/// A file that is full is no room either; what was there stays, and what is trimmed makes room.
+/// A full file refuses writes and keeps its content; trimming makes room.
 #[test]
 fn a_full_file_is_enospc() {
     if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
@@ -502,7 +501,7 @@ for turn in range(2):
     );
 }
 
-/// What a server is that others swap on: locked memory, marked threads, spared.
+/// A server that is swapped on has locked memory and marked threads, and the OOM killer spares it.
 #[test]
 fn a_server_to_swap_on_is_locked() {
     if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
@@ -539,8 +538,8 @@ fn a_server_to_swap_on_is_locked() {
     }
 }
 
-/// With a swap file too: its threads are there and marked before anything is written, and no memory
-/// comes later.
+/// With a swap file, too, the threads exist and are marked before any write, and no memory is
+/// requested later.
 #[test]
 fn a_swap_file_behind_locked_memory_takes_none() {
     if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
@@ -574,7 +573,7 @@ fn a_swap_file_behind_locked_memory_takes_none() {
     for task in fs::read_dir(format!("{process}/task")).unwrap().flatten() {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap();
         let (name, fields) = stat.rsplit_once(')').unwrap();
-        // The ninth field, PF_MEMALLOC_NOIO of include/linux/sched.h: half of what
+        // The ninth field, PF_MEMALLOC_NOIO of include/linux/sched.h: half of the flags that
         // PR_SET_IO_FLUSHER sets.
         let flags: u64 = fields.split_whitespace().nth(6).unwrap().parse().unwrap();
         assert!(!is_allowed || flags & 0x0008_0000 != 0, "{stat}");

@@ -1,9 +1,9 @@
-//! Real swap on the device: over a loop device on nbdfuse, for a memory cgroup of its own.
+//! Real swap on the device: over a loop device on nbdfuse, for a memory cgroup.
 //!
 //! Long version: `UZSWAP_TEST_SQUEEZE_SECONDS=600 cargo test --release -p uzswap-nbdkit --test swap
-//! squeeze -- --nocapture` fills a cgroup to the brim, in random order, for ten minutes, without a
-//! swap file and with one; `UZSWAP_TEST_SQUEEZE_BYTES` sets how much (default 192 MiB, in a third
-//! of the memory).
+//! squeeze -- --nocapture` fills a cgroup to the brim, in random order, for ten minutes, without
+//! and with a swap file; `UZSWAP_TEST_SQUEEZE_BYTES` sets the size (default 192 MiB, in a third of
+//! the memory).
 
 mod support;
 
@@ -18,10 +18,10 @@ use support::{figures, has, may_mount, output, Directory, Fuse, Loop, Server};
 /// Swap is the machine's: one test at a time, so that none swaps to another's device.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Set in the process that fills memory: how many bytes, for how many seconds, and with what.
+/// Set in the process that fills memory: bytes, seconds, and content.
 const FILL: &str = "UZSWAP_TEST_FILL";
 
-/// What has to be there to swap at all; says what is not.
+/// Whether swapping is possible; prints the missing requirement.
 fn can_swap() -> bool {
     if !has(&["nbdkit", "nbdinfo", "nbdfuse", "losetup", "mkswap", "swapon", "swapoff"]) || !may_mount() {
         return false;
@@ -33,14 +33,14 @@ fn can_swap() -> bool {
     true
 }
 
-/// A word of a page as it should be after it was written `round` times.
+/// A word of a page after `round` writes.
 fn word(content: &str, page: u64, round: u32, index: usize) -> u64 {
     let mixed = (page << 20 | u64::from(round)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     if content == "noise" {
         let mixed = (mixed ^ index as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         return (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     }
-    // Like a heap: small numbers, pointers that are close to each other, a fifth noise.
+    // Heap-like: small numbers, pointers that are close to each other, a fifth noise.
     match index % 5 {
         0 => mixed.rotate_left(index as u32),
         1 => 0x7F00_0000_0000 | mixed & 0xFFFF,
@@ -48,7 +48,7 @@ fn word(content: &str, page: u64, round: u32, index: usize) -> u64 {
     }
 }
 
-/// The process inside the cgroup: pages written, read and checked in random order until the time is
+/// The process inside the cgroup writes, reads and checks pages in random order until the time is
 /// over.
 #[test]
 fn fill_when_told_to() {
@@ -65,7 +65,7 @@ fn fill_when_told_to() {
     };
     let (start, mut state, mut checked) = (Instant::now(), 1u64, 0u64);
     let end = Duration::from_secs(seconds);
-    // All of it once, then any of it.
+    // All of it once, then random pages.
     for turn in 0u64.. {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let page = if turn < pages { turn } else { (state >> 33) % pages } as usize;
@@ -85,10 +85,10 @@ fn fill_when_told_to() {
     println!("checked {checked} pages and then all {pages}");
 }
 
-/// Has a process in a group with so much memory fill so many bytes with `content` for so many
-/// seconds, over a device with these settings; returns what it said, or nothing where no group can
-/// be made. An error is the kernel's: it gave up looking for a page to take away, which it does now
-/// and then while all of them are on their way to or from the device.
+/// Runs a process in a group with limited memory that fills memory with `content` for some seconds,
+/// over a device with these settings; returns its messages, or `None` if no group can be made. An
+/// error is the kernel's: it gave up looking for a page to reclaim, which happens now and then
+/// while all pages are on their way to or from the device.
 fn squeeze(
     bytes: u64,
     memory_bytes: u64,
@@ -141,8 +141,8 @@ fn a_squeezed_group_finds_every_byte() {
     squeeze_somehow(bytes, "heap", &[&format!("ram={bytes}")]);
 }
 
-/// The same with data that do not compress, of which a third has room in memory and the rest goes
-/// to the swap file.
+/// The same with incompressible data, of which a third fits in memory and the rest goes to the swap
+/// file.
 #[test]
 fn a_squeezed_group_finds_every_byte_that_went_to_the_file() {
     if !can_swap() {
@@ -169,15 +169,14 @@ fn a_squeezed_group_finds_every_byte_that_went_to_the_file() {
     assert!(disk.is_empty());
 }
 
-/// How much memory to fill.
 fn squeezed_bytes() -> u64 {
     let number = std::env::var("UZSWAP_TEST_SQUEEZE_BYTES").ok().and_then(|text| text.parse().ok());
     let bytes: u64 = number.unwrap_or(if cfg!(debug_assertions) { 96 << 20 } else { 192 << 20 });
     bytes / (12 * 4096) * (12 * 4096)
 }
 
-/// Squeezes a group into a third of what it fills, or into more, if need be; whether it could at
-/// all.
+/// Squeezes a group into a third of its data, or into more if that fails; returns whether any limit
+/// worked.
 fn squeeze_somehow(bytes: u64, content: &str, settings: &[&str]) -> bool {
     let seconds =
         std::env::var("UZSWAP_TEST_SQUEEZE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);

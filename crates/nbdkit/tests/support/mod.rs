@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The plugin that cargo has built beside this test.
+/// The plugin that cargo built beside this test.
 pub fn plugin() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
@@ -21,7 +21,7 @@ pub fn plugin() -> PathBuf {
         .expect("cargo builds it")
 }
 
-/// A command that finds the system's programs first: a Python of one's own has no bindings of
+/// A command that searches the system's programs first: another Python lacks the bindings of
 /// libnbd.
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(program);
@@ -30,7 +30,7 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// Whether all programs are there; says which is not.
+/// Whether all programs exist; prints the missing one.
 pub fn has(programs: &[&str]) -> bool {
     programs.iter().all(|program| {
         let found =
@@ -43,7 +43,7 @@ pub fn has(programs: &[&str]) -> bool {
     })
 }
 
-/// Whether this process may mount and attach loop devices; says why not.
+/// Whether this process may mount and attach loop devices; prints the reason if not.
 pub fn may_mount() -> bool {
     // SAFETY: asks for a number.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -57,7 +57,7 @@ pub fn may_mount() -> bool {
     false
 }
 
-/// A directory that goes with the value.
+/// A directory, removed on drop.
 pub struct Directory(pub PathBuf);
 
 impl Directory {
@@ -65,7 +65,7 @@ impl Directory {
         Self::in_directory(&std::env::temp_dir())
     }
 
-    /// One on a disk, where swap files may be; says why there is none.
+    /// One on a disk that can hold swap files; prints the reason if there is none.
     pub fn on_disk() -> Option<Self> {
         let file_system = output(command("stat").args(["-f", "-c", "%T", "/var/tmp"]));
         let name = String::from_utf8_lossy(&file_system.stdout).trim().to_owned();
@@ -88,7 +88,6 @@ impl Directory {
         self.0.join(name)
     }
 
-    /// Whether nothing in it has a name.
     pub fn is_empty(&self) -> bool {
         fs::read_dir(&self.0).unwrap().next().is_none()
     }
@@ -100,7 +99,7 @@ impl Drop for Directory {
     }
 }
 
-/// Runs a command that must succeed; returns what it printed.
+/// Runs a command that must succeed; returns its output.
 pub fn run(command: &mut Command) -> String {
     let output = output(command);
     assert!(
@@ -116,7 +115,7 @@ pub fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// Waits for something, a minute at most.
+/// Waits for `done`, a minute at most.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -140,7 +139,7 @@ impl Server {
         Self::try_start(options, settings).unwrap_or_else(|said| panic!("nbdkit ended: {said}"))
     }
 
-    /// Starts one; returns what it said when it ended instead.
+    /// Starts one; returns its messages if it ends instead.
     pub fn try_start(options: &[&str], settings: &[&str]) -> Result<Self, String> {
         let directory = Directory::new();
         let mut command = command("nbdkit");
@@ -148,7 +147,7 @@ impl Server {
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut server = Server { child: command.spawn().unwrap(), directory };
         let mut said = String::new();
-        // It listens before it is ready to serve, and may end yet.
+        // It listens before it is ready to serve, and may still end.
         wait_until("nbdkit serves", || {
             if server.child.try_wait().unwrap().is_some() {
                 let _ = server.child.stderr.take().unwrap().read_to_string(&mut said);
@@ -192,12 +191,11 @@ impl Drop for Server {
     }
 }
 
-/// The figures that `stats=` wrote last.
+/// The latest figures in the file of `stats=`.
 pub fn figures(file: &Path) -> serde_json::Value {
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// Whether Python has the bindings of libnbd.
 pub fn has_nbdsh() -> bool {
     let found = command("/usr/bin/python3").args(["-c", "import nbd"]).stderr(Stdio::null()).status();
     let found = found.is_ok_and(|status| status.success());
@@ -242,7 +240,6 @@ impl Drop for Fuse {
     }
 }
 
-/// A file as a loop device.
 pub struct Loop(pub String);
 
 impl Loop {
@@ -257,7 +254,6 @@ impl Drop for Loop {
     }
 }
 
-/// A mounted file system.
 pub struct Mount(pub Directory);
 
 impl Mount {

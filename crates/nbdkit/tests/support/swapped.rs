@@ -1,4 +1,4 @@
-//! A swap device and a memory cgroup of one's own, both always undone.
+//! A swap device and a memory cgroup, both always undone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,21 +26,19 @@ impl<'a> Swap<'a> {
 
 impl Drop for Swap<'_> {
     fn drop(&mut self) {
-        // This device alone; others' swap is not ours.
+        // Only this device: the machine's other swap stays on.
         let status = command("swapoff").arg(&self.0 .0).status();
         assert!(status.is_ok_and(|status| status.success()), "swapoff {}", self.0 .0);
     }
 }
 
-/// A memory cgroup, version 1 or 2.
 pub struct Cgroup {
     path: PathBuf,
     is_v2: bool,
 }
 
 impl Cgroup {
-    /// A group whose members may have so many bytes of memory, and more in swap; nothing where
-    /// there is none to be had.
+    /// A group with a memory limit and unlimited swap; `None` if no group can be made.
     pub fn new(limit_bytes: u64) -> Option<Cgroup> {
         let name = format!("uzswap-test-{}", std::process::id());
         let v1 = Path::new("/sys/fs/cgroup/memory");
@@ -61,7 +59,7 @@ impl Cgroup {
         command
     }
 
-    /// How many members the kernel ended because it found no page to take away.
+    /// Members that the kernel killed because it found no page to reclaim.
     pub fn oom_kills(&self) -> u64 {
         let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.path.join(file)).unwrap();
@@ -70,7 +68,6 @@ impl Cgroup {
             .map_or(0, |count| count.trim().parse().unwrap())
     }
 
-    /// The most memory that was in use.
     pub fn peak_bytes(&self) -> u64 {
         let file = if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         fs::read_to_string(self.path.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
