@@ -1,5 +1,4 @@
-//! A table of numbers larger than the memory it may take: sorted in place, summed by several
-//! threads.
+//! A table of numbers larger than its memory budget: sorted in place, summed by several threads.
 //!
 //! `cargo run --release -p uzswap-lib --example regions [TABLE_MIB [RAM_MIB]]`
 

@@ -51,7 +51,7 @@ pub use zswap::{
 /// The compressor for memory of unknown content: it chooses a form page by page.
 pub const DEFAULT_COMPRESSOR: &str = "auto";
 
-/// Why there is no pool.
+/// Why [`pool`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No compressor of that name.
@@ -62,7 +62,7 @@ pub enum Error {
     Pool(#[from] PoolError),
 }
 
-/// Every compressor of this build, by name. All of them give back what they were given.
+/// Every compressor of this build, by name. All are lossless.
 pub fn registry() -> Registry {
     let mut registry = Registry::new();
     codecs::register_all(&mut registry);
@@ -77,7 +77,7 @@ pub fn registry() -> Registry {
 /// A pool that compresses with `compressor`.
 ///
 /// # Errors
-/// [`Error`], when the name is unknown or the configuration out of range.
+/// [`Error`], if the name is unknown or the configuration out of range.
 pub fn pool(compressor: &str, config: PoolConfig) -> Result<Pool, Error> {
     Ok(Pool::new(config, registry().find(compressor)?)?)
 }

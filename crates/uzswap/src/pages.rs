@@ -1,10 +1,9 @@
 //! Files of pages, plain and compressed, to try compressors on one's own memory.
 //!
-//! A plain file is nothing but pages one after the other. A compressed file is records: a
-//! little-endian `u32` length and that many bytes, one record a unit; a record as long as its unit
-//! holds the unit as it is. A file's last unit may be shorter than the others; its record says so
-//! only by what it decompresses to, so reading tries the whole unit first and then each shorter
-//! length.
+//! A plain file is a sequence of pages. A compressed file is a sequence of records, one per unit: a
+//! little-endian `u32` length and that many bytes; a record as long as its unit holds the unit
+//! uncompressed. A file's last unit may be shorter than the others; only its decompressed length
+//! shows this, so reading tries the whole unit first and then each shorter length.
 
 use std::io::{self, Read, Write};
 
@@ -28,11 +27,11 @@ pub enum PagesError {
     /// A record is longer than a unit.
     #[error("record {record} has {len} bytes, more than a unit of {unit_size}")]
     LongRecord {
-        /// Which record.
+        /// The record's number.
         record: u64,
         /// Its length.
         len: usize,
-        /// Bytes a unit.
+        /// Bytes per unit.
         unit_size: usize,
     },
     /// A record does not decompress: damaged, or of another compressor or unit size.
@@ -46,14 +45,14 @@ pub enum PagesError {
     Context(#[from] ContextError),
 }
 
-/// What went in and out.
+/// Figures of one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Pages.
     pub pages: u64,
-    /// Units: records.
+    /// Units, one record each.
     pub units: u64,
-    /// Units kept as they are.
+    /// Units kept uncompressed.
     pub raw_units: u64,
     /// Bytes of the compressed file's records, without their lengths.
     pub object_bytes: u64,
@@ -67,7 +66,7 @@ impl Totals {
     }
 }
 
-/// Reads exactly one buffer or what is left; returns how many bytes that was.
+/// Reads exactly one buffer, or the rest; returns its length.
 fn read_up_to(input: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -130,7 +129,7 @@ pub fn compress(
     }
 }
 
-/// Decompresses what [`compress`] wrote, with the same algorithm and unit size.
+/// Decompresses [`compress`]'s output, with the same algorithm and unit size.
 ///
 /// # Errors
 /// [`PagesError`].
@@ -183,8 +182,8 @@ pub fn decompress(
     }
 }
 
-/// Decompresses a record into the front of `unit`; returns the length that fits, 0 when the record
-/// is a short unit kept as it is, nothing when none fits.
+/// Decompresses a record into the front of `unit`. Returns the length that fits, 0 for a short unit
+/// kept uncompressed, `None` if none fits.
 fn decompress_unit(context: &mut dyn Context, object: &[u8], unit: &mut [u8]) -> Option<usize> {
     for pages in (1..=unit.len() / PAGE_SIZE).rev() {
         let len = pages * PAGE_SIZE;

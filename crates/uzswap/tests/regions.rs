@@ -35,7 +35,7 @@ fn main() {
         let (_, run) = STEPS.iter().find(|(name, _)| name == step).expect("a step's name");
         return run();
     }
-    // As the harness does: `cargo test NAME` runs what has it in its name.
+    // As in the harness, `cargo test NAME` runs the steps whose names contain it.
     let wanted = arguments.iter().skip(1).find(|word| !word.starts_with('-'));
     if let Err(error) = Space::builder().start() {
         return testkit::skip!("userfaultfd", "{error}");
@@ -50,7 +50,7 @@ fn main() {
     }
 }
 
-/// Whether something holds within ten seconds: figures are published every few milliseconds.
+/// Whether a condition holds within ten seconds: figures are published every few milliseconds.
 fn soon(holds: impl Fn() -> bool) -> bool {
     (0..2000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -62,7 +62,7 @@ fn space() -> Space {
     Space::builder().ram(BUDGET).on_message(|text| eprintln!("{text}")).start().unwrap()
 }
 
-/// A space with a swap file; `None`, with the reason printed, where tests have no disk.
+/// A space with a swap file; `None`, with the reason printed, if tests have no disk.
 fn space_with_swap() -> Option<Space> {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let builder = Space::builder().ram(BUDGET).swap(8 * BUDGET).swap_directory(directory);
@@ -76,7 +76,7 @@ fn space_with_swap() -> Option<Space> {
     }
 }
 
-/// Numbers that nothing compresses, others for each seed.
+/// Incompressible numbers, different for each seed.
 fn noise(memory: &mut [u64], seed: u64) {
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ seed;
     memory.iter_mut().for_each(|number| *number = random(&mut state));
@@ -89,8 +89,7 @@ fn check_noise(memory: &[u64], seed: u64) {
     }
 }
 
-/// What does not compress goes to disk, within the budget, and comes back; what is given back is no
-/// more there.
+/// Incompressible data go to disk, within the budget, and come back; freed parts leave the disk.
 fn swap() {
     let before = anonymous_bytes();
     let Some(space) = space_with_swap() else { return };
@@ -111,7 +110,7 @@ fn swap() {
     assert!(stats.pages_written > 1000 && stats.disk_faults > 100 && stats.disk_bytes > 0, "{stats:?}");
     let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
     assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {stats:?}");
-    // At random, backwards, and after a part was thrown away.
+    // At random, backwards, and after a part was discarded.
     let len = region.len();
     region.discard(..len / 2);
     assert!(region[..len / 2].iter().step_by(512).all(|byte| *byte == 0));
@@ -123,7 +122,7 @@ fn swap() {
     assert!(space.region(BUDGET as usize).unwrap().iter().step_by(4096).all(|byte| *byte == 0));
 }
 
-/// A forked child has what is on disk, too.
+/// A forked child has the data on disk, too.
 fn swap_forks() {
     let Some(space) = space_with_swap() else { return };
     let mut region = space.region(2 * BUDGET as usize).unwrap();
@@ -142,8 +141,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// What page `page` holds after it was written `version` times: compressible, and different
-/// everywhere.
+/// The content of page `page` after `version` writes: compressible, and different everywhere.
 fn word(page: usize, version: u64, index: usize) -> u64 {
     match index % 8 {
         0 => page as u64 * 1_000_003 + version,
@@ -166,7 +164,7 @@ fn check_page(words: &[u64], page: usize, version: u64) {
     }
 }
 
-/// Anonymous bytes that are resident, as the kernel counts them.
+/// Resident anonymous bytes, as the kernel counts them.
 fn anonymous_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -246,22 +244,21 @@ fn budget() {
     let peak = peak.into_inner();
     println!("peak {} MiB over what was there before, of {} MiB", (peak - before) >> 20, BUDGET >> 20);
     assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
-    // Memory of the process beside it comes and goes, and the regions keep theirs.
+    // Other memory of the process grows and shrinks, and the regions keep theirs.
     own.extend(std::iter::repeat_n(2, 64 << 20));
     assert!(own.iter().rev().take(64 << 20).all(|byte| *byte == 2));
     drop(own);
-    // A smaller budget is reached.
     space.set_ram(BUDGET / 2).unwrap();
     let goal = BUDGET / 2 + BUDGET / 50 + (8 << 20);
     assert!(soon(|| space.stats().used_bytes <= goal), "{:?}", space.stats());
 }
 
-/// Memory of the process's own that is given back makes no room for regions.
+/// Freeing the process's own memory makes no room for regions.
 fn given_back() {
     let own = vec![1u8; 4 * BUDGET as usize];
     let space = space();
     let mut region = space.region(3 * BUDGET as usize).unwrap();
-    // The process's own is known by now.
+    // The process's own memory has been measured by now.
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert!(own.iter().step_by(4096).all(|byte| *byte == 1));
     drop(own);
@@ -278,8 +275,8 @@ fn given_back() {
     assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
 }
 
-/// Memory that was read before it is written: the kernel's page of zeroes is no memory, and what
-/// replaces it is.
+/// Memory that is read before it is written: the kernel's page of zeroes takes no memory, its
+/// replacement does.
 fn reads() {
     let before = anonymous_bytes();
     let space = space();
@@ -333,7 +330,7 @@ fn many() {
     });
     let stats = space.stats();
     assert_eq!((stats.regions, stats.region_bytes), (0, 0));
-    // What was discarded is in no pool.
+    // Discarded pages are in no pool.
     assert!(soon(|| space.stats().stored_pages == 0), "{:?}", space.stats());
 }
 
@@ -392,7 +389,7 @@ fn discard() {
     assert_eq!(region[3 * PAGE_SIZE + 99], word(3, 1, 12).to_le_bytes()[3]);
     assert!(region[start..end].iter().all(|byte| *byte == 0));
 
-    // Rewritten it is data like any other.
+    // Rewritten, it is ordinary data.
     fill(&mut region, 2);
     check(&region, 2);
     region.discard(..);
@@ -451,7 +448,6 @@ fn fork_and_check(space: Space, region: &mut Region) {
             check(region, 99);
             assert!(matches!(space.region(10), Err(SpaceError::Forked)));
             assert!(Space::current().is_none());
-            // A space of its own.
             let own = Space::builder().ram(BUDGET).start().unwrap();
             let mut second = own.region(2 * BUDGET as usize).unwrap();
             fill(&mut second, 5);
@@ -473,7 +469,7 @@ fn fork() {
     assert!(space.stats().used_bytes <= BUDGET * 103 / 100 + (8 << 20), "{:?}", space.stats());
 }
 
-/// Others use and make regions while forks go on.
+/// Other threads use and make regions during forks.
 fn fork_among_threads() {
     let space = space();
     let mut region = space.region(2 * BUDGET as usize).unwrap();
@@ -500,8 +496,8 @@ fn fork_among_threads() {
     check(&region, 1);
 }
 
-/// A thread forks, and before it has, another one starts the space: what the first one never took
-/// it gave back, and the child could start none.
+/// A thread forks, and before the fork another one starts the space: the first thread's handler
+/// released locks that it never took, and the child could start none.
 fn started_during_a_fork() {
     static STEP: AtomicU64 = AtomicU64::new(0);
     fn wait_for(step: u64) {
@@ -516,8 +512,8 @@ fn started_during_a_fork() {
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
     }
-    // Called behind the space's handlers, which come last.
-    // SAFETY: a function that lives as long as the process.
+    // Called after the space's handlers, which come last. SAFETY: a function that lives as long as
+    // the process.
     assert_eq!(unsafe { libc::pthread_atfork(Some(begun), None, None) }, 0);
     assert!(Space::builder().swap(5).start().is_err(), "it has its handlers by now");
     STEP.store(1, Ordering::Release);
@@ -554,10 +550,10 @@ fn fork_without_reports() {
     fill(&mut region, 1);
     assert!(space.stats().stored_pages > 0);
     fork_and_check(space, &mut region);
-    // Everything was in, and goes out again.
+    // Everything was in, and is evicted again.
     assert!(soon(|| space.stats().used_bytes <= BUDGET + (8 << 20)), "{:?}", space.stats());
-    // Past the C library: the child has nothing, rather than zeroes.
-    // SAFETY: as fork(2); the child reads one byte and ends.
+    // Past the C library: the child lacks the range and does not read zeroes. SAFETY: as fork(2);
+    // the child reads one byte and ends.
     unsafe {
         let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32;
         if child == 0 {
@@ -576,7 +572,7 @@ fn closed() {
     let space = space();
     let mut region = space.region(2 * BUDGET as usize).unwrap();
     fill(&mut region, 1);
-    // SAFETY: nothing of this program uses a descriptor but these.
+    // SAFETY: no code of this program uses any other descriptor.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     check(&region, 1);
     fill(&mut region, 2);

@@ -1,11 +1,11 @@
-//! The space's figures: the budget, and what its pager reports.
+//! The space's figures: the budget, and the pager's counters.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pager::{Accounts, Counter};
 use sys::PAGE_SIZE;
 
-/// What became of a space's pages so far.
+/// The fate of a space's pages so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -14,50 +14,49 @@ pub struct Stats {
     /// Bytes that count against it: resident pages of regions, the pool, pages on their way, and
     /// tables.
     pub used_bytes: u64,
-    /// Bytes of regions, as they were asked for.
+    /// Bytes of regions, as requested.
     pub region_bytes: u64,
     /// Regions.
     pub regions: u64,
     /// Pages in the pool now.
     pub stored_pages: u64,
-    /// Bytes that the pool takes for them.
+    /// Bytes of their objects in the pool.
     pub pool_bytes: u64,
     /// Bytes of pages on their way out or in.
     pub staged_bytes: u64,
-    /// Pages that went into the pool.
+    /// Pages moved into the pool.
     pub pages_out: u64,
-    /// Pages that came out of it.
+    /// Pages moved out of the pool.
     pub pages_in: u64,
-    /// Pages that came back on their way out, before they were compressed.
+    /// Pages touched again before they were compressed.
     pub refaults: u64,
     /// Pages of zeroes given on first touch.
     pub zero_filled: u64,
     /// Page faults served.
     pub faults: u64,
-    /// Nanoseconds that serving them took.
+    /// Nanoseconds spent serving them.
     pub fault_ns: u64,
     /// Times a page did not compress and stayed in memory.
     pub incompressible: u64,
-    /// Times there was nothing left to move out although the budget was exceeded.
+    /// Times no page could be moved out although the budget was exceeded.
     pub over_budget: u64,
     /// Pages in the swap file now.
     pub disk_pages: u64,
-    /// Bytes that their objects take there.
+    /// Bytes of their objects there.
     pub disk_bytes: u64,
-    /// Pages that went to the swap file.
+    /// Pages written to the swap file.
     pub pages_written: u64,
     /// Page faults served from the swap file.
     pub disk_faults: u64,
 }
 
-/// The counters that a pager adds to.
 #[derive(Default)]
 pub(super) struct Counters {
     pub budget: AtomicU64,
     pub used: AtomicU64,
-    /// Pages that came into regions since that was measured. A page of zeroes that is read takes no
-    /// memory until it is written, which is not reported: it counts all the same, since the worst
-    /// result is one measurement more.
+    /// Pages that arrived in regions since the last measurement. A page of zeroes takes no memory
+    /// until it is written, which is not reported; counting it at the read costs at worst one more
+    /// measurement.
     arrived: AtomicU64,
     pub region_bytes: AtomicUsize,
     pub regions: AtomicUsize,
@@ -76,17 +75,17 @@ pub(super) struct Counters {
     disk_bytes: AtomicU64,
     pages_written: AtomicU64,
     disk_faults: AtomicU64,
-    /// Told what there is to say.
+    /// Receives messages for users.
     messages: Option<fn(&str)>,
 }
 
 impl Counters {
-    /// Of a space with that budget that says things by `messages`.
+    /// The counters of a space with this budget and this receiver of messages.
     pub fn new(budget: u64, messages: Option<fn(&str)>) -> Self {
         Counters { budget: AtomicU64::new(budget), messages, ..Counters::default() }
     }
 
-    /// All figures, each for itself.
+    /// All figures, each read by itself.
     pub fn stats(&self) -> Stats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -125,7 +124,8 @@ impl Accounts for Counters {
 
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
         let arrived = self.arrived.swap(0, Ordering::Relaxed) * PAGE_SIZE as u64;
-        // Of regions something is resident. What others gave back hides it until the next count.
+        // Some pages of regions are resident. Memory freed elsewhere in the process hides this
+        // until the next count.
         match resident == 0 && self.regions.load(Ordering::Relaxed) > 0 {
             true => _ = self.used.fetch_add(arrived, Ordering::Relaxed),
             false => self.used.store(resident, Ordering::Relaxed),

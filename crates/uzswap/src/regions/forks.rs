@@ -1,12 +1,12 @@
 //! fork(): the child gets its bytes, and no space.
 //!
-//! Where the kernel reports forks the pager sees to it: a handler reads of the fork and copies into
-//! the child what is out here. Elsewhere the child would find zeroes in place of that. So
+//! If the kernel reports forks, the pager handles them: a handler reads the fork event and copies
+//! evicted pages into the child. Otherwise the child would find zeroes in their place. So
 //! everything comes in before the fork and nothing is registered during it; and because a bare
 //! clone(2) calls no handler, the range is kept from children at all other times (MADV_DONTFORK).
 //!
-//! Either way the locks of this library are held over a fork, since the child could not get at one
-//! that another thread had.
+//! Either way this library's locks are held over a fork, since the child could not release a lock
+//! of another thread.
 
 use std::sync::atomic::Ordering;
 use std::sync::OnceLock;
@@ -14,12 +14,12 @@ use std::sync::OnceLock;
 use super::mailbox::Request;
 use super::space::{Inner, SPACE, STARTING};
 
-/// Has the handlers called from now on.
+/// Installs the fork handlers.
 pub(super) fn install() -> std::io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: `child` writes to atomics alone. Code of a shared object that has threads running
-        // in it is never unloaded.
+        // SAFETY: `child` writes to atomics alone. A shared object with running threads is never
+        // unloaded.
         let installed = unsafe { sys::atfork::install(prepare, parent, child) };
         installed.map_err(|error| error.raw_os_error().unwrap_or(0))
     });
@@ -32,8 +32,8 @@ fn space() -> Option<&'static Inner> {
 }
 
 unsafe extern "C" fn prepare() {
-    // None is started in between: it would be found in `parent`, with locks that were not taken
-    // here, and the child could start none.
+    // No space starts in between: `parent` would find it without its locks taken here, and the
+    // child could start none.
     sys::futex::lock_bits(&STARTING);
     let Some(space) = space() else { return };
     space.lock_ranges();
@@ -57,8 +57,7 @@ unsafe extern "C" fn parent() {
 }
 
 unsafe extern "C" fn child() {
-    // Regions of the parent's stay what they are, plain memory; a space of its own may be started
-    // here.
+    // The parent's regions stay plain memory; the child may start a space of its own.
     SPACE.store(std::ptr::null_mut(), Ordering::Release);
     sys::futex::unlock_bits(&STARTING);
 }

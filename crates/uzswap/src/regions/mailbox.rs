@@ -1,19 +1,18 @@
-//! How other threads of the process have the control thread do something: it alone has the pager's
-//! files.
+//! Requests of other threads to the control thread, which alone has the pager's files.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sys::futex;
 
-/// What can be asked for.
+/// The requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Request {
-    /// Look at the mappings.
+    /// Read the mappings.
     Look = 1,
     /// Bring everything in and stand still.
     Halt = 2,
-    /// Go on after that.
+    /// Continue after that.
     GoOn = 3,
 }
 
@@ -22,7 +21,7 @@ const NOTHING: u32 = 0;
 /// One request at a time.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    /// Held by the thread that asks.
+    /// Held by the requesting thread.
     one: AtomicU32,
     request: AtomicU32,
     /// Changed to wake the control thread.
@@ -30,14 +29,14 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Asks and waits until it is done.
+    /// Sends a request and waits until it is done.
     pub fn ask(&self, request: Request) {
         self.lock();
         self.ask_locked(request);
         self.unlock();
     }
 
-    /// The same by a thread that has the lock.
+    /// [`Mailbox::ask`] for a thread that has the lock.
     pub fn ask_locked(&self, request: Request) {
         self.request.store(request as u32, Ordering::Release);
         self.ring();
@@ -46,23 +45,21 @@ impl Mailbox {
         }
     }
 
-    /// Keeps others from asking.
+    /// Blocks further requests.
     pub fn lock(&self) {
         futex::lock_bits(&self.one);
     }
 
-    /// Lets others ask.
     pub fn unlock(&self) {
         futex::unlock_bits(&self.one);
     }
 
-    /// Wakes the control thread.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Ordering::Release);
         futex::wake(&self.bell, 1);
     }
 
-    /// The control thread's: carries out pending requests.
+    /// Carries out pending requests; for the control thread.
     pub fn answer(&self, act: impl FnOnce(Request)) {
         act(match self.request.load(Ordering::Acquire) {
             1 => Request::Look,
@@ -74,13 +71,13 @@ impl Mailbox {
         futex::wake(&self.request, 1);
     }
 
-    /// The control thread's: sleeps until the bell rings, at most `ns`. `seen` is from
+    /// Sleeps until the bell rings, at most `ns`; for the control thread. `seen` is from
     /// [`Mailbox::bell`], read before the last reply.
     pub fn sleep(&self, seen: u32, ns: u64) {
         futex::wait(&self.bell, seen, Some(ns));
     }
 
-    /// How often it was rung.
+    /// The number of rings.
     pub fn bell(&self) -> u32 {
         self.bell.load(Ordering::Acquire)
     }

@@ -1,9 +1,9 @@
-//! Which parts of the reserved address space are free.
+//! The free parts of the reserved address space.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Free ranges, adjacent ones always as one.
+/// Free ranges; adjacent ones are merged.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     /// Ends by starts.
@@ -16,7 +16,7 @@ impl Ranges {
         Ranges { free: BTreeMap::from([(range.start, range.end)]) }
     }
 
-    /// Takes `len` bytes: the lowest that are free, so that what is in use stays together.
+    /// Takes the lowest `len` free bytes, so that used ranges stay together.
     pub fn take(&mut self, len: usize) -> Option<usize> {
         let start = *self.free.iter().find(|(start, end)| **end - **start >= len)?.0;
         self.take_at(start, len);
@@ -38,7 +38,7 @@ impl Ranges {
         true
     }
 
-    /// Gives a range back that was taken.
+    /// Returns a range that was taken.
     pub fn give(&mut self, start: usize, len: usize) {
         let (mut start, mut end) = (start, start + len);
         if let Some((&before, &its_end)) = self.free.range(..=start).next_back() {

@@ -1,4 +1,4 @@
-//! A region: memory that is there whether or not it is resident.
+//! A region: memory that is usable whether or not it is resident.
 
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
@@ -11,15 +11,15 @@ use sys::memory;
 use super::space::{Space, SpaceError};
 use crate::PAGE_SIZE;
 
-/// Bytes copied at a time when a region has to move to grow.
+/// Bytes copied at a time when a region moves to grow.
 const COPY_BYTES: usize = 1 << 20;
 
-/// What is going to happen to a part of a region.
+/// The coming use of a part of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// It will be read soon, in order: brought in now, by the calling thread. For parts much
-    /// smaller than the budget.
+    /// It will be read soon, in order: the calling thread brings it in now. For parts much smaller
+    /// than the budget.
     WillNeed,
 }
 
@@ -49,43 +49,41 @@ impl Region {
         let start = space.inner.take(room, None)?;
         space.inner.counters.region_bytes.fetch_add(len, Ordering::Relaxed);
         if space.inner.counters.regions.fetch_add(1, Ordering::Relaxed) == 0 {
-            // The control thread sleeps long while there is no region.
+            // The control thread sleeps long while no region exists.
             space.inner.mailbox.ring();
         }
         Ok(Region { start, len, room, space })
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether its length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it begins: a multiple of 64 KiB.
+    /// Its start: a multiple of 64 KiB.
     pub fn as_ptr(&self) -> *const u8 {
         self.start.as_ptr()
     }
 
-    /// Where it begins, for writing; threads see to it themselves that they do not write where
-    /// others read.
+    /// Its start, for writing. Threads must not write where others read.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The region as numbers, or as other plain data; what is left behind the last whole one is
-    /// left out.
+    /// The region as numbers, or as other plain data, without a partial last one.
     ///
     /// # Panics
-    /// When `T` has no size, or must be aligned to more than 64 KiB.
+    /// If `T` has no size, or must be aligned to more than 64 KiB.
     pub fn as_slice_of<T: Pod>(&self) -> &[T] {
         bytemuck::cast_slice(&self[..self.len / size_of::<T>() * size_of::<T>()])
     }
 
-    /// The same, for writing.
+    /// [`Region::as_slice_of`], for writing.
     ///
     /// # Panics
     /// As [`Region::as_slice_of`].
@@ -109,10 +107,10 @@ impl Region {
         (start, end)
     }
 
-    /// Makes a part zeroes. Its whole pages take no memory any more, resident or compressed.
+    /// Zeroes a part. Its whole pages no longer take memory, resident or compressed.
     ///
     /// # Panics
-    /// When the range is not inside the region.
+    /// If the range is not inside the region.
     pub fn discard(&mut self, range: impl RangeBounds<usize>) {
         let (start, end) = self.bytes_of(range);
         let (first, last) = (start.next_multiple_of(PAGE_SIZE), end & !(PAGE_SIZE - 1));
@@ -126,10 +124,10 @@ impl Region {
         unsafe { memory::discard(self.start.add(first), last - first) };
     }
 
-    /// Says what is going to happen to a part of the region. Changes no byte.
+    /// Announces the use of a part of the region. Changes no byte.
     ///
     /// # Panics
-    /// When the range is not inside the region.
+    /// If the range is not inside the region.
     pub fn advise(&self, range: impl RangeBounds<usize>, advice: Advice) {
         let (start, end) = self.bytes_of(range);
         let first = self.start.as_ptr() as usize + (start & !(PAGE_SIZE - 1));
@@ -140,15 +138,15 @@ impl Region {
         }
     }
 
-    /// Makes the region longer, by zeroes, or shorter. It stays where it is if it can; else it
-    /// moves, which takes as long as copying it, and old pointers to it are not valid any more.
+    /// Makes the region longer, by zeroes, or shorter. It moves if it cannot stay in place, which
+    /// takes as long as copying it and invalidates old pointers to it.
     ///
     /// # Errors
-    /// As [`Space::region`]; the region is as it was then.
+    /// As [`Space::region`]; the region is then unchanged.
     pub fn resize(&mut self, len: usize) -> Result<(), SpaceError> {
         let room = room_for(len).ok_or(SpaceError::Full(len))?;
         if len < self.len {
-            // What is beyond the end is always zeroes.
+            // Bytes beyond the end are always zeroes.
             self.discard(len..);
         }
         if room < self.room {
@@ -173,8 +171,8 @@ impl Region {
         self.len = len;
     }
 
-    /// Moves to where there is room for `len`, more than before. What is copied is discarded, so
-    /// that there are never two of it.
+    /// Moves to a place with room for `len`, more than before. Copied parts are discarded, so that
+    /// they never exist twice.
     fn move_to(&mut self, len: usize) -> Result<(), SpaceError> {
         let mut target = self.space.region(len)?;
         let mut at = 0;
@@ -188,7 +186,7 @@ impl Region {
         Ok(())
     }
 
-    /// Gives the memory out of the hands of Rust: its address and the bytes of room it has.
+    /// Releases the memory from Rust's ownership: its address and its bytes of room.
     /// [`Region::from_raw`] takes it back.
     pub fn into_raw(self) -> (NonNull<u8>, usize) {
         let parts = (self.start, self.len);
@@ -196,7 +194,7 @@ impl Region {
         parts
     }
 
-    /// A region that was given out of hand.
+    /// A region released by [`Region::into_raw`].
     ///
     /// # Safety
     /// `start` and `len` are from [`Region::into_raw`] of a region of `space`, in this process, and
@@ -210,8 +208,8 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes of memory that is this region's alone, zeroes at first; pages come
-        // and go behind them, bytes do not.
+        // SAFETY: `len` bytes of memory that is this region's alone, initially zero; pages come and
+        // go behind them, bytes do not.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -18,23 +18,23 @@ use super::region::Region;
 use super::{forks, threads};
 use crate::{PoolError, UnknownAlgorithm, DEFAULT_COMPRESSOR, PAGE_SIZE};
 
-/// The smallest budget: what staging and tables take leaves room for pages then.
+/// The smallest budget that leaves room for pages beside staging and tables.
 pub const RAM_BYTES_MIN: u64 = 8 << 20;
-/// Address space that is reserved if nothing is said: it costs nothing until it is used.
+/// Default reservation of address space, which costs nothing until it is used.
 const ADDRESS_BYTES: usize = 1 << 40;
-/// Less than this is not worth a space.
+/// Least address space of a space.
 const ADDRESS_BYTES_MIN: usize = 64 << 20;
 
-/// Why there is no space, or no region.
+/// Why starting a space, or making a region, failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SpaceError {
-    /// This process has one already: [`Space::current`].
+    /// This process already has one: [`Space::current`].
     #[error("this process has a space already")]
     Started,
     /// The budget is too small.
     #[error("a budget of {0} bytes is less than {RAM_BYTES_MIN}")]
     Ram(u64),
-    /// The kernel has pages of another size than 4 KiB.
+    /// The kernel's page size is not 4 KiB.
     #[error("pages of {0} bytes: only 4 KiB are supported")]
     PageSize(usize),
     /// No compressor of that name.
@@ -43,24 +43,24 @@ pub enum SpaceError {
     /// The pool could not be made.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// No userfaultfd(2); the text says how to get it.
+    /// No userfaultfd(2); the text names the remedy.
     #[error(transparent)]
     Userfaultfd(OpenError),
-    /// There can be no such swap file there; the text says why.
+    /// The swap file cannot be there; the text has the reason.
     #[error(transparent)]
     Swap(#[from] swapfile::OpenError),
     /// The system refused something.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The action.
         what: &'static str,
-        /// Why it failed.
+        /// Its error.
         source: io::Error,
     },
     /// The space's address space is used up, or in too many pieces.
     #[error("no {0} bytes of address space in one piece are left")]
     Full(usize),
-    /// This process was forked from the one that the space is of.
+    /// This process was forked from the space's process.
     #[error("the space is that of the process this one was forked from")]
     Forked,
 }
@@ -74,7 +74,7 @@ impl From<StartError> for SpaceError {
     }
 }
 
-/// How a space is to be.
+/// The settings of a space.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(super) ram_bytes: u64,
@@ -87,49 +87,47 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The budget in bytes; 256 MiB if nothing is said. At least [`RAM_BYTES_MIN`].
+    /// The budget in bytes, 256 MiB by default. At least [`RAM_BYTES_MIN`].
     pub fn ram(mut self, bytes: u64) -> Self {
         self.ram_bytes = bytes;
         self
     }
 
-    /// The compressor's name, one of [`registry`](crate::registry)'s; `auto` if nothing is said.
+    /// The compressor's name, one of [`registry`](crate::registry)'s; `auto` by default.
     pub fn compressor(mut self, name: &str) -> Self {
         name.clone_into(&mut self.compressor);
         self
     }
 
-    /// Whether every page is checked when it comes back. Slower; a page that is not what it was
-    /// ends the process.
+    /// Whether every page is checked when it returns. Slower; a changed page ends the process.
     pub fn verify(mut self, verify: bool) -> Self {
         self.verify = verify;
         self
     }
 
-    /// A swap file behind the budget, of so many bytes at most: pages that do not fit compressed,
+    /// A swap file behind the budget, of at most this many bytes: pages that do not fit compressed,
     /// or do not compress, go there, encrypted with a key that lives as long as the process. The
-    /// file has no name, and is gone however the process ends. None if nothing is said, and for 0
-    /// bytes.
+    /// file has no name, and is gone however the process ends. By default, and for 0 bytes, there
+    /// is none.
     pub fn swap(mut self, bytes: u64) -> Self {
         self.swap_bytes = bytes;
         self
     }
 
-    /// Where the swap file is: a directory on a disk, `/var/tmp` if nothing is said.
+    /// The swap file's directory on a disk, `/var/tmp` by default.
     pub fn swap_directory(mut self, directory: &Path) -> Self {
         directory.clone_into(&mut self.swap_directory);
         self
     }
 
-    /// Address space for all regions together, in bytes; 1 TiB if nothing is said, or what there is
-    /// of it.
+    /// Address space for all regions together, in bytes; by default 1 TiB, or as much as is
+    /// available.
     pub fn address_space(mut self, bytes: usize) -> Self {
         self.address_bytes = bytes;
         self
     }
 
-    /// Called, by a thread of the space, with what there is to say: texts for people. Must not use
-    /// regions.
+    /// Receives messages for users, called by a thread of the space. Must not use regions.
     pub fn on_message(mut self, messages: fn(&str)) -> Self {
         self.messages = Some(messages);
         self
@@ -157,7 +155,7 @@ impl Builder {
         let start = (reserved.as_ptr() as usize).next_multiple_of(BLOCK_BYTES);
         let range = start..(reserved.as_ptr() as usize + len) & !(BLOCK_BYTES - 1);
         let counters = Counters::new(self.ram_bytes, self.messages);
-        // Both live for ever: the threads have them.
+        // Both live for ever: the threads refer to them.
         let counters: &'static Counters = Box::leak(Box::new(counters));
         let inner: &'static Inner = Box::leak(Box::new(Inner {
             counters,
@@ -170,7 +168,7 @@ impl Builder {
             pager: OnceLock::new(),
         }));
         if let Err(error) = threads::start(inner, self) {
-            // SAFETY: reserved above; the pager, if there was one, never looked at it.
+            // SAFETY: reserved above; no pager has looked at it.
             unsafe { memory::unmap(reserved, len) };
             return Err(error);
         }
@@ -179,7 +177,7 @@ impl Builder {
     }
 }
 
-/// Reserves `bytes` of address space, or less where there is not that much.
+/// Reserves `bytes` of address space, or less if not available.
 fn reserve(bytes: usize) -> Result<(NonNull<u8>, usize), SpaceError> {
     let mut len =
         bytes.clamp(ADDRESS_BYTES_MIN, memory::USER_END).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES;
@@ -196,7 +194,7 @@ fn reserve(bytes: usize) -> Result<(NonNull<u8>, usize), SpaceError> {
     }
 }
 
-/// Held by who starts a space, and over forks.
+/// Held while a space starts, and over forks.
 pub(super) static STARTING: AtomicU32 = AtomicU32::new(0);
 
 /// The right to start one.
@@ -215,10 +213,10 @@ impl Drop for Starting {
     }
 }
 
-/// What a space is, for its threads, regions and fork handlers.
+/// A space's state for its threads, regions and fork handlers.
 pub(super) struct Inner {
     pub counters: &'static Counters,
-    /// All that regions may lie in.
+    /// The address space of all regions.
     pub range: Range<usize>,
     swap_bytes: u64,
     ranges_lock: AtomicU32,
@@ -231,11 +229,11 @@ pub(super) struct Inner {
 // SAFETY: the ranges are touched under their lock alone.
 unsafe impl Sync for Inner {}
 
-/// The space of this process, once it was started.
+/// The space of this process, once started.
 pub(super) static SPACE: AtomicPtr<Inner> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Inner {
-    /// Whether the calling process is the one that has the space's threads.
+    /// Whether the calling process has the space's threads.
     pub fn is_own(&self) -> bool {
         self.process == std::process::id()
     }
@@ -245,7 +243,7 @@ impl Inner {
         self.pager.get().is_none_or(|pager| pager.reports_forks())
     }
 
-    /// Whether forked children have the regions.
+    /// Sets whether forked children have the regions.
     pub fn inherit(&self, inherits: bool) {
         let at = NonNull::new(self.range.start as *mut u8).expect("not null");
         // SAFETY: the space's own range.
@@ -270,8 +268,8 @@ impl Inner {
         answer
     }
 
-    /// Takes `len` bytes, whole blocks, where there is room or only at `at`, and has them managed.
-    /// They are zeroes.
+    /// Takes `len` zeroed bytes, whole blocks, anywhere or only at `at`, and puts them under the
+    /// pager.
     pub fn take(&self, len: usize, at: Option<usize>) -> Result<NonNull<u8>, SpaceError> {
         if !self.is_own() {
             return Err(SpaceError::Forked);
@@ -287,12 +285,12 @@ impl Inner {
             self.with_ranges(|ranges| ranges.give(start, len));
             return Err(SpaceError::System { what: "memory for a region", source });
         }
-        // Until the pager has seen it, nothing of it can go out.
+        // No page of it can be evicted until the pager has seen it.
         self.mailbox.ask(Request::Look);
         Ok(memory)
     }
 
-    /// Gives back what was taken: its bytes are gone.
+    /// Gives back a taken range: its bytes are gone.
     ///
     /// # Safety
     /// The range was taken, and is not used any more.
@@ -302,15 +300,15 @@ impl Inner {
         if !self.is_own() {
             return;
         }
-        // Where the kernel cannot split the mapping, the memory stays accessible, and is zeroes all
-        // the same. SAFETY: as above.
+        // If the kernel cannot split the mapping, the memory stays accessible, but zero. SAFETY: as
+        // above.
         let _ = unsafe { memory::make_inaccessible(at, len) };
         self.with_ranges(|ranges| ranges.give(at.as_ptr() as usize, len));
     }
 }
 
-/// The regions of this process: a budget, and the threads that keep it. There is one a process,
-/// which ends with it; copies of this name the same.
+/// The regions of this process: a budget, and the threads that keep it. Each process has at most
+/// one, which ends with it; copies of this name the same.
 #[derive(Clone, Copy)]
 pub struct Space {
     pub(super) inner: &'static Inner,
@@ -323,7 +321,7 @@ impl std::fmt::Debug for Space {
 }
 
 impl Space {
-    /// A space to be.
+    /// The settings of a new space.
     pub fn builder() -> Builder {
         Builder {
             ram_bytes: 256 << 20,
@@ -343,8 +341,8 @@ impl Space {
         inner.filter(|inner| inner.is_own()).map(|inner| Space { inner })
     }
 
-    /// A region of `len` bytes, all zeroes. It begins at a multiple of 64 KiB. Nothing of it is
-    /// resident until it is touched.
+    /// A region of `len` bytes, all zeroes. It begins at a multiple of 64 KiB. No page is resident
+    /// until it is touched.
     ///
     /// # Errors
     /// [`SpaceError::Full`] without address space; [`SpaceError::System`] at the kernel's limits
@@ -353,7 +351,7 @@ impl Space {
         Region::new(*self, len)
     }
 
-    /// What the swap file may take at most, in bytes; 0 without one.
+    /// Most bytes of the swap file; 0 without one.
     pub fn swap_bytes(&self) -> u64 {
         self.inner.swap_bytes
     }
@@ -376,7 +374,7 @@ impl Space {
         self.inner.counters.stats()
     }
 
-    /// Whether an address is in a region of this space, or was.
+    /// Whether an address is in a present or past region of this space.
     pub fn contains(&self, address: *const u8) -> bool {
         self.inner.range.contains(&(address as usize))
     }

@@ -1,9 +1,9 @@
 //! The space's threads: a control thread, which measures and serves requests, handlers, which serve
 //! faults, and workers, which compress.
 //!
-//! They are threads of the C library's, unlike those inside a program under `run`: nothing that
-//! they use is paged. They have a file table of their own, so that no close() of the process's
-//! reaches their descriptors, and no signal handlers run in them.
+//! They are the C library's threads, unlike those inside a program under `run`: none of their
+//! memory is paged. They have a file table of their own, so that no close() of the process reaches
+//! their descriptors, and no signal handlers run in them.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
@@ -20,21 +20,20 @@ use super::mailbox::Request;
 use super::space::{Builder, Inner, SpaceError};
 use crate::{Pool, PoolConfig};
 
-/// Between looks while there are no regions.
+/// Between measurements while no region exists.
 const IDLE_NS: u64 = 1_000_000_000;
-/// Between looks whether the program has ended.
+/// Between checks whether the program has ended.
 const ENDED_LOOK_NS: u64 = 50_000_000;
-/// Bytes of staging: a hundredth of the budget, but not less or more than this.
+/// Bytes of staging: a hundredth of the budget, within these bounds.
 const STAGING_BYTES: [u64; 2] = [4 << 20, 256 << 20];
 
 /// Threads of the swap file's engine.
 const ENGINE_THREADS: usize = 2;
-/// Attempts to register the address space: each waits for calls of other threads for a while.
+/// Attempts to register the address space: each waits a while for calls of other threads.
 const REGISTER_TRIES: usize = 100;
 
 type Started = Result<(), SpaceError>;
 
-/// Starts all of them.
 pub(super) fn start(inner: &'static Inner, settings: Builder) -> Started {
     let (tell, told) = sync_channel(1);
     let system = |source| SpaceError::System { what: "a thread", source };
@@ -42,7 +41,7 @@ pub(super) fn start(inner: &'static Inner, settings: Builder) -> Started {
     told.recv().expect("the control thread replies, or ends the process")
 }
 
-/// A thread whose panic ends the process: no other thread would serve its faults.
+/// Starts a thread whose panic ends the process: no other thread would serve its faults.
 fn spawn(
     counters: &'static Counters,
     name: &str,
@@ -70,8 +69,7 @@ impl Counters {
 fn control(inner: &'static Inner, settings: &Builder, tell: &SyncSender<Started>) {
     thread::hold_signals();
     thread::hurry();
-    // Where that is forbidden the files are the process's, which must not close what it did not
-    // open.
+    // If that is forbidden, the table is the process's, whose files must stay open.
     if thread::leave_file_table().is_ok() {
         thread::close_all_files();
     }
@@ -150,7 +148,7 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
     Ok(pager)
 }
 
-/// The swap file, if there is to be one. In the file table of the space's threads.
+/// The swap file, if configured. In the file table of the space's threads.
 fn swap_file(inner: &'static Inner, settings: &Builder) -> Result<Option<Arc<SwapFile>>, SpaceError> {
     if settings.swap_bytes == 0 {
         return Ok(None);
@@ -164,15 +162,15 @@ fn swap_file(inner: &'static Inner, settings: &Builder) -> Result<Option<Arc<Swa
     Ok(Some(SwapFile::open(&config, &|work| spawn(inner.counters, "uzswap-disk", work))?))
 }
 
-/// Has the range registered, and sees whether it is: what lies in an unregistered one would never
-/// go out.
+/// Registers the range, and checks the result: pages in an unregistered range would never be
+/// evicted.
 fn check_range(inner: &Inner, pager: &Pager) -> Result<(), SpaceError> {
     let system = |source| SpaceError::System { what: "registering the address space", source };
     let start = inner.range.start;
     let at = NonNull::new(start as *mut u8).expect("not null");
     // SAFETY: the space's own range, which is not used yet.
     unsafe { memory::make_accessible(at, BLOCK_BYTES) }.map_err(system)?;
-    // Not while other threads of the process change mappings.
+    // Retried, since other threads of the process may be changing mappings.
     let is_registered = (0..REGISTER_TRIES).any(|_| {
         pager.refresh_mappings();
         pager.manages(start..start + BLOCK_BYTES)
@@ -212,8 +210,8 @@ fn watch(inner: &'static Inner, pager: &'static Pager) {
     }
 }
 
-/// Ends the process when the program has no thread any more: each of its threads may end by itself,
-/// and the space's would keep the process for ever.
+/// Ends the process when all of the program's threads have ended: the space's threads would
+/// otherwise keep it for ever.
 fn end_if_program_ended(pager: &Pager, looked_ns: &mut u64) {
     let now = sys::now_ns();
     if now.wrapping_sub(*looked_ns) < ENDED_LOOK_NS {
