@@ -1,8 +1,7 @@
 //! Builds the preload object and the agent with an inner cargo, so that the program can carry them.
 //!
-//! A crate cannot depend on another crate's shared object, and the dynamic loader needs a file. The
-//! inner cargo has its own target directory, hence its own lock. The agent contains a C library,
-//! hence its own compiler flags.
+//! A crate cannot depend on another's shared object, and the dynamic loader needs a file. The inner
+//! cargo has its own target directory, hence its own lock, and its own compiler flags.
 
 mod carried;
 
@@ -75,8 +74,7 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
     cargo.arg("--target-dir").arg(target_directory);
     // The object stays in memory while programs run: keep function names, drop line tables.
     cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);
-    // The pager is always optimised. Assertions follow the outer build. A panic aborts before any
-    // unwinding.
+    // Always optimised. Assertions follow the outer build. A panic aborts before any unwinding.
     cargo.args(["--config", "profile.release.panic=\"abort\""]);
     if variable("PROFILE") == "debug" {
         cargo.args(["--config", "profile.release.debug-assertions=true"]);

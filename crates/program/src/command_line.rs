@@ -8,8 +8,7 @@ use crate::{mistyped, rights};
 /// Exit status for uzswap's own failures.
 pub const EXIT_FAILED: i32 = 125;
 
-/// Exit status when the reader of standard output has closed its end: the shell's value for
-/// SIGPIPE.
+/// Exit status when standard output has no reader: the shell's value for SIGPIPE.
 const EXIT_UNREAD: i32 = 128 + libc::SIGPIPE;
 
 /// Gives up the capabilities of the program's file, makes panics of any thread end the process, and
@@ -32,8 +31,7 @@ pub fn begin<A: Parser + CommandFactory>() -> A {
     let words: Vec<_> = std::env::args_os().collect();
     A::try_parse_from(&words).unwrap_or_else(|error| {
         let error = mistyped::corrected(error, &words, &A::command());
-        // `--help` and `--version` exit with 0. Mistakes exit with a status that differs from a
-        // program's own.
+        // A mistake's status differs from a program's own.
         let _ = error.print();
         std::process::exit(if error.use_stderr() { EXIT_FAILED } else { 0 });
     })

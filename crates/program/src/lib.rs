@@ -1,5 +1,4 @@
-//! The uzswap program without its `main`. `uzswap-lab` runs programs by the same code and parses
-//! the same arguments.
+//! The uzswap program without its `main`, so that `uzswap-lab` can run programs by the same code.
 
 #[macro_use]
 mod messages;

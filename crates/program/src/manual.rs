@@ -1,5 +1,4 @@
-//! Manual pages and shell completions from the command line's description, for packages and for
-//! users of `cargo install`.
+//! Manual pages and completions, for packages and for users of `cargo install`.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -17,8 +17,7 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Ticks of an axis from 0 to the first that is at least `most`: about four steps of 1, 2 or 5
-/// times a power of ten.
+/// About four ticks from 0 to the first that is at least `most`, in steps of 1, 2 or 5 × 10^n.
 pub fn ticks(most: f64) -> Vec<f64> {
     let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let power = 10f64.powf((most / 4.0).log10().floor());

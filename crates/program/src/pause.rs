@@ -113,8 +113,7 @@ pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
     Meant::find(arguments.common.pid)?.report(&arguments.common, false)
 }
 
-/// Waits for a command. Forwards signals from processes; the command gets the terminal's signals by
-/// itself.
+/// Waits for a command and forwards processes' signals. It gets the terminal's signals itself.
 fn wait(child: &mut Child, signals: &Signals) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {

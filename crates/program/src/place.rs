@@ -1,5 +1,4 @@
-//! The environment of this program, as far as it affects the right to page, and how to get that
-//! right there.
+//! The environment of this program, as far as it affects the right to page.
 
 use std::fs;
 use std::path::Path;
@@ -151,8 +150,7 @@ impl Place {
         }
     }
 
-    /// Returns the advice for fork reports and for paging processes that changed their user: both
-    /// need CAP_SYS_PTRACE on the machine.
+    /// Returns the advice for fork reports and for programs that change user: CAP_SYS_PTRACE.
     pub fn forks_fix(self) -> &'static str {
         match self {
             Place::Gvisor => self.fix(),

@@ -1,7 +1,6 @@
 //! Makes other programs' text safe to print.
 
-/// Escapes characters that a terminal or a reader would misinterpret: control characters and those
-/// that change the writing direction.
+/// Escapes control characters and characters that change the writing direction.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {

@@ -20,8 +20,7 @@ use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::userfaultfd::{feature, Userfaultfd, UFFDIO_API};
 
 const LINK: &[u8] = b"anon_inode:[userfaultfd]";
-/// Timeout of a request. The helper makes one system call per request and is not asked again after
-/// a timeout.
+/// Timeout of a request, which is one system call. The helper is not asked again afterwards.
 const PATIENCE_S: libc::time_t = 2;
 
 /// The helper, as seen by this process and its forked copies.
@@ -49,8 +48,8 @@ pub fn give_up() -> std::io::Result<()> {
             sys::privileged::set(&BY_REQUEST);
         }
     }
-    // Only this process maps accelerator portals, for its own measurements. Under `run` the
-    // program's own file decides.
+    // This process maps accelerator portals for measurements; under `run` the program's file
+    // decides.
     let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
     capabilities::keep_only(if is_run { &[] } else { &[capabilities::SYS_RAWIO] })?;
     // Programs open files by way of this process's descriptors.
@@ -70,8 +69,7 @@ pub fn reports_forks() -> bool {
     helper().is_some() || capabilities::has(capabilities::SYS_PTRACE)
 }
 
-/// Agrees on features for another process, which sent the descriptor. The descriptor may be of any
-/// kind.
+/// Agrees on features for another process, which sent the descriptor, possibly of another kind.
 pub fn agree(descriptor: i32, features: u64) -> bool {
     // The helper closes the received descriptor, and this thread waits for it.
     if !is_userfaultfd(descriptor) {
@@ -178,8 +176,8 @@ fn filter() -> std::io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// Offsets in `struct seccomp_data`: the call's number, the architecture, the low half of the
-    /// second argument.
+    /// Offsets in `struct seccomp_data`: call number, architecture, low half of the second
+    /// argument.
     const NUMBER_AT: u32 = 0;
     const MACHINE_AT: u32 = 4;
     const SECOND_AT: u32 = 24;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Name, state letter, parent, start in ticks since boot, and the stack's address, which exec
-/// changes.
+/// Name, state letter, parent, start in ticks since boot, and the stack's address (exec changes
+/// it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     pub name: Vec<u8>,
@@ -19,8 +19,7 @@ impl Stat {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Parses the text. The name in parentheses may contain any bytes, including parentheses and
-    /// spaces.
+    /// Parses the text. The name in parentheses may contain any bytes, even parentheses.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let begin = text.iter().position(|byte| *byte == b'(')? + 1;
         let end = text.iter().rposition(|byte| *byte == b')')?;

@@ -1,7 +1,6 @@
 //! The task that `uzswap check` runs under uzswap: it fills memory and reads it back.
 //!
-//! Each line on standard input is a command, `fill` or `read`. The task prints `ready` at the start
-//! and `done` after each command.
+//! Each input line is a command, `fill` or `read`. Prints `ready` first, `done` after each.
 
 use std::io::{BufRead, Write};
 

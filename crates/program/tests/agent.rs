@@ -1,5 +1,4 @@
-//! The embedded agent is self-contained: it needs no loader, library or symbol of the programs it
-//! is brought into.
+//! The embedded agent needs no loader, library or symbol of the programs it is brought into.
 
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uzswap-agent"));
 
@@ -13,8 +12,7 @@ fn number(at: usize, bytes: usize) -> u64 {
     AGENT[at..at + bytes].iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Offsets of a table's entries: `offset`, `size` and `count` are the places of its fields in the
-/// file's header.
+/// Offsets of a table's entries; the arguments are the places of its fields in the file's header.
 fn table(offset: usize, size: usize, count: usize) -> impl Iterator<Item = usize> {
     let (offset, size) = (number(offset, 8) as usize, number(size, 2) as usize);
     (0..number(count, 2) as usize).map(move |index| offset + index * size)

@@ -1,5 +1,4 @@
-//! Debug builds break pagers on request: the process ends with a message that names the place, and
-//! never waits for a lost page.
+//! Pagers broken on request (debug builds): the process ends with a message and never hangs.
 
 mod support;
 
@@ -89,8 +88,8 @@ fn the_end_of_a_child_is_its_parents_affair() {
 
 #[test]
 fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
-    // Thread-local storage on a paged stack, with its table on a paged heap: a handler that used
-    // either would wait for itself.
+    // Paged thread-local storage and its paged table: a handler that used either would wait for
+    // itself.
     let Some(workload) = workload() else { return };
     for point in ["fault", "fault:3000", "store:100"] {
         let (output, report) = breaks(point, &[&workload.program, "child", "64", &workload.library]);

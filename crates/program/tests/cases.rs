@@ -1,5 +1,4 @@
-//! Regressions: programs that once failed under uzswap, each reduced to a minimum. Comments tell
-//! the failure.
+//! Regressions: minimal programs that once failed under uzswap, with the failure in a comment.
 
 #[allow(dead_code)]
 mod support;
@@ -17,8 +16,7 @@ use tree::{watch, Ended};
 
 const CANNOT: i32 = 77;
 
-/// Runs a command bare and under uzswap. Both must end with status 0 and print the same; returns
-/// the report.
+/// Runs a command bare and under uzswap with the same output and status 0; returns the report.
 ///
 /// Under uzswap it may take 20 times as long plus 20 s. A longer run counts as a hang.
 fn as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
@@ -62,8 +60,7 @@ fn survives(mode: &str, ram: &str) -> Option<Value> {
     paged_as_bare(mode, ram, &[program, mode])
 }
 
-/// Repeats [`as_bare`] until pages were evicted: on a busy machine a short program may end before
-/// paging begins.
+/// Repeats [`as_bare`] until pages were evicted: a short program may end before paging begins.
 fn paged_as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
     let mut report = Value::Null;
     for _ in 0..10 {
@@ -84,8 +81,7 @@ fn keeps_its_budget(mode: &str, ram: &str) {
     assert!(peak <= most, "{mode}: a peak of {} MiB in {} MiB", peak >> 20, limit >> 20);
 }
 
-/// Both queues were full of faults, so the event behind them was never read, and every call
-/// returned EAGAIN.
+/// Both queues were full of faults, the event behind them was not read, and calls returned EAGAIN.
 #[test]
 fn five_hundred_threads_fault_at_once() {
     survives("crowd", "121M");
@@ -105,22 +101,20 @@ fn evicted_pages_move_within_their_block() {
     survives("near", "50M");
 }
 
-/// Some pieces were registered and others not, so the kernel did not merge them, and mremap
-/// returned EFAULT.
+/// Pieces were registered in part, so the kernel did not merge them, and mremap returned EFAULT.
 #[test]
 fn pieces_that_the_kernel_merges_stay_one_mapping() {
     survives("pieces", "50M");
 }
 
-/// The kernel had moved the first of two mappings. Another thread mapped its old place, and that
-/// mapping was moved in its stead.
+/// Another thread mapped the old place of the first of two moved mappings, and that was moved, too.
 #[test]
 fn a_move_leaves_another_thread_s_mapping_in_place() {
     survives("gaps", "60M");
 }
 
-/// The kernel filled new pages before it reported the move, and a fill was impossible before the
-/// report was read: a deadlock.
+/// The kernel filled new pages before it reported the move; no fill was possible before: a
+/// deadlock.
 #[test]
 fn locked_memory_grows_and_moves() {
     survives("locked_growth", "40M");
@@ -139,8 +133,7 @@ fn a_write_barrier_of_thousands_of_mappings() {
     survives("barrier", "120M");
 }
 
-/// At a thread's end the kernel does not fault in evicted pages, so it missed the robust mutexes
-/// that the thread held.
+/// The kernel does not fault in pages at a thread's end, so it missed held robust mutexes.
 #[test]
 fn robust_mutexes_of_threads_that_end() {
     survives("robust", "60M");
@@ -222,8 +215,7 @@ fn static_thread_local_storage_of_any_size() {
     }
 }
 
-/// mremap moved evicted pages that did not compress, and they changed; the pager retried the rest
-/// endlessly.
+/// mremap moved evicted incompressible pages, which changed; the pager retried the rest endlessly.
 #[test]
 fn a_bytearray_that_grows_by_random_bytes() {
     if !can_manage() || !has("python3") {

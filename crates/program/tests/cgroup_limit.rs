@@ -9,8 +9,7 @@ use support::{can_manage, has, managed, uzswap, Scratch};
 
 const MIB: u64 = 1 << 20;
 
-/// The file of this process's own limit, or its expected path, and its content; `None` without
-/// cgroups.
+/// The file of this process's own limit and its content; `None` without cgroups.
 fn own_limit() -> Option<(PathBuf, String)> {
     let membership = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let of = |line: &str| {
@@ -24,8 +23,7 @@ fn own_limit() -> Option<(PathBuf, String)> {
             _ => return None,
         };
         let directory = PathBuf::from(format!("{root}{}", group.trim_end_matches('/')));
-        // With both cgroup versions mounted, version 2 has its own directory without a memory
-        // controller.
+        // With both versions mounted, version 2 has a directory without a memory controller.
         (directory.is_dir()
             && (root.ends_with("memory") || Path::new("/sys/fs/cgroup/cgroup.procs").exists()))
         .then(|| directory.join(file))

@@ -1,5 +1,4 @@
-//! Podman's containers, of root and of an ordinary user, with and without the device, under their
-//! default profiles.
+//! Podman's containers, root's and a user's, with and without the device, under default profiles.
 
 #[allow(dead_code)]
 mod support;
@@ -110,7 +109,7 @@ impl Containers {
         None
     }
 
-    /// Runs a command in a new container. [`WITH_DEVICE`] among the options stands for this test's
+    /// Runs a command in a new container. [`WITH_DEVICE`] in the options stands for this test's
     /// node.
     fn run(&self, options: &[&str], command: &[&str]) -> Output {
         let mut podman = match self.is_rootless {

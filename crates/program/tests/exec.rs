@@ -1,5 +1,4 @@
-//! Programs that start others with an environment of their own. These are managed too, or run
-//! unmanaged where that is impossible.
+//! Programs that start others with an environment of their own: managed where that is possible.
 
 mod support;
 
@@ -79,8 +78,7 @@ fn large_environments_on_small_stacks_and_a_programs_own_preload() {
     for mode in ["many", "small_stack", "clone", "preloads"] {
         child_is_managed(mode, &[workload, mode, "64"]);
     }
-    // The environment is too large to be completed on the stack, so it is passed on unchanged, and
-    // the program runs unmanaged.
+    // Too large to be completed on the stack: passed on unchanged, and the program runs unmanaged.
     child_is_left_alone("thousands", &[workload, "thousands", "4"]);
 }
 

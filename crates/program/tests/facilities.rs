@@ -1,6 +1,5 @@
-//! Kernel facilities that access a program's memory from outside, or change a process's nature.
-//! With less memory than the program wants, the result must equal the bare run's, with and without
-//! a swap file.
+//! Kernel facilities that access a program's memory from outside, or change a process's nature: the
+//! result must equal the bare run's, with and without a swap file.
 
 #[allow(dead_code)]
 mod support;

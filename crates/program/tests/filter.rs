@@ -1,5 +1,4 @@
-//! Programs that set a seccomp filter under which no pager could work: every byte is right, in them
-//! and in their children.
+//! Programs whose seccomp filter permits no pager: they and their children have every byte.
 
 mod support;
 

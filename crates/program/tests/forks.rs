@@ -1,5 +1,4 @@
-//! Forks of programs larger than their budget: limits of forking programs, and processes that are
-//! stopped or killed during a fork.
+//! Forks of programs larger than their budget, and processes stopped or killed during a fork.
 
 mod support;
 
@@ -70,8 +69,7 @@ fn children_in_a_root_directory_without_proc_leave_everything_out() {
     }
 }
 
-/// Regression: the child returned through a frame of the interposed syscall() on the other stack,
-/// and died of SIGSEGV.
+/// Regression: the child returned through a frame of syscall() on the other stack: SIGSEGV.
 #[test]
 fn a_stack_of_its_own_is_returned_on() {
     let scratch = Scratch::new("forks-stack");
@@ -154,8 +152,7 @@ impl Storm {
     }
 }
 
-/// Parent, child and supervisor are stopped at random moments of forks and continued: none hangs,
-/// and every byte is right.
+/// Parent, child and supervisor are stopped and continued at random moments: every byte is right.
 #[test]
 fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
     let scratch = Scratch::new("forks-stopped");

@@ -35,8 +35,7 @@ fn forms(report: &Value) -> BTreeMap<String, u64> {
     serde_json::from_value(report["forms"].clone()).unwrap_or_else(|error| panic!("{error} in {report:#}"))
 }
 
-/// The forms' sum is zswpout plus the pages that a fault took back during the store: a few per
-/// cent.
+/// The forms' sum is zswpout plus a few per cent that a fault took back during the store.
 fn assert_each_once(report: &Value) {
     let (sum, stored) = (forms(report).values().sum::<u64>(), report["zswpout"].as_u64().unwrap());
     assert!(stored > 2000, "hardly anything was evicted: {report:#}");
@@ -69,8 +68,7 @@ fn a_program_with_mixed_data_has_pages_of_every_kind() {
     }
     assert!(said.contains("stored as ") && said.contains(" t16 "), "{said}");
 
-    // The sum over the tree also holds after exec and fork. Each forked process has a pool, which
-    // takes 30 MiB alone.
+    // The sum also holds after exec and fork. Each forked process's pool takes 30 MiB.
     for (way, ram) in [("exec", "48M"), ("fork", "72M")] {
         let (output, report) = managed(ram, &scratch, &["-q"], &["python3", script, way]);
         assert_eq!(output.status.code(), Some(0), "{way}: {}", String::from_utf8_lossy(&output.stderr));

@@ -26,8 +26,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Starts `command`, waits for a line that contains `ready`, and captures its heap; `None` where it
-/// is not installed or not readable.
+/// Starts `command`, waits for a line with `ready`, and captures its heap; `None` if impossible.
 fn heap(name: &str, ready: &str, command: &[&str]) -> Option<Vec<Page>> {
     if !has(command[0]) {
         return None;

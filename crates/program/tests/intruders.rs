@@ -1,5 +1,4 @@
-//! Attacks on a run: by processes outside of it, of other users and of the same user, and by
-//! hostile processes inside.
+//! Attacks on a run by outside processes, of other users and the same, and by hostile members.
 
 mod support;
 
@@ -208,8 +207,7 @@ fn a_program_that_forks_has_no_name_that_a_stranger_can_reach() {
     assert_eq!(run.wait().unwrap().code(), Some(0));
 }
 
-/// A process that becomes another user within a run receives that user's ledger, swap file and key,
-/// and no other's.
+/// A process that becomes another user receives that user's ledger, swap file and key, no other's.
 #[test]
 fn users_of_a_tree_share_nothing_writable() {
     let Some(programs) = Programs::new("users") else { return };
@@ -250,8 +248,7 @@ fn users_of_a_tree_page_in_one_budget() {
         assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{text} {report}");
         assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
         assert!(report["zswpout"].as_u64().unwrap() > 2000, "{report}");
-        // Either may fill its memory before the supervisor has opened the files for paging, but not
-        // later.
+        // Either may fill its memory before the files for paging are open, but not later.
         let used = report["series"]["ram_used_bytes"].as_array().unwrap();
         let settled = used[used.len() / 2..].iter().map(|bytes| bytes.as_u64().unwrap());
         assert!(settled.max().unwrap() < 68 << 20, "{report}");
@@ -282,8 +279,7 @@ fn a_ledger_of_garbage_harms_no_relative() {
     }
 }
 
-/// A thousand descriptors to keep and a hundred thousand lines: few of either are kept, and a
-/// terminal obeys none.
+/// Of a thousand descriptors and a hundred thousand lines few are kept; a terminal obeys none.
 #[test]
 fn a_noisy_process_is_bounded() {
     let Some(programs) = Programs::new("noise") else { return };
@@ -347,9 +343,8 @@ fn children(pid: u32, name: &str) -> Vec<i32> {
     numbers.filter(is_child).collect()
 }
 
-/// A killed supervisor's address is free, and its tree continues while the guardian is stopped. A
-/// process that takes the address receives nothing: programs send descriptors of their memory
-/// there.
+/// A killed supervisor's address is free, and its tree continues while the guardian is stopped.
+/// Programs send descriptors of their memory there: a process that takes it must receive nothing.
 #[test]
 fn a_false_supervisor_hears_nothing() {
     if !can_manage() || !has("busybox") {

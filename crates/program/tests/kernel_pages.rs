@@ -79,8 +79,7 @@ fn limit_file() -> String {
     first.unwrap_or_else(|| "/sys/fs/cgroup/memory.max".to_owned())
 }
 
-/// The pages at the top of the first stack were evicted, and ps, pgrep -f and killall did not find
-/// the process.
+/// The top of the first stack was evicted, and ps, pgrep -f and killall did not find the process.
 #[test]
 fn arguments_and_environment_stay_readable() {
     is_as_bare("words", "and-words-of-its-own", true);

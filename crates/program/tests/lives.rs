@@ -51,8 +51,7 @@ fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     }
 }
 
-/// The supervisor closed the last userfaultfd with the creator's threads, and processes that shared
-/// the memory read zeroes.
+/// The supervisor closed the last userfaultfd, and processes that shared the memory read zeroes.
 #[test]
 fn a_process_that_shares_memory_outlives_its_creator() {
     is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
@@ -99,8 +98,7 @@ fn refuse_kcmp() -> std::io::Result<()> {
     }
 }
 
-/// Where kcmp(2) is refused, a single vfork() made everything come in at the end, "for a process
-/// that shares it".
+/// Where kcmp(2) is refused, a single vfork() made everything come in at the end.
 #[test]
 fn a_child_of_vfork_that_has_ended_shares_nothing() {
     use std::os::unix::process::CommandExt;
@@ -119,8 +117,7 @@ fn a_child_of_vfork_that_has_ended_shares_nothing() {
     assert!(report["over_limit_peak_bytes"].as_u64().unwrap() < 8 << 20, "{report}");
 }
 
-/// A killed creator takes the store of its pages along: a process that needs one of them is ended,
-/// with a message.
+/// A killed creator takes its store along: a process that needs a page is ended, with a message.
 #[test]
 fn what_a_killed_creator_took_along_is_never_zeroes() {
     for mode in ["share-kill", "share-bare", "vfork-kill", "exec-kill"] {
@@ -133,8 +130,7 @@ fn what_a_killed_creator_took_along_is_never_zeroes() {
 }
 
 /// The parent's end took the control thread along before the child had taken over. The C library's
-/// daemon() ends the parent internally, where no interposed function, signal or patched system call
-/// sees it.
+/// daemon() ends the parent internally, where uzswap intercepts nothing.
 #[test]
 fn a_parent_that_ends_at_once_leaves_its_child_everything() {
     is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread", "quick"], 3);

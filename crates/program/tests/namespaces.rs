@@ -1,5 +1,4 @@
-//! Kernel operations for single-threaded processes only, and programs that check for that: uzswap's
-//! threads are not in the way.
+//! Kernel operations for single-threaded processes only: uzswap's threads are not in the way.
 
 mod support;
 

@@ -1,7 +1,6 @@
-//! Third-party code in the product: notices, permitted sources, and licences. Equals deny.toml, for
-//! machines without cargo-deny.
-//!
-//! THIRD-PARTY-NOTICES.md is made of cargo's own sources. After a change of dependencies:
+//! Third-party code in the product: notices, sources, licences. Equals deny.toml, without
+//! cargo-deny. THIRD-PARTY-NOTICES.md is made of cargo's own sources. After a change of
+//! dependencies:
 //!
 //! ```text
 //! UZSWAP_TEST_WRITE=1 cargo test -p uzswap --test notices

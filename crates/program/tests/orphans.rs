@@ -1,5 +1,4 @@
-//! A process that is killed while it forks: its children have every byte, or are ended with a
-//! message.
+//! A process killed while it forks: its children have every byte, or are ended with a message.
 
 mod support;
 

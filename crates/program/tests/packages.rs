@@ -35,8 +35,7 @@ fn sibling(name: &str) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join("Cargo.toml").exists())
 }
 
-/// A package of the program has the sources of the files it embeds. Only users of a package would
-/// notice a missing crate.
+/// A package has the sources of the files it embeds. Only its users would notice a missing crate.
 #[test]
 fn all_that_the_agent_is_made_of_is_carried() {
     let mut wanted = BTreeSet::from(["agent".to_owned(), "preload".to_owned()]);
@@ -82,8 +81,7 @@ impl Drop for Folder {
 #[test]
 #[ignore = "compiles everything again as it is released, and asks the registry"]
 fn the_program_is_installed_from_its_package() {
-    // Outside of the target directory, where cargo would find the repository's workspace and
-    // settings.
+    // Not in the target directory, below the repository's workspace and settings.
     let scratch = Folder(std::env::temp_dir().join(format!("uzswap-packages-{}", std::process::id())));
     let cargo = || {
         let mut cargo = Command::new(env!("CARGO"));

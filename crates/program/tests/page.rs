@@ -138,8 +138,7 @@ fn a_browser_shows_the_reports_figures() {
     assert!(dom.contains("class=\"line level\"") && !dom.contains("NaN"));
 }
 
-/// A page that shows another in a frame of a telephone's width, moves a pointer over its first
-/// chart, and records the result.
+/// Shows another page in a telephone-wide frame, points at its first chart, records the result.
 const FRAME: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body><iframe style="width:400px;height:900px;border:0"></iframe><script>
 const frame = document.querySelector("iframe");
 frame.onload = () => {

@@ -191,8 +191,7 @@ fn stress_ng_verifies_its_memory() {
     verifies_itself("stress-ng", "60M", &command);
 }
 
-/// A table of 24,000 cells, and objects. A process that has only its first thread forks its
-/// processes.
+/// A table of 24,000 cells, and objects. A process with only its first thread forks.
 #[test]
 fn chromium_renders_a_page() {
     let scratch = Scratch::new("chromium-src");

@@ -1,5 +1,4 @@
-//! A real program whose swap file lies on a full or failing disk: it has every byte, or is ended
-//! with a message.
+//! A real program on a full or failing disk: it has every byte, or is ended with a message.
 
 #[allow(dead_code)]
 mod support;
@@ -9,8 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use support::{can_manage, has, uzswap, Scratch};
 
-/// 110 MiB of Python's and SQLite's incompressible data and their digest. Waits for a line before
-/// it reads them.
+/// 110 MiB of incompressible data of Python and SQLite, read after a line of input; their digest.
 const SCRIPT: &str = "
 import hashlib, random, sqlite3, sys
 r = random.Random(5)

@@ -47,8 +47,7 @@ impl Ran {
         assert_eq!(self.report["failures"], serde_json::json!([]), "{}", self.said);
     }
 
-    /// uzswap ended the program, with a message that names a page and the file, before it saw a
-    /// wrong byte.
+    /// uzswap ended the program, naming a page and the file, before it saw a wrong byte.
     fn assert_lost(&self) {
         assert_eq!(self.status, Some(125), "{}", self.said);
         let failure = self.report["failures"][0].as_str().unwrap_or_else(|| panic!("{}", self.report));

@@ -35,8 +35,7 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 pub const UPGRADE: &str =
     if cfg!(target_arch = "aarch64") { "install Linux 6.10 or later" } else { "install Linux 6.8 or later" };
 
-/// The offered features decide where they are known: some distributions backport them to older
-/// kernels.
+/// Known features decide: some distributions backport them to older kernels.
 fn kernel(release: &str, features: u64) -> Row {
     let (name, first) = match cfg!(target_arch = "aarch64") {
         true => ("Linux 6.10 or later", (6, 10)),

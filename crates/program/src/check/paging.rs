@@ -83,8 +83,7 @@ fn opened(result: Result<(), OpenError>) -> Row {
     }
 }
 
-/// A row for each feature: in the kernel, and granted to this user. Both are unknown without a
-/// userfaultfd.
+/// A row for each feature: in the kernel, and granted to this user. Unknown without a userfaultfd.
 fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
     let row = |&(bit, name): &(u64, &str)| {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
@@ -198,8 +197,7 @@ fn try_move() -> Result<(), String> {
     }
 }
 
-/// Lets the kernel, not this process, touch a moved page, and reads the fault message. The page is
-/// missing again afterwards.
+/// Lets the kernel touch a moved page and reads the fault message. The page is missing afterwards.
 fn try_fault(userfaultfd: &Open, address: usize) -> Result<(), String> {
     let mut pipe = [0; 2];
     // SAFETY: room for two descriptors.

@@ -1,5 +1,4 @@
-//! Runs a small program under `uzswap run`, which shows obstacles such as seccomp filters and mount
-//! options.
+//! Runs a small program under `uzswap run`, which reveals seccomp filters and mount options.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -16,8 +15,7 @@ use super::row::Row;
 /// Enough for an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// MiB that the task fills and reads. On a slow machine the first task may end before paging is set
-/// up.
+/// MiB of the task. On a slow machine the first task may end before paging is set up.
 const SIZES: [u64; 2] = [48, 256];
 
 /// Returns the row: a task of 48 MiB in 24 MiB, with every byte checked.

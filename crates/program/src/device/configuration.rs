@@ -45,8 +45,7 @@ struct Draft<'a> {
     host_memory_limit: &'a str,
 }
 
-/// Evaluates a formula such as `min(ram / 2, 4096)` as zram-generator does; `names` are its
-/// variables.
+/// Evaluates a formula such as `min(ram / 2, 4096)` as zram-generator does, with variables `names`.
 fn value(formula: &str, names: &[(&str, f64)]) -> Result<f64> {
     let mut named =
         |name: &str, _: Vec<f64>| names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);

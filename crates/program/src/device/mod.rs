@@ -1,5 +1,4 @@
-//! `uzswap device`: compressed memory as a disk and as swap. nbdkit with the plugin, or the crate
-//! `ublk`, serve it.
+//! `uzswap device`: compressed memory as a disk or swap, served by nbdkit's plugin or `ublk`.
 
 mod attach;
 mod configuration;

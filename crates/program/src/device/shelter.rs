@@ -10,8 +10,7 @@ use anyhow::{Context, Result};
 pub struct Shelter(PathBuf);
 
 impl Shelter {
-    /// Creates the group, in cgroups version 1 or 2. Returns none under systemd, whose unit sets
-    /// `MemorySwapMax=0`.
+    /// Creates the group (cgroups 1 or 2); none under systemd, whose unit sets `MemorySwapMax=0`.
     pub fn new() -> Result<Option<Self>> {
         if std::env::var_os("INVOCATION_ID").is_some() {
             return Ok(None);

@@ -140,8 +140,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    // The server's pages are lost. If the device still exists, swapoff brings back pages that the
-    // kernel kept.
+    // The server's pages are lost. swapoff brings back pages that the kernel kept.
     let undone = if broken.is_some() { swap.off() } else { Ok(()) };
     drop((attached, server, shelter, directory));
     match (broken, undone) {

@@ -195,8 +195,7 @@ mod tests {
         fn write(&mut self, page: &[u8]) -> std::io::Result<usize> {
             assert_eq!(page.len(), PAGE_SIZE);
             let word = u64::from_le_bytes(page[..8].try_into().expect("eight bytes"));
-            // Words of a marked page count up from the first, so the middle of a copy does not
-            // match.
+            // Words of a marked page count up from its start; the middle of a copy does not match.
             if word & !0xF_0000 == MARK {
                 self.found.push((self.pages, word >> 16 & 0xF));
             }

@@ -17,9 +17,8 @@ const TOUCHED_BYTES: u64 = 16 << 20;
 
 /// Returns the bytes promised to `others` of a tree's users until the next look. A user's processes
 /// know their own sum at once, and the others' from the last look. So each user is promised an
-/// equal part of the free memory, which counts as used to the others: if all take their parts, the
-/// budget still holds. Free memory ends at the level at which pagers begin to reclaim, so that a
-/// promise alone evicts no pages.
+/// equal part of the free memory, which counts as used to the others, and the budget holds. Free
+/// memory ends where pagers begin to reclaim, so that a promise alone evicts no pages.
 fn promised(budget: u64, total: u64, users: u64, others: u64) -> u64 {
     (budget - budget / 16).saturating_sub(total).div_ceil(users.max(1)) * others
 }
@@ -123,8 +122,7 @@ impl Books {
         self.books[Tree::at(place).0].keeper.files()
     }
 
-    /// Returns a part of the owner's swap file, numbered as in `ledger::wire`; `None` without a
-    /// swap file.
+    /// Returns a part of the owner's swap file (see `ledger::wire`); `None` without a swap file.
     ///
     /// # Errors
     /// Returns once why the file cannot be made.
@@ -184,8 +182,7 @@ impl Books {
         self.tell();
     }
 
-    /// Returns whether processes of several users live. They learn of each other only through
-    /// `tell`.
+    /// Returns whether processes of several users live, which know of each other only by `tell`.
     pub fn has_several_users(&self) -> bool {
         self.books.iter().filter(|book| book.keeper.processes() > 0).nth(1).is_some()
     }
@@ -288,8 +285,7 @@ mod tests {
         assert_eq!(books.swap_part(places[1], 0), Ok(None), "none was asked for");
     }
 
-    /// Promising equal parts of the whole budget made a tree of twenty users page at two thirds of
-    /// it.
+    /// Promises from the whole budget made a tree of twenty users page at two thirds of it.
     #[test]
     fn promises_make_no_pages_leave() {
         for users in 1..=USERS_MAX as u64 {

@@ -13,8 +13,7 @@ pub struct Claims(HashMap<usize, u32>);
 
 impl Claims {
     /// Returns the actual use of the process in `place` if its figure is known to be wrong. The
-    /// kernel counts a shared page for each of `processes`, and a process reports its part, so the
-    /// figures may differ by that factor.
+    /// kernel counts a shared page for each of `processes`, so the two may differ by that factor.
     pub fn judge(
         &mut self,
         place: usize,

@@ -25,8 +25,7 @@ const PLACES_MAX: usize = 16;
 const GIVEN_MAX: u32 = 64;
 const KEPT_MAX: usize = 8;
 const LINES_MAX: u32 = 16;
-/// Descriptors reserved for reading /proc. The kernel gives the lowest free number, so a high
-/// number means few are left.
+/// Descriptors reserved for reading /proc. Numbers are given lowest first: a high one is a warning.
 const RESERVED: i32 = 16;
 
 /// A process's connection.
@@ -36,8 +35,7 @@ pub struct Connection {
     since: Instant,
     slot: Option<usize>,
     owner: Option<Owner>,
-    /// Duplicates of its userfaultfds: while they are open, a close() by the program does not turn
-    /// evicted pages into zeroes.
+    /// Duplicates of its userfaultfds, so that the program's close() zeroes no evicted pages.
     kept: Vec<Foreign>,
     given: u32,
     lines: u32,
@@ -169,8 +167,7 @@ impl Connections {
             match accept(&self.listener) {
                 Ok(socket) => self.admit(socket, notes),
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    // Free the spare: otherwise the connection, and the supervisor, would wait for
-                    // ever.
+                    // Free the spare: otherwise the connection would wait for ever.
                     self.spare = None;
                     if let Ok(socket) = accept(&self.listener) {
                         turn_away(&socket, notes);

@@ -3,12 +3,11 @@
 //! `uzswap run` ends when its program ends, with the program's status. Daemons and background jobs
 //! that the program leaves behind still need the supervisor: they page with its help, need its
 //! descriptors under their old paths for exec, and are its descendants. So the supervisor is a
-//! child of the front. It serves the tree until the last process has ended, and tells the front
-//! when to end.
+//! child of the front, serves the tree until the last process has ended, and tells the front when
+//! to end.
 //!
 //! The front forwards signals and stops when the supervisor stops. `top` and `pause` know the tree
-//! by the front's process id, the one that the user has. If the front is killed, the supervisor and
-//! the tree end too.
+//! by the front's process id. If the front is killed, the supervisor and the tree end too.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,9 +1,7 @@
-//! The guardian: a small process that briefly outlives a killed supervisor and ends the rest of its
-//! tree.
+//! The guardian: a small process that outlives a killed supervisor and ends the rest of its tree.
 //!
-//! A process with an agent notices the supervisor's death, because its connection ends, and ends
-//! itself. Small static programs and processes between fork and exec cannot. The guardian serves
-//! both:
+//! A process with an agent notices that its connection ends, and ends itself. Small static programs
+//! and processes between fork and exec cannot. The guardian serves both:
 //!
 //! * It holds the preload object and the agent open, and LD_PRELOAD names its descriptors: a
 //!   program that starts after the death still loads the object, which finds no supervisor and ends
@@ -31,8 +29,7 @@ use crate::stat::Stat;
 
 /// Maximum time of an exec until the loader has opened the object, on a busy machine.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Maximum rounds of searching for descendants: a tree that forks all the time is stopped process
-/// by process.
+/// Maximum rounds of searching for descendants of a tree that forks all the time.
 const ROUNDS_MAX: usize = 200;
 /// Time limit for processes to stop. A process in a fork that waits for its own agent never stops.
 const REST: Duration = Duration::from_millis(500);
@@ -48,8 +45,7 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian, which holds `files` open under their present numbers. Must be called
-    /// while this process has one thread.
+    /// Starts the guardian, which holds `files` open. Needs a process with one thread.
     ///
     /// # Errors
     /// When no descriptor, memory or process is left.
@@ -97,8 +93,8 @@ impl Drop for Guardian {
     }
 }
 
-/// The tree's processes, in memory shared by supervisor and guardian: two lists, of which the
-/// supervisor writes the invalid one.
+/// The tree's processes in shared memory: two lists, of which the supervisor writes the invalid
+/// one.
 #[derive(Debug)]
 struct Members(&'static [AtomicU32]);
 
@@ -174,9 +170,8 @@ fn guard(pipe: OwnedFd, files: &[RawFd], members: &Members) {
 fn withdraw(pipe: &OwnedFd, files: &[RawFd]) {
     let mut kept: Vec<u32> = files.iter().chain([&pipe.as_raw_fd()]).map(|file| *file as u32).collect();
     kept.sort_unstable();
-    // SAFETY: system calls on this process's own attributes. The closed descriptors belong to
-    // structures of the supervisor that are never used or dropped here; the standard ones are
-    // replaced first.
+    // SAFETY: changes attributes of this process. The closed descriptors belong to structures that
+    // are never used or dropped here; the standard ones are replaced first.
     unsafe {
         libc::setsid();
         let mut all: libc::sigset_t = std::mem::zeroed();

@@ -18,8 +18,7 @@ pub fn lend(peer: &Peer, what: PrivilegedFile) -> Option<File> {
     lend_by(peer, what, || opened(what, peer.pid))
 }
 
-/// Opens a file between two checks of the process's rights: it may execute a setuid program at any
-/// moment.
+/// Checks the process's rights before and after: it may execute a setuid program at any moment.
 fn lend_by(peer: &Peer, what: PrivilegedFile, open: impl FnOnce() -> Option<File>) -> Option<File> {
     let before = entitled(peer)?;
     if what == PrivilegedFile::Pagemap && !before.agree() {

@@ -1,8 +1,8 @@
 //! Reads of /proc that may block for as long as a process likes.
 //!
 //! Some files of /proc are read from the process's own memory, which it can withhold, or need a
-//! lock that such a reader holds. The supervisor queues these reads for other threads and collects
-//! the results later.
+//! lock that such a reader holds. Threads do these reads; the supervisor collects the results
+//! later.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -40,8 +40,7 @@ impl<T: Send + 'static> Looks<T> {
         Looks { ask, asked, found, results, threads: 0, unfinished: Arc::default(), pending: 0 }
     }
 
-    /// Queues a look, whose result carries `number`. Returns whether it was accepted. A look that
-    /// blocks for ever has no result.
+    /// Queues a look with the result's `number`; returns whether it was accepted. It may never end.
     pub fn ask(&mut self, number: u64, look: impl FnOnce() -> T + Send + 'static) -> bool {
         let is_busy = self.unfinished.load(Ordering::Relaxed) >= self.threads;
         if self.pending >= WAITING_MAX || (is_busy && !self.add_thread() && self.threads == 0) {

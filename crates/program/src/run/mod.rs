@@ -276,8 +276,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let settings = Settings {
         budget_bytes,
         batch: arguments.batch.unwrap_or(0),
-        // The algorithm's canonical name: paths in it resolve from any directory of the tree's
-        // programs.
+        // The canonical name: paths in it resolve from any directory.
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
         verify: arguments.verify,
@@ -286,8 +285,7 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     Ok((settings, algorithm.is_emulated()))
 }
 
-/// Returns the preload object as a memfd: it has a path while the guardian lives, and leaves no
-/// file behind.
+/// Returns the preload object as a memfd, with a path while the guardian lives, and no file.
 fn object_file() -> Result<OwnedFd> {
     if embedded::OBJECT.is_empty() {
         bail!("this build carries no preload object: build with `cargo build`, not `cargo check`");

@@ -4,14 +4,13 @@
 //! creator's memory. When the creator is killed or executes another program, its pager's threads
 //! end and the memory lives on. While a descriptor of its userfaultfd is open, an access to an
 //! evicted page blocks instead of reading zeroes. So the supervisor keeps the descriptor until the
-//! address space has ended. A process that only executes another program is not affected. A process
-//! that accesses an evicted page is ended, with a message.
+//! address space has ended, and ends processes that access an evicted page, with a message.
 //!
 //! A creator that ends in an orderly way brings all pages in first (`preload`'s module `ending`).
 //!
 //! A process of the tree may send a userfaultfd that blocks its reader or reports arbitrary events.
-//! So each address space has a thread of its own, which ends only processes of the creator's user,
-//! and each user's share is bounded.
+//! So each address space has its own thread, which ends only processes of the creator's user, and
+//! each user's share is bounded.
 
 use std::collections::HashMap;
 use std::fs;
@@ -114,8 +113,7 @@ impl Space {
         Userfaultfd::from_descriptor(self.reports.as_raw_fd())
     }
 
-    /// Returns whether no process has this memory any more. The query lifts a write protection,
-    /// which evicted pages do not have.
+    /// Returns whether the memory has ended. Lifts a write protection, which evicted pages lack.
     fn is_over(&self) -> bool {
         self.userfaultfd().write_protect(ASKED, PAGE_SIZE, false) == Err(Stop::Gone)
     }
@@ -178,8 +176,7 @@ impl Space {
     }
 }
 
-/// Ends the process of this waiting thread if it belongs to `owner` and is not the creator; returns
-/// its name.
+/// Ends the process of this thread if it is `owner`'s and not the creator; returns its name.
 fn end(pid: i32, thread: u32, creator: u32, owner: Owner) -> Option<String> {
     // The pidfd stays with this process even if its number is reused.
     let handle = sys::process::handle(pid).ok()?;
@@ -199,8 +196,7 @@ fn is_of(pid: i32, owner: Owner) -> bool {
     Ids::of(&status).is_some_and(|ids| Owner::of(&ids) == owner)
 }
 
-/// Returns whether a process has this thread, by the number in the thread's own namespace, and the
-/// thread waits for a page.
+/// Returns whether the thread, by the number in its own namespace, waits for a page in `pid`.
 fn has_waiting(pid: i32, thread: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.map(|task| task.path()).any(|task| {

@@ -23,8 +23,7 @@ pub struct OverLimit {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Pauses {
-    /// A pause began, and the tree has not been within its budget since it ended: the pause causes
-    /// the excess.
+    /// A pause began, and the tree has exceeded its budget since: the pause is the cause.
     lasts: bool,
     /// Pages brought in by pauses, and the sum of all pages brought in at the last look.
     brought_in_pages: u64,

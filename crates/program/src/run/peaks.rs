@@ -24,8 +24,7 @@ pub struct Peaks {
     pub shared_bytes: u64,
     /// Maximum pages in the swap file.
     pub disk_pages_peak: u64,
-    /// Pages in the swap file, bytes of their objects, and all used bytes, at the last look with a
-    /// live process that had some.
+    /// Pages in the swap file, their objects' bytes, and all used bytes, at the last look with any.
     pub disk_pages: u64,
     /// See above.
     pub disk_live_bytes: u64,

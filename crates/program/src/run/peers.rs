@@ -74,8 +74,7 @@ impl Ids {
     }
 }
 
-/// The owner of a ledger and a swap file: the users that a process may act as. A process that may
-/// be root belongs to root.
+/// Owner of a ledger and a swap file: the users of a process. One that may be root belongs to root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u32; 3]);
 
@@ -122,8 +121,7 @@ impl Peer {
         }
     }
 
-    /// Returns whether the process has not been waited for, so that earlier reads of /proc by its
-    /// number were about it.
+    /// Returns whether the process was not waited for, so that reads of /proc were about it.
     pub fn is_there(&self) -> bool {
         process::is_there(&self.handle)
     }
@@ -143,8 +141,7 @@ impl Peer {
     }
 
     /// Returns the owner of its ledger and swap file. `None` without [`ids`](Self::ids), or if only
-    /// a setuid program makes it root: it may have executed that after it connected, and others may
-    /// hold its connection.
+    /// a setuid program, maybe executed after it shared its connection, makes it root.
     pub fn owner(&self) -> Option<Owner> {
         let ids = self.ids()?;
         let is_right = self.user == 0
@@ -178,8 +175,8 @@ impl Family {
         Family { supervisor: std::process::id() as i32, program: program_of("self"), guardian }
     }
 
-    /// Returns whether a process descends from this one or from an `is_member`, whose number stays
-    /// its own while it is a member.
+    /// Returns whether a process descends from this one or from an `is_member` (numbers stay
+    /// valid).
     fn has(&self, pid: i32, handle: &OwnedFd, is_member: impl Fn(i32) -> bool) -> Result<bool, Refusal> {
         let (mut pid, mut held) = (pid, None);
         for _ in 0..DEPTH_MAX {
@@ -198,8 +195,7 @@ impl Family {
         Ok(false)
     }
 
-    /// Returns the parent of process `pid` and its handle, given the process's own; no handle for
-    /// this process.
+    /// Returns the parent of process `pid` with its handle; no handle for this process.
     fn parent(&self, pid: i32, handle: &OwnedFd) -> Result<Option<(i32, Option<OwnedFd>)>, Refusal> {
         for _ in 0..TRIES {
             let parent = parent_of(pid, handle).filter(|parent| *parent > 0);
@@ -220,8 +216,7 @@ impl Family {
         Ok(None)
     }
 
-    /// Returns whether a process supervises its own run. Other commands of this program may be
-    /// members of the tree.
+    /// Returns whether a process supervises its own run. Other commands may be members.
     fn is_supervisor(&self, pid: i32) -> bool {
         self.program.is_some() && program_of(&pid.to_string()) == self.program && has_supervisor_name(pid)
     }
@@ -243,8 +238,7 @@ fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL))
 }
 
-/// Returns the parent of process `pid`. A number from /proc counts only if the process still exists
-/// afterwards.
+/// Returns the parent of process `pid`. /proc counts only if the process exists afterwards.
 fn parent_of(pid: i32, handle: &OwnedFd) -> Option<i32> {
     match process::info(handle) {
         Ok(info) => Some(info.parent),
@@ -394,8 +388,7 @@ mod tests {
         assert_eq!(peer.ids().unwrap().users, [0, 65534, 65534]);
         assert_eq!(peer.owner(), Some(Owner::of(&Ids::of_user(0))));
         stop(child);
-        // A process that only its program can make root has no owner, unless root made its
-        // connection.
+        // Only its program can make it root: no owner, unless root made its connection.
         fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o2755)).unwrap();
         let (child, peer) = became(65534);
         assert_eq!(peer.ids().unwrap().users, [0, 65534, 65534]);

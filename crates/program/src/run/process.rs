@@ -33,10 +33,9 @@ pub struct Shown {
     pub reaper: u32,
 }
 
-/// Starts the program with the preload object at the path `object`, which finds the agent at the
-/// path `agent`; returns its process id. The program keeps uzswap's terminal, process group,
-/// standard descriptors and environment. If objects can be loaded into it, its memory limits are
-/// raised by the agent's needs.
+/// Starts the program with the preload object at the path `object` and the agent at the path
+/// `agent`; returns its process id. It keeps uzswap's terminal, process group, standard descriptors
+/// and environment. If it loads objects, its memory limits are raised by the agent's needs.
 ///
 /// # Errors
 /// Returns exec's error.
@@ -77,8 +76,8 @@ pub fn spawn(
     let entry_array = ended(&mut others.chain([parent.as_ptr().addr()]));
     // Only makes the process; the closure executes the program.
     let mut command = Command::new("/");
-    // SAFETY: only async-signal-safe system calls, with NUL-terminated strings that live until the
-    // call below returns.
+    // SAFETY: async-signal-safe system calls only; the NUL-terminated strings outlive the call
+    // below.
     unsafe {
         command.pre_exec(move || {
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
@@ -91,9 +90,8 @@ pub fn spawn(
             if makes_room {
                 make_room();
             }
-            // If the supervisor is killed, the guardian ends the program. PR_SET_PDEATHSIG would
-            // end it at once, before its forked children, which read zeroes if it still serves
-            // their faults.
+            // PR_SET_PDEATHSIG would end the program before its forked children, which read zeroes
+            // if it serves their faults. The guardian ends it instead.
             if libc::getppid() != supervisor {
                 libc::_exit(125);
             }
@@ -106,8 +104,7 @@ pub fn spawn(
     command.spawn().map(|child| child.id() as i32)
 }
 
-/// Raises the memory limits by the agent's needs, where permitted. The object shows the program the
-/// old limits.
+/// Raises the memory limits by the agent's needs, if permitted. The object hides the change.
 fn make_room() {
     for (resource, room) in
         [(libc::RLIMIT_AS, limits::room_under(limits::NONE)), (libc::RLIMIT_DATA, limits::UNIT)]
@@ -133,8 +130,7 @@ fn write_number(text: &mut [u8], mut number: u32) {
     }
 }
 
-/// Returns LD_PRELOAD for the program in `file`: the object at `path`, after sanitizers' runtimes
-/// and before the names in `list`.
+/// Returns LD_PRELOAD: the object at `path`, after sanitizers' runtimes and before `list`.
 fn preloads(path: &str, file: &Path, list: &OsStr) -> OsString {
     let needed = program_file::runtime(file);
     let needed = needed.as_ref().map(|runtime| OsStr::from_bytes(runtime.name()));

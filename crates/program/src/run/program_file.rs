@@ -46,8 +46,7 @@ pub fn exit_status_of(error: &io::Error) -> i32 {
     }
 }
 
-/// Returns why exec(2) fails with ENOENT for an existing program: the interpreter in its first line
-/// or ELF header is missing.
+/// Returns why exec(2) fails with ENOENT for an existing program: its interpreter is missing.
 pub fn missing_interpreter(path: &Path) -> Option<String> {
     use std::os::unix::ffi::OsStrExt;
     let mut head = Vec::new();
@@ -114,8 +113,7 @@ fn check(path: &Path) -> Result<(), NotFound> {
     }
 }
 
-/// Returns why the program cannot be managed; `None` if it can, and for scripts, whose interpreter
-/// decides.
+/// Returns why the program cannot be managed; `None` if it can, and for scripts.
 pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     let metadata = path.metadata().ok()?;
     // SAFETY: takes nothing.

@@ -8,8 +8,7 @@ use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// Makes an orphan and returns its parent. Must be called before this process is a subreaper, while
-/// it has one thread.
+/// Makes an orphan and returns its parent. Call it single-threaded, before becoming a subreaper.
 ///
 /// # Errors
 /// When no descriptor or process is left.

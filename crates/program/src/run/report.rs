@@ -13,8 +13,7 @@ use super::swap_report::SwapReport;
 use crate::size::Size;
 use crate::ways::AccessTracking;
 
-/// The report that `docs/user/report.md` describes. Names are the kernel's where the meaning
-/// matches; units are in the names.
+/// The report of `docs/user/report.md`. Names are the kernel's where the meaning matches.
 #[derive(Debug, Serialize)]
 pub struct Report {
     exit_status: i32,
@@ -31,8 +30,7 @@ pub struct Report {
     over_limit_peak_bytes: u64,
     /// The reason for the largest excess; null without one.
     over_limit_reason: Option<String>,
-    /// Largest resident shared memory of one process, sampled twice a second. It is not paged, and
-    /// not part of the figures above.
+    /// Largest resident shared memory of one process, twice a second: not paged, not counted above.
     shared_peak_bytes: u64,
     compressor: String,
     /// Whether the compressor used emulated devices: no figure describes real ones then.
@@ -42,9 +40,8 @@ pub struct Report {
     /// Counters of the report itself, named in `ledger::COUNTERS`.
     #[serde(flatten)]
     counts: Counts,
-    /// Pages stored, by form: a compressor's choice, or `same` for a repeated word, which takes no
-    /// object. Their sum is zswpout plus the few pages that a fault took back while they were being
-    /// stored.
+    /// Pages stored, by form; `same` is a repeated word, which takes no object. Their sum is
+    /// zswpout plus the few pages that a fault took back during the store.
     forms: BTreeMap<String, u64>,
     /// Pages in the pool at the end, and the pool's bytes.
     stored_pages: u64,
@@ -67,8 +64,7 @@ pub struct Report {
     said_after_end: Vec<String>,
     /// Closed connections of processes outside the tree, or with protocol errors.
     refused_connections: u64,
-    /// Corrections of a shared sum that a process overwrote, or left wrong by dying during an
-    /// update.
+    /// Corrections of a shared sum that a process overwrote, or died while updating.
     corrected_totals: u64,
     /// Looks at which a process's use differed much from its own figure.
     wrong_figures: u64,
@@ -253,8 +249,7 @@ fn children_cpu_seconds() -> f64 {
 /// A process that is killed while it updates the total causes one correction.
 const CORRECTED_MANY: u64 = 10;
 
-/// Formats the forms of stored pages, most frequent first; `None` if the compressor has a single
-/// form.
+/// Formats the forms of stored pages, most frequent first; `None` for a single form.
 pub fn forms_line(forms: &BTreeMap<String, u64>) -> Option<String> {
     let total = forms.values().fold(0, |sum: u64, pages| sum.saturating_add(*pages));
     if forms.len() <= SINGLE_FORMS || total == 0 {

@@ -1,11 +1,9 @@
-//! Processes that have the preload object but no connection: their pagers do not reach the
-//! supervisor.
+//! Processes with the preload object and no connection: their pagers do not reach the supervisor.
 
 use super::looks::Looks;
 use crate::stat::Stat;
 
-/// Consecutive looks with the object and without a connection that make a stranger: a process may
-/// be slow.
+/// Consecutive looks with the object and no connection that make a stranger, not a slow process.
 const LOOKS: u32 = 10;
 const KNOWN_MAX: usize = 1 << 16;
 
@@ -33,8 +31,8 @@ impl Strangers {
         Strangers { known: Vec::new(), suspects: Vec::new(), last: 0, looks: Looks::new() }
     }
 
-    /// Looks at the processes that are not `managed`. Returns the names of strangers that earlier
-    /// looks found, each process once.
+    /// Looks at processes that are not `managed`; returns each stranger found earlier once, by
+    /// name.
     pub fn look(&mut self, processes: &[i32], managed: &[i32]) -> Vec<String> {
         let found = self.take_found(managed);
         let mut suspects = Vec::new();
@@ -118,8 +116,7 @@ mod tests {
         };
         look(&mut strangers, 1, true);
         assert!(strangers.take_found(&[]).is_empty());
-        // Results without a suspect, without the object (restarts the count), and of a managed
-        // process.
+        // Without a suspect, without the object (restarts the count), of a managed process.
         for (number, has_object, managed, looks) in
             [(9, true, vec![], LOOKS - 1), (2, false, vec![], 0), (3, true, vec![7], 0)]
         {

@@ -49,8 +49,7 @@ pub struct Supervisor {
     child: i32,
     has_dumped: bool,
     orphans: Orphans,
-    /// Processes whose connections have ended, and when: processes that changed their user join
-    /// again.
+    /// Processes whose connections ended, and when: after a change of user they join again.
     rejoining: Vec<(i32, Instant)>,
     claims: Claims,
     strangers: Strangers,
@@ -121,8 +120,7 @@ impl Supervisor {
         self.books.swap()
     }
 
-    /// Serves until the program has ended; returns its exit status, or uzswap's failure status if
-    /// its pager ended it.
+    /// Serves until the program has ended; returns its status, or 125 if its pager ended it.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
         let mut sampled: Option<Instant> = None;
@@ -219,8 +217,8 @@ impl Supervisor {
             let [mut descriptor, _further] = descriptors.map(|descriptor| descriptor.map(Foreign::from));
             if lacks_descriptors {
                 self.notes.note_shortage();
-                // A packet carries at most one descriptor. Freeing the spare makes room to receive it.
-                // The packet is handled without it.
+                // A packet carries at most one descriptor. Freeing the spare makes room to receive
+                // it; the packet is handled without it.
                 self.connections.give_up_spare();
                 descriptor = match wire::peek(socket) {
                     Ok(Some(again)) if !again.is_cut => {
@@ -299,8 +297,7 @@ impl Supervisor {
         true
     }
 
-    /// Gives a process its place; returns false if it already has one by this connection, since a
-    /// second would never be released.
+    /// Gives a process its place; returns false for a second one, which would never be released.
     fn hello(&mut self, index: usize) -> bool {
         if !self.connections.may_have_place(index) {
             return false;
@@ -435,9 +432,9 @@ impl Supervisor {
                 continue;
             }
             if libc::WIFSTOPPED(status) {
-                // The shell must see its job stop, and continues both processes. A sender that
-                // stops only the program, by SIGSTOP, also continues only the program, which this
-                // process would not notice.
+                // The shell must see its job stop, and continues both processes. A sender of
+                // SIGSTOP to the program alone also continues it alone, which this process would
+                // not notice.
                 if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     continue;
                 }
@@ -461,8 +458,7 @@ impl Supervisor {
         }
     }
 
-    /// Shared memory is not paged and not in the budget. If several processes share some, the
-    /// largest counts.
+    /// Shared memory is not paged and not in the budget. The largest process counts.
     fn look_for_shared_memory(&mut self) {
         let resident = self.books.tree().live().filter_map(|live| shared_bytes(live.pid));
         self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);

@@ -20,8 +20,7 @@ pub struct SwapReport {
     /// Pages in the file at its last use, and at their maximum.
     pages: u64,
     pages_peak: u64,
-    /// Bytes of needed objects at that time, of unneeded ones, and of all segments at their
-    /// maximum.
+    /// Bytes of needed objects then, of unneeded ones, and of all segments at their maximum.
     live_bytes: u64,
     dead_bytes: u64,
     used_peak_bytes: u64,

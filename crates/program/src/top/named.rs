@@ -31,8 +31,8 @@ pub struct Chosen {
     pub among: usize,
 }
 
-/// Returns the run that contains a process, or of which it is one of uzswap's own; `None` if this
-/// user may not inspect such a run.
+/// Returns the run of a process, or of uzswap's own process; `None` if this user may not inspect
+/// it.
 pub fn run_of(pid: u32) -> Option<Named> {
     let above = ancestors(pid);
     find::trees().into_iter().find_map(|found| {
@@ -43,8 +43,7 @@ pub fn run_of(pid: u32) -> Option<Named> {
     })
 }
 
-/// Returns the process that stands for a run: the program while it lives, then the oldest process
-/// that it left.
+/// Returns the process that stands for a run: the program, or after it the oldest process left.
 pub fn program_of(found: &Found) -> Option<Chosen> {
     let mut members: Vec<Member> = members(found.holder);
     // The supervisor's children are the program and orphans. The program is the oldest.

@@ -70,8 +70,7 @@ fn microseconds(latency: Option<Latency>, of: fn(Latency) -> f64) -> String {
     latency.map_or_else(|| "-".to_owned(), |latency| format!("{:.1}", of(latency)))
 }
 
-/// The command in one line, without its directory. Control characters would upset the terminal,
-/// long lines the table.
+/// The command in one line, without its directory, control characters and excess length.
 fn name(program: &[String]) -> String {
     let words = program.join(" ");
     let directory = program.first().and_then(|path| path.rfind('/')).map_or(0, |slash| slash + 1);

@@ -104,8 +104,7 @@ pub fn managed(
     (output, report)
 }
 
-/// Compiles `tests/workloads/NAME.c`; returns its path, or `None` where programs cannot be managed
-/// or compiled.
+/// Compiles `tests/workloads/NAME.c`; `None` where programs cannot be managed or compiled.
 #[allow(dead_code)]
 pub fn workload_in(scratch: &Scratch, name: &str) -> Option<String> {
     if !can_manage() {
@@ -126,8 +125,7 @@ pub fn compile_with(options: &[&str], source: &Path, target: &Path) -> bool {
     compile_all(options, &[source.to_owned()], target)
 }
 
-/// Compiles all C files of `tests/workloads/NAME` to one program; returns its path, or `None`
-/// without a compiler.
+/// Compiles the C files of `tests/workloads/NAME` to one program; `None` without a compiler.
 #[allow(dead_code)]
 pub fn workload_of_directory(scratch: &Scratch, name: &str) -> Option<String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads").join(name);
@@ -162,8 +160,7 @@ fn compile_all(options: &[&str], sources: &[PathBuf], target: &Path) -> bool {
 #[allow(dead_code)]
 pub const USER: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 
-/// Copies the program to `directory` and gives the file CAP_SYS_PTRACE; `None` where files cannot
-/// have capabilities.
+/// Copies the program to `directory` with CAP_SYS_PTRACE; `None` where files have no capabilities.
 #[allow(dead_code)]
 pub fn capable(directory: &Path) -> Option<String> {
     if !has("setcap") {
@@ -180,8 +177,7 @@ pub fn capable(directory: &Path) -> Option<String> {
 }
 
 /// Runs uzswap's file `program` as an ordinary user who may open /dev/userfaultfd: a node in
-/// `directory`, mounted in a private namespace. Returns `None` and prints why if that is
-/// impossible.
+/// `directory`, mounted in a private namespace. Prints why if that is impossible.
 #[allow(dead_code)]
 pub fn as_user(directory: &Path, program: &str, arguments: &[&str]) -> Option<Output> {
     let isolates =

@@ -44,8 +44,7 @@ pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended 
     };
     let took = start.elapsed();
     for process in processes_of(child.id()) {
-        // SAFETY: kill() with the number of a process in the group made above, which is this
-        // function's.
+        // SAFETY: kill() with the number of a process in this function's group.
         unsafe { libc::kill(process, libc::SIGKILL) };
     }
     if status.is_none() {
@@ -67,8 +66,7 @@ fn group_of(process: i32) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
 }
 
-/// Backtraces of a process, if gdb is installed and can read its memory in time: the server of that
-/// memory may be stopped.
+/// Backtraces, if gdb can read the memory in time: the server of that memory may be stopped.
 fn backtraces(process: i32) -> String {
     let mut gdb = Command::new("timeout");
     gdb.args(["-s", "KILL", "20", "gdb", "-batch", "-ex", "thread apply all backtrace 16"]);

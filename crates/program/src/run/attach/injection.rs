@@ -18,8 +18,7 @@ const FLAGS: i32 =
     libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
 /// Most bytes of a mapping that are searched for a system call instruction.
 const SEARCHED_BYTES: usize = 1 << 20;
-/// Stop timeout. A thread with a CPU stops in microseconds, unless it waits for another thread's
-/// exec.
+/// Stop timeout. A thread with a CPU stops in microseconds, unless it waits for another's exec.
 const PATIENCE_NS: u64 = 20_000_000;
 /// Variables of this program's environment that the agent reads.
 const KNOWN: [&str; 2] = ["UZSWAP_IAA_EMULATE", "UZSWAP_BREAK"];
@@ -68,10 +67,8 @@ pub struct Order {
 
 /// Brings the agent into a process, which is stopped only briefly. The call may block for ever on
 /// memory or a file system that the process serves, so it needs a thread of its own. That thread
-/// must end afterwards: in some cases it still traces a thread of the process.
-///
-/// Decisions are made while a thread is held. Earlier checks spare refused processes the stop, and
-/// do the slow searches.
+/// must end afterwards: in some cases it still traces a thread of the process. Checks before the
+/// stop only spare refused processes the stop; decisions are made while a thread is held.
 ///
 /// # Errors
 /// See [`Failure`]. The process is unchanged then.
@@ -131,8 +128,7 @@ fn permit(thread: i32, own: &Rights) -> Result<(), Failure> {
     }
 }
 
-/// Repeats the checks while a thread is held, since the process cannot exec or change its rights
-/// then.
+/// Repeats the checks while a thread is held: the process cannot exec or change its rights then.
 fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), Failure> {
     let pid = order.pid;
     permit(held.thread(), own)?;
@@ -295,9 +291,9 @@ impl Injection<'_> {
         self.own.divert(start.entry, pointer)
     }
 
-    /// Opens the agent's file by the new thread, so that its pages are shared with other processes.
-    /// With another user, root or process namespace the agent is copied instead: the path may lead
-    /// elsewhere there.
+    /// Opens the agent's file by the new thread, to share its pages with other processes. With
+    /// another user, root or process namespace the agent is copied: the path may lead elsewhere
+    /// there.
     fn open_agent(&mut self, scratch: usize) -> Result<Option<usize>, TraceError> {
         let path = [self.order.path.as_bytes(), b"\0"].concat();
         self.memory.write(scratch, &path).map_err(refused)?;
@@ -308,8 +304,7 @@ impl Injection<'_> {
         Ok(opened.ok().filter(|file| meant.is_some() && found(file) == meant))
     }
 
-    /// The agent's environment: for a process of this user, the variables of [`KNOWN`]. The socket
-    /// is an argument.
+    /// The agent's environment: for a process of this user, the variables of [`KNOWN`].
     fn variables(&self, cleared: Option<usize>) -> impl Iterator<Item = Vec<u8>> {
         let cleared = cleared.map(|address| format!("UZSWAP_CLEARED={address:x}").into_bytes());
         let known = if self.is_same_user { &KNOWN[..] } else { &[] };

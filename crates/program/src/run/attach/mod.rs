@@ -1,17 +1,15 @@
-//! Brings the agent into processes that no dynamic loader brings it to: static programs, programs
-//! whose loader ignored LD_PRELOAD, and programs started after a change of user, root or
-//! namespaces.
+//! Brings the agent into processes that no dynamic loader brings it to: static programs, loaders
+//! that ignore LD_PRELOAD, and programs started after a change of user, root or namespaces.
 //!
 //! A small process costs nothing. Once it has grown, one of its threads is stopped for a few system
 //! calls that make a new thread. The new thread maps the agent and runs it; nothing else of the
 //! process changes. An attempt takes less than 2 ms, and the program runs for most of it.
 //!
 //! A process can delay readers of its memory by a userfaultfd or a file system that it serves. So
-//! each attempt has a thread of its own, and the supervisor waits for none. It is a thread and not
-//! a process for two reasons: under Yama an ordinary user may trace only descendants, which a
-//! thread of the supervisor may and a child may not; and a blocked thread keeps its hold, so that a
-//! slow process is never released with foreign registers. Rights are compared while a thread is
-//! held.
+//! each attempt has a thread of its own, and the supervisor waits for none. A child process would
+//! not do: under Yama an ordinary user may trace only descendants. A blocked thread keeps its hold,
+//! so that a slow process is never released with foreign registers. Rights are compared while a
+//! thread is held.
 
 mod image;
 mod injection;
@@ -37,8 +35,7 @@ const GROWN_BYTES: u64 = 8 << 20;
 const LOOK: Duration = Duration::from_millis(20);
 /// Looks take at most 1/30 of the supervisor's time.
 const LOOK_SHARE: u32 = 30;
-/// Maximum interval, so that short programs are seen on a machine so busy that a look is
-/// interrupted.
+/// Maximum interval: short programs must be seen even if a busy machine interrupts a look.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 /// Time limit for the agent's hello, on a busy machine.
 const HELLO: Duration = Duration::from_secs(20);
@@ -90,8 +87,7 @@ pub struct Attacher {
 }
 
 impl Attacher {
-    /// Creates the attacher of a tree whose supervisor listens at `socket` and whose agent is at
-    /// `path`.
+    /// Creates the attacher for a supervisor that listens at `socket`, with the agent at `path`.
     pub fn new(image: Image, path: String, socket: &str, budget_bytes: u64) -> Self {
         Attacher {
             image: Arc::new(image),
@@ -210,8 +206,7 @@ impl Attacher {
         let order = Order { image, path, socket, pid, identity };
         let attempt =
             Builder::new().name("uzswap-attach".to_owned()).stack_size(STACK_BYTES).spawn(move || {
-                // SAFETY: changes this thread's timer slack: it polls for stops that take
-                // microseconds.
+                // SAFETY: changes this thread's timer slack: it polls for microseconds.
                 unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
                 injection::bring(&order)
             });

@@ -53,8 +53,7 @@ fn status_number(status: &str, name: &str) -> Option<u64> {
 #[derive(Debug)]
 pub struct Rights {
     status: String,
-    /// The owner of the thread's files in /proc: its effective user, unless the process is not
-    /// dumpable.
+    /// Owner of the thread's files in /proc: its effective user, if the process is dumpable.
     owner: u32,
     /// The user namespace of its capabilities; `None` where the kernel does not tell.
     namespace: Option<u64>,
@@ -103,24 +102,21 @@ impl Rights {
             .unwrap_or(u64::MAX)
     }
 
-    /// Returns whether it has capabilities that `own` lacks. Capabilities in another user namespace
-    /// do not count: they apply inside it, and the kernel requires more before it lets outsiders
-    /// trace.
+    /// Returns whether it has capabilities that `own` lacks. Those in another user namespace do not
+    /// count: the kernel requires more before it lets outsiders trace.
     fn exceeds(&self, own: &Rights) -> bool {
         let is_elsewhere =
             self.namespace.is_some() && own.namespace.is_some() && self.namespace != own.namespace;
         !is_elsewhere && self.permitted() & !own.permitted() != 0
     }
 
-    /// Seccomp mode and number of filters. This process's own filters permit the needed calls;
-    /// others may kill for them.
+    /// Seccomp mode and number of filters. Only this process's filters surely permit the calls.
     fn filters(&self) -> (bool, u64) {
         let mode = self.number("Seccomp:").unwrap_or(0);
         (mode == 1, self.number("Seccomp_filters:").unwrap_or(mode))
     }
 
-    /// Returns why a process with rights `own` brings nothing to this thread. `tracer` is the
-    /// thread that may trace it.
+    /// Returns why a process with rights `own` may not touch this thread, which `tracer` may trace.
     pub fn refusal(&self, own: &Rights, tracer: u64) -> Option<&'static str> {
         const MORE: &str = "it is setuid or setgid, or has capabilities that uzswap does not have";
         let (Some(user), Some(group)) = (self.only_id("Uid:"), self.only_id("Gid:")) else {
@@ -182,8 +178,7 @@ pub fn parent(pid: i32) -> Option<i32> {
     status_number(&status, "PPid:").map(|pid| pid as i32)
 }
 
-/// Returns whether a thread of the agent runs in a process. A forked child has the agent's memory
-/// but none of its threads.
+/// Returns whether the agent runs in a process. A forked child has its memory but not its threads.
 pub fn has_agent(pid: i32) -> bool {
     threads(pid).into_iter().filter(|thread| *thread != pid).any(|thread| {
         let name = fs::read(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default();
@@ -228,8 +223,7 @@ pub fn runs_setuid_program(pid: i32) -> bool {
     status_of(&format!("/proc/{pid}/exe")).is_none_or(|file| file.stx_mode & rights != 0)
 }
 
-/// Returns the kernel's cached attributes of a file. The file's server, which may be the process
-/// itself, is not asked.
+/// Returns the kernel's cached attributes of a file, without asking its server, maybe the process.
 fn status_of(path: &str) -> Option<libc::statx> {
     let path = CString::new(path).ok()?;
     let mut file = MaybeUninit::<libc::statx>::zeroed();

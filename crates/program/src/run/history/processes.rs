@@ -30,8 +30,7 @@ pub struct Process {
     pub pid: u32,
     /// Its last program's name.
     pub name: String,
-    /// Its last program's command line. Empty if the process ended before it was read, or blocked
-    /// the reader.
+    /// Its last command line. Empty if the process ended first or blocked the reader.
     command: String,
     started_seconds: f64,
     /// Null if it outlived the program.
@@ -196,8 +195,7 @@ impl Processes {
         }
     }
 
-    /// Forgets half of the ended processes: those that wanted least. Their children move to their
-    /// parents.
+    /// Forgets the half of ended processes that wanted least; their children move to their parents.
     fn forget(&mut self) {
         let mut ended: Vec<(u64, u32)> = self
             .known

@@ -1,5 +1,4 @@
-//! Line charts over time. The drawing is stretched to the page's width, so all text is outside of
-//! it.
+//! Line charts over time. The drawing is stretched to the page's width, without its text.
 
 use std::fmt::Write;
 

@@ -1,5 +1,4 @@
-//! The report as a page: one self-contained file, light or dark as its reader prefers, readable on
-//! a telephone.
+//! The report as a page: one self-contained file, light or dark, readable on a telephone.
 //!
 //! The page is made from the JSON report, which it carries, so their figures agree. Every figure is
 //! marked with its name in `data-figure` and its value in `data-value`.

@@ -29,8 +29,7 @@ pub fn html(figures: &Figures<'_>) -> String {
     text
 }
 
-/// Returns indexes and depths, children after their parents. A process without a known parent is at
-/// the top.
+/// Returns indexes and depths, children after their parents, processes without a parent at the top.
 fn order(processes: &[Value]) -> Vec<(usize, usize)> {
     let number = |at: usize, key: &str| processes[at][key].as_u64();
     let is_top = |at: usize| {
