@@ -1,4 +1,4 @@
-//! Statuses, and why the last call of a thread failed.
+//! Statuses, and the reason of a thread's last failure.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, CStr, CString};
@@ -60,22 +60,22 @@ pub extern "C" fn uzswap_error() -> *const c_char {
 /// Keeps a reason; returns the status.
 pub(crate) fn failed(status: uzswap_status, reason: impl Display) -> uzswap_status {
     let text = CString::new(reason.to_string().replace('\0', " ")).expect("no zeroes are left");
-    // C's destructors run when those of this language have run.
+    // C's destructors run after Rust's.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     status
 }
 
-/// An argument that cannot be.
+/// Reports an invalid argument.
 pub(crate) fn invalid(reason: impl Display) -> uzswap_status {
     failed(UZSWAP_INVALID, reason)
 }
 
-/// An error of the library's, as C is told of it.
+/// The status of a library error.
 pub(crate) trait Status: Display {
     fn status(&self) -> uzswap_status;
 }
 
-/// The answer to what was done; `keep` gets what was made.
+/// The status of a result; `keep` gets its value.
 pub(crate) fn answer<T>(done: Result<T, impl Status>, keep: impl FnOnce(T)) -> uzswap_status {
     match done {
         Ok(made) => {
@@ -153,7 +153,7 @@ impl Status for SpaceError {
     }
 }
 
-/// The compressor that C names, `auto` for null; nothing when it is no text.
+/// The compressor that C names, `auto` for null; `None` if it is not text.
 ///
 /// # Safety
 /// Null or a terminated string.

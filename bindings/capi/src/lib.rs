@@ -1,8 +1,8 @@
 //! uzswap for C: pools of compressed pages, and regions of memory that may be larger than RAM.
 //!
-//! `include/uzswap.h` is made of this by cbindgen; a test sees to it that it is up to date.
-//! Functions answer a [`uzswap_status`], and [`uzswap_error`] says why. A panic, which is a broken
-//! invariant, ends the process.
+//! cbindgen generates `include/uzswap.h` from these sources; a test checks that it is up to date.
+//! Functions return a [`uzswap_status`], and [`uzswap_error`] gives the reason. A panic, which is a
+//! broken invariant, ends the process.
 
 // The names are C's.
 #![allow(non_camel_case_types)]

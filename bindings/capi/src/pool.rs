@@ -83,7 +83,7 @@ pub unsafe extern "C" fn uzswap_pool_free(pool: *mut uzswap_pool) {
     }
 }
 
-/// Whether a request can be one.
+/// Whether a request is valid.
 fn check(pool: *const uzswap_pool, pages: *const u8, count: usize) -> Result<(), uzswap_status> {
     match (pool.is_null() || pages.is_null(), count) {
         (true, _) => Err(invalid("no pool, or no pages")),

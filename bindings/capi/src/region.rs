@@ -147,14 +147,14 @@ pub unsafe extern "C" fn uzswap_region_new(len: usize, start: *mut *mut c_void) 
     answer(space.region(len), |region| unsafe { start.write(region.into_raw().0.as_ptr().cast()) })
 }
 
-/// The region at an address, which stays C's.
+/// The region at an address, still owned by C.
 ///
 /// # Safety
 /// An address from uzswap_region_new() or uzswap_region_resize() and its length, or an address
 /// outside of all regions.
 unsafe fn region(start: *mut c_void, len: usize) -> Result<ManuallyDrop<Region>, uzswap_status> {
     let space = Space::current().ok_or_else(not_started)?;
-    // In a forked child with a space of its own, the parent's are none.
+    // A forked child with a space of its own has none of the parent's regions.
     let start = NonNull::new(start.cast::<u8>()).filter(|start| space.contains(start.as_ptr()));
     let start = start.ok_or_else(|| invalid("the address is not in a region of this process"))?;
     // SAFETY: the caller's promise.

@@ -1,5 +1,5 @@
-//! The header is what the library has; installed as a user would, the example in C is compiled
-//! against it, run, and finds its bytes.
+//! The header matches the library; the example in C is compiled against the installed header, run,
+//! and finds its bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The header that cbindgen makes of the sources, without what only callers in Rust are told.
+/// The header that cbindgen makes of the sources, without the sections for callers in Rust.
 fn made_header() -> String {
     let config = cbindgen::Config::from_file(own("cbindgen.toml")).unwrap();
     let mut builder = cbindgen::Builder::new().with_config(config);
@@ -25,7 +25,7 @@ fn made_header() -> String {
         if is_safety {
             continue;
         }
-        // The empty line that stood before it.
+        // The empty line before the section.
         if !line.starts_with("//") && kept.last() == Some(&"//") {
             kept.pop();
         }
@@ -50,7 +50,7 @@ fn the_header_is_up_to_date() {
     );
 }
 
-/// Runs a command that is to succeed.
+/// Runs a command that must succeed.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -67,7 +67,7 @@ fn is_there(program: &str) -> bool {
     is_there
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -78,7 +78,7 @@ impl Drop for Folder {
 
 #[test]
 fn the_example_in_c_finds_its_bytes() {
-    // Where cargo puts the library: beside the tests.
+    // Cargo puts the library beside the tests.
     let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let prefix = Folder(std::env::temp_dir().join(format!("uzswap-capi-{}", std::process::id())));
     std::fs::create_dir_all(&prefix.0).unwrap();

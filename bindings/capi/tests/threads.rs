@@ -1,4 +1,4 @@
-//! What is called when a thread ends, and what makes no pool.
+//! Calls while a thread ends, and a failure to make a pool.
 
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -8,8 +8,7 @@ use uzswap_c::{uzswap_error, uzswap_pool_free, uzswap_pool_load, uzswap_pool_new
 
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Looks into a pool when its thread ends, as a destructor of C's would, which runs behind all of
-/// Rust's.
+/// Uses a pool when its thread ends, as a destructor of C's would, which runs after all of Rust's.
 struct Late;
 
 impl Drop for Late {
@@ -39,7 +38,7 @@ fn missing() -> uzswap_status {
 #[test]
 fn a_call_that_fails_while_its_thread_ends_only_fails() {
     let thread = std::thread::spawn(|| {
-        // Those that were made last go first.
+        // The last one made is dropped first.
         LATE.with(|_| ());
         assert_eq!(missing(), uzswap_status::UZSWAP_MISSING);
         // SAFETY: as above.

@@ -12,8 +12,8 @@ use pyo3::exceptions::PyOSError;
 use pyo3::PyResult;
 use uzswap::regions::{Region, Space};
 
-/// Regions by their addresses: an array does not always come back with its length. Held for
-/// moments.
+/// Regions by their addresses: an array does not always come back with its length. Locked only
+/// briefly.
 struct Regions {
     lock: AtomicU32,
     map: UnsafeCell<Option<HashMap<usize, Region>>>,
@@ -33,7 +33,6 @@ impl Regions {
         answer
     }
 
-    /// Keeps a region; returns its address.
     fn keep(&self, region: Region) -> *mut c_void {
         let at = region.as_ptr().cast_mut();
         self.with(|map| map.insert(at as usize, region));
@@ -41,9 +40,8 @@ impl Regions {
     }
 }
 
-/// Holds the lock over forks: a child could not get at one that another thread had. Before the
-/// space's handlers are installed or after makes no difference: neither lock is taken by who has
-/// the other.
+/// Holds the lock over forks: a child could not release a lock of another thread. The order
+/// relative to the space's handlers does not matter: no holder of one lock takes the other.
 pub fn hold_over_forks() -> PyResult<()> {
     unsafe extern "C" fn prepare() {
         sys::futex::lock_bits(&REGIONS.lock);
@@ -60,17 +58,17 @@ pub fn hold_over_forks() -> PyResult<()> {
     installed.clone().map_err(|error| PyOSError::new_err(format!("pthread_atfork: {error}")))
 }
 
-/// The space, if an array of `len` bytes belongs there: in a forked child there is none, and arrays
-/// are ordinary ones.
+/// The space, if an array of `len` bytes belongs there: a forked child has none, and its arrays are
+/// ordinary ones.
 fn space_for(len: usize, smallest: usize) -> Option<Space> {
     (len >= smallest).then(Space::current).flatten()
 }
 
-/// malloc(3); null, which is a MemoryError, when there is no room.
+/// malloc(3); null, which is a MemoryError, if memory is short.
 pub fn malloc(len: usize, smallest: usize) -> *mut c_void {
     match space_for(len, smallest) {
         Some(space) => space.region(len).map_or(null_mut(), |region| REGIONS.keep(region)),
-        // SAFETY: any length will do; an array without bytes has an address, too.
+        // SAFETY: any length is valid; an array without bytes has an address, too.
         None => unsafe { libc::malloc(len.max(1)) },
     }
 }
@@ -78,9 +76,8 @@ pub fn malloc(len: usize, smallest: usize) -> *mut c_void {
 /// calloc(3).
 pub fn calloc(count: usize, size: usize, smallest: usize) -> *mut c_void {
     match count.checked_mul(size).filter(|len| space_for(*len, smallest).is_some()) {
-        // Regions begin as zeroes.
         Some(len) => malloc(len, smallest),
-        // SAFETY: as above; what overflows is refused there.
+        // SAFETY: as above; calloc refuses an overflow.
         None => unsafe { libc::calloc(count.max(1), size.max(1)) },
     }
 }
@@ -119,7 +116,7 @@ pub unsafe fn realloc(at: *mut c_void, len: usize, smallest: usize) -> *mut c_vo
     if new.is_null() {
         REGIONS.keep(region);
     } else {
-        // SAFETY: both have that many bytes, and they are two.
+        // SAFETY: both have that many bytes, and they are distinct.
         unsafe {
             std::ptr::copy_nonoverlapping(region.as_ptr(), new.cast(), region.len().min(len));
         }

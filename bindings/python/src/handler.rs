@@ -1,5 +1,5 @@
-//! numpy's allocation functions (NEP 49): a handler a block, which remembers from how many bytes on
-//! arrays are put into regions.
+//! numpy's allocation functions (NEP 49): one handler per block, which stores the least size of
+//! arrays that go into regions.
 //!
 //! The structures are those of numpy's `ndarraytypes.h`, version 1, unchanged since numpy 1.22.
 
@@ -22,7 +22,7 @@ struct Allocator {
     free: unsafe extern "C" fn(*const Handler, *mut c_void, usize),
 }
 
-/// What numpy wants, and behind it what is ours.
+/// numpy's part, followed by our own.
 #[repr(C)]
 struct Handler {
     name: [u8; 127],
@@ -33,7 +33,7 @@ struct Handler {
 
 const CAPSULE: &CStr = c"mem_handler";
 const NAME: &[u8] = b"uzswap";
-/// Where numpy's table of functions has PyDataMem_SetHandler, since 1.22.
+/// The offset of PyDataMem_SetHandler in numpy's table of functions, since 1.22.
 const SET_HANDLER: usize = 304;
 
 unsafe extern "C" fn malloc(handler: *const Handler, len: usize) -> *mut c_void {
@@ -56,7 +56,7 @@ unsafe extern "C" fn free(_handler: *const Handler, at: *mut c_void, _len: usize
     unsafe { arrays::free(at) };
 }
 
-/// Ends a handler that no array refers to any more.
+/// Frees a handler without arrays.
 unsafe extern "C" fn end(capsule: *mut ffi::PyObject) {
     // SAFETY: the capsule is one of those below, which are made of boxes.
     unsafe {
@@ -65,8 +65,7 @@ unsafe extern "C" fn end(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Allocation functions that put arrays of `smallest` bytes and more into regions, as numpy wants
-/// them.
+/// Allocation functions that put arrays of at least `smallest` bytes into regions, in numpy's form.
 #[pyfunction]
 pub fn handler(py: Python<'_>, smallest: usize) -> PyResult<Bound<'_, PyAny>> {
     let mut name = [0; 127];
@@ -84,14 +83,14 @@ pub fn handler(py: Python<'_>, smallest: usize) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// Has numpy use a handler in the calling context; returns the one before.
+/// Makes numpy use a handler in the calling context; returns the previous one.
 #[pyfunction]
 pub fn set_handler<'py>(py: Python<'py>, handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
     // numpy 2 has it under the first name, 1 under the second.
     let module = py.import("numpy._core._multiarray_umath");
     let module = module.or_else(|_| py.import("numpy.core._multiarray_umath"))?;
-    // It came with the function that is wanted; an older table is shorter.
+    // It appeared with the required function; an older table is shorter.
     if !module.hasattr("get_handler_name")? {
         return Err(PyImportError::new_err(
             "numpy is older than 1.22, whose allocation functions cannot be set",

@@ -1,5 +1,5 @@
-//! The compiled part of the Python package `uzswap`: `bindings/python/uzswap/__init__.py` is what
-//! users see.
+//! The compiled part of the Python package `uzswap`; `bindings/python/uzswap/__init__.py` is the
+//! interface for users.
 
 mod arrays;
 mod handler;
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use uzswap::regions::{OpenError, Space, SpaceError, SwapError};
 
-/// A wrong argument is a ValueError, what the system refuses an OSError.
+/// A wrong argument is a ValueError, a system error an OSError.
 fn raised(error: SpaceError) -> PyErr {
     let text = error.to_string();
     match error {
@@ -30,11 +30,10 @@ fn raised(error: SpaceError) -> PyErr {
 /// The compressor of this process's space.
 static COMPRESSOR: Mutex<String> = Mutex::new(String::new());
 
-/// Starts the space with a budget of `ram` bytes, or changes the budget if it was started. No
-/// compressor is the one that there is, or `auto`.
+/// Starts the space with a budget of `ram` bytes, or changes the budget if it was started. Without
+/// a compressor it uses the current one, or `auto`.
 ///
-/// Python's lock is held all the while, so that no fork of Python's copies a space that is half
-/// made.
+/// Python's lock is held throughout, so that no fork of Python's copies a half-made space.
 #[pyfunction]
 #[pyo3(signature = (ram, compressor, swap=None, swap_directory=None))]
 fn start(

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use uzswap::PAGE_SIZE;
 
-/// Bytes compressed as one, at most.
+/// Most bytes compressed as one.
 const UNIT_MAX: usize = 64 << 10;
 /// Bytes of a record's length.
 const LENGTH: usize = size_of::<u32>();
@@ -37,7 +37,7 @@ pub fn compress<'py>(py: Python<'py>, data: &[u8], compressor: &str) -> PyResult
     Ok(PyBytes::new(py, &records(py, data, data.len(), compressor)?[LENGTH..]))
 }
 
-/// What each unit of `unit` bytes becomes, in bytes.
+/// The compressed bytes of each unit of `unit` bytes.
 #[pyfunction]
 pub fn sizes(py: Python<'_>, data: &[u8], unit: usize, compressor: &str) -> PyResult<Vec<u32>> {
     let records = records(py, data, unit, compressor)?;
@@ -71,7 +71,7 @@ pub fn decompress<'py>(
     }
 }
 
-/// What compressors there are, as they are to be written.
+/// The names of the available compressors.
 #[pyfunction]
 pub fn compressors() -> Vec<String> {
     uzswap::registry().usages().map(str::to_owned).collect()

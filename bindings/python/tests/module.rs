@@ -1,6 +1,5 @@
-//! The package as it is in the repository, with the compiled part that cargo made for this test:
-//! its tests and its example run in every Python that has numpy. Nothing is installed; `wheel.rs`
-//! does that.
+//! The package in the repository, with the compiled part that cargo made for this test: its tests
+//! and its example run in every Python that has numpy. Nothing is installed; `wheel.rs` does that.
 
 use std::collections::BTreeSet;
 use std::fs::{read_to_string, File};
@@ -9,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// What takes longer hangs: all of it takes half a minute.
+/// A longer run hangs: all of it takes half a minute.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A folder with the package, which goes with the test.
+/// A folder with the package, removed with the test.
 struct Package(PathBuf);
 
 impl Drop for Package {
@@ -38,11 +37,11 @@ impl Package {
         package
     }
 
-    /// Runs Python with the package; what it printed.
+    /// Runs Python with the package; returns its output.
     fn python(&self, python: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(python);
         command.args(arguments).env("PYTHONPATH", &self.0).env("PYTHONDONTWRITEBYTECODE", "1");
-        // To a file: a pipe is open as long as anything that Python started is there.
+        // To a file: a pipe stays open as long as any descendant of Python runs.
         let said = self.0.join("said");
         let file = File::create(&said).unwrap();
         command.stdout(file.try_clone().unwrap()).stderr(file).env("PYTHONFAULTHANDLER", "1");
@@ -63,7 +62,7 @@ impl Package {
 }
 
 /// Ends a process that hangs, and all of its group; returns where their threads were. Python itself
-/// says where it was.
+/// prints its position.
 fn end(child: &mut Child) -> String {
     let group = child.id();
     let mut told = String::new();
@@ -90,7 +89,7 @@ fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Every Python here that is new enough, as itself says where it is, and whether it has numpy.
+/// Every Python here that is new enough, by its own path, and whether it has numpy.
 fn pythons() -> Vec<(String, bool)> {
     let question = "import sys, importlib.util\n\
                     assert sys.version_info >= (3, 9)\n\

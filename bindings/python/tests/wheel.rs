@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Runs a command; its output when it went well, else the end of what it said.
+/// Runs a command; returns its output, or on failure the end of its output.
 fn run(command: &mut Command) -> Result<Output, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
@@ -20,7 +20,7 @@ fn run(command: &mut Command) -> Result<Output, String> {
     Err(format!("{command:?}: {}\n{}", output.status, &said[from..]))
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Environment(PathBuf);
 
 impl Drop for Environment {
@@ -47,8 +47,8 @@ fn the_wheel_installs_and_its_tests_pass() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     run(environment.program("pip").args(["install", "--quiet"]).arg(own.join("../.."))).expect("the wheel");
     for test in ["tests/test_pages.py", "tests/test_memory.py"] {
-        // Elsewhere than beside the sources of the package, which programs that the tests start
-        // would take for it.
+        // Not beside the package's sources, which programs that the tests start would import
+        // instead.
         let mut python = environment.program("python");
         python.current_dir(&environment.0).arg(own.join(test)).arg("-v");
         let output = run(&mut python).expect("its tests");
