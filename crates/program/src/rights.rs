@@ -48,8 +48,7 @@ pub fn give_up() -> std::io::Result<()> {
             sys::privileged::set(&BY_REQUEST);
         }
     }
-    // This process maps accelerator portals for measurements; under `run` the program's file
-    // decides.
+    // This process maps accelerator portals to measure; under `run` the program's file decides.
     let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
     capabilities::keep_only(if is_run { &[] } else { &[capabilities::SYS_RAWIO] })?;
     // Programs open files by way of this process's descriptors.
@@ -176,8 +175,7 @@ fn filter() -> std::io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// Offsets in `struct seccomp_data`: call number, architecture, low half of the second
-    /// argument.
+    /// Offsets in `struct seccomp_data`: call number, architecture, low half of argument 2.
     const NUMBER_AT: u32 = 0;
     const MACHINE_AT: u32 = 4;
     const SECOND_AT: u32 = 24;

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-/// Name, state letter, parent, start in ticks since boot, and the stack's address (exec changes
-/// it).
+/// Name, state letter, parent, start in ticks since boot, and the stack's address (exec moves it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     pub name: Vec<u8>,

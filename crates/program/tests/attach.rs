@@ -136,8 +136,7 @@ fn a_process_that_answers_no_read_of_its_memory_delays_no_other() {
 }
 
 /// Small static processes have no agent that would end them: the program's child, an orphan, one
-/// without an environment, a stopped one. A process outside the tree with that environment
-/// survives.
+/// without an environment, a stopped one. An outside process with that environment survives.
 #[test]
 fn a_killed_supervisors_tree_ends_and_no_other_process() {
     let Some(race) = Race::new("killed") else { return };

@@ -88,8 +88,7 @@ fn the_end_of_a_child_is_its_parents_affair() {
 
 #[test]
 fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
-    // Paged thread-local storage and its paged table: a handler that used either would wait for
-    // itself.
+    // Paged thread-local storage with a paged table: a handler that used it would wait for itself.
     let Some(workload) = workload() else { return };
     for point in ["fault", "fault:3000", "store:100"] {
         let (output, report) = breaks(point, &[&workload.program, "child", "64", &workload.library]);

@@ -113,8 +113,7 @@ fn a_move_leaves_another_thread_s_mapping_in_place() {
     survives("gaps", "60M");
 }
 
-/// The kernel filled new pages before it reported the move; no fill was possible before: a
-/// deadlock.
+/// The kernel filled new pages before it reported the move, without which no fill was possible.
 #[test]
 fn locked_memory_grows_and_moves() {
     survives("locked_growth", "40M");

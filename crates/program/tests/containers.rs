@@ -109,8 +109,7 @@ impl Containers {
         None
     }
 
-    /// Runs a command in a new container. [`WITH_DEVICE`] in the options stands for this test's
-    /// node.
+    /// Runs a command in a new container. [`WITH_DEVICE`] in the options adds this test's node.
     fn run(&self, options: &[&str], command: &[&str]) -> Output {
         let mut podman = match self.is_rootless {
             true => {

@@ -372,8 +372,7 @@ fn every_queue_is_tested() {
     assert!(fails(&["test", "--queue", "wq7.7", "--emulate", "queues=2"]).contains("no queue wq7.7"));
 }
 
-/// A device that reports success and writes nothing (only in the driver's benches) loses every
-/// page.
+/// A device that reports success and writes nothing (driver's benches only) loses every page.
 #[test]
 fn devices_that_do_no_work_are_refused() {
     let refused = |arguments: &[&str], emulate: Option<&str>| {

@@ -1,6 +1,5 @@
 //! Third-party code in the product: notices, sources, licences. Equals deny.toml, without
-//! cargo-deny. THIRD-PARTY-NOTICES.md is made of cargo's own sources. After a change of
-//! dependencies:
+//! cargo-deny. THIRD-PARTY-NOTICES.md is made of cargo's own sources. After new dependencies:
 //!
 //! ```text
 //! UZSWAP_TEST_WRITE=1 cargo test -p uzswap --test notices

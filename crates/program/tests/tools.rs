@@ -54,8 +54,7 @@ impl Running {
         shown.collect()
     }
 
-    /// Returns a tool's output without the process id and values that differ between any two
-    /// processes.
+    /// Returns a tool's output without values that differ between any two processes.
     fn ask(&self, tool: &[&str]) -> String {
         let output = Command::new(tool[0]).args(&tool[1..]).env("COLUMNS", "512").output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

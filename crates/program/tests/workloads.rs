@@ -121,8 +121,7 @@ fn a_fork_past_the_c_library_never_reads_zeroes() {
     survives_bare_forks("raw_fork", &[]);
 }
 
-/// Regression: the end of another thread's bare-forked child was taken for the end of the awaited
-/// one.
+/// Regression: the end of another thread's bare-forked child counted as that of the awaited one.
 #[test]
 fn forks_of_several_threads_at_once() {
     survives_bare_forks("forks_at_once", &["--verify"]);

@@ -45,7 +45,7 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian, which holds `files` open. Needs a process with one thread.
+    /// Starts the guardian, which holds `files` open under the same numbers. Call it single-threaded.
     ///
     /// # Errors
     /// When no descriptor, memory or process is left.
@@ -93,8 +93,7 @@ impl Drop for Guardian {
     }
 }
 
-/// The tree's processes in shared memory: two lists, of which the supervisor writes the invalid
-/// one.
+/// The tree's processes in shared memory: two lists. The supervisor writes the invalid one.
 #[derive(Debug)]
 struct Members(&'static [AtomicU32]);
 

@@ -1,8 +1,7 @@
 //! Reads of /proc that may block for as long as a process likes.
 //!
 //! Some files of /proc are read from the process's own memory, which it can withhold, or need a
-//! lock that such a reader holds. Threads do these reads; the supervisor collects the results
-//! later.
+//! lock that such a reader holds. Threads do these reads for the supervisor.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};

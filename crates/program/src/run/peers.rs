@@ -175,8 +175,7 @@ impl Family {
         Family { supervisor: std::process::id() as i32, program: program_of("self"), guardian }
     }
 
-    /// Returns whether a process descends from this one or from an `is_member` (numbers stay
-    /// valid).
+    /// Returns whether a process descends from this one or an `is_member`, whose number is its own.
     fn has(&self, pid: i32, handle: &OwnedFd, is_member: impl Fn(i32) -> bool) -> Result<bool, Refusal> {
         let (mut pid, mut held) = (pid, None);
         for _ in 0..DEPTH_MAX {

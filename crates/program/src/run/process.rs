@@ -76,8 +76,7 @@ pub fn spawn(
     let entry_array = ended(&mut others.chain([parent.as_ptr().addr()]));
     // Only makes the process; the closure executes the program.
     let mut command = Command::new("/");
-    // SAFETY: async-signal-safe system calls only; the NUL-terminated strings outlive the call
-    // below.
+    // SAFETY: only async-signal-safe system calls; the strings outlive the call below.
     unsafe {
         command.pre_exec(move || {
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());

@@ -31,8 +31,7 @@ impl Strangers {
         Strangers { known: Vec::new(), suspects: Vec::new(), last: 0, looks: Looks::new() }
     }
 
-    /// Looks at processes that are not `managed`; returns each stranger found earlier once, by
-    /// name.
+    /// Looks at processes that are not `managed`; names each stranger found earlier, once.
     pub fn look(&mut self, processes: &[i32], managed: &[i32]) -> Vec<String> {
         let found = self.take_found(managed);
         let mut suspects = Vec::new();

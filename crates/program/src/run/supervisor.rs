@@ -433,8 +433,7 @@ impl Supervisor {
             }
             if libc::WIFSTOPPED(status) {
                 // The shell must see its job stop, and continues both processes. A sender of
-                // SIGSTOP to the program alone also continues it alone, which this process would
-                // not notice.
+                // SIGSTOP to the program alone also continues it alone, unnoticed here.
                 if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     continue;
                 }

@@ -1,6 +1,5 @@
 //! The swap files of a run: options and the supervisor's side. Each user of the tree has an
-//! unlinked file with its own key. The user's processes get the file and its table, with a row for
-//! each.
+//! unlinked file with its own key. Its processes get the file and its table, with a row for each.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

@@ -31,8 +31,7 @@ pub struct Chosen {
     pub among: usize,
 }
 
-/// Returns the run of a process, or of uzswap's own process; `None` if this user may not inspect
-/// it.
+/// Returns the run of a process, or of uzswap's own one; `None` if this user may not inspect it.
 pub fn run_of(pid: u32) -> Option<Named> {
     let above = ancestors(pid);
     find::trees().into_iter().find_map(|found| {

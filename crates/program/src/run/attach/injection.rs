@@ -291,9 +291,8 @@ impl Injection<'_> {
         self.own.divert(start.entry, pointer)
     }
 
-    /// Opens the agent's file by the new thread, to share its pages with other processes. With
-    /// another user, root or process namespace the agent is copied: the path may lead elsewhere
-    /// there.
+    /// Opens the agent's file by the new thread, to share its pages with other processes. The agent
+    /// is copied under another user, root or process namespace, where the path may lead elsewhere.
     fn open_agent(&mut self, scratch: usize) -> Result<Option<usize>, TraceError> {
         let path = [self.order.path.as_bytes(), b"\0"].concat();
         self.memory.write(scratch, &path).map_err(refused)?;
