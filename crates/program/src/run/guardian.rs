@@ -45,7 +45,7 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian, which holds `files` open under the same numbers. Call it single-threaded.
+    /// Starts the guardian, which holds `files` open under the same numbers. Needs a single thread.
     ///
     /// # Errors
     /// When no descriptor, memory or process is left.
