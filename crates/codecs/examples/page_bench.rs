@@ -1,5 +1,4 @@
-//! Ratio and time per page of compressors relative to the first, LZ4, by file and by class of
-//! generated pages.
+//! Ratio and time per page of compressors relative to the first, by file and by generated class.
 //!
 //! `cargo run --release -p uzswap-codecs --example page_bench -- [--compressor NAME]...
 //! [--files-only] [--rounds N] FILE...` A file is raw pages; the generated classes follow the
@@ -56,8 +55,7 @@ fn flush(bytes: &[u8]) -> bool {
     cfg!(target_arch = "x86_64") && !bytes.is_empty()
 }
 
-/// Runs one pass in each direction over all pages, in batches of eight. Returns the number of pages
-/// of each form.
+/// Runs all pages in batches of eight through both directions. Returns the pages of each form.
 fn pass(
     algorithm: &dyn Algorithm,
     context: &mut dyn Context,

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use acomp::{Algorithm, Registry};
 use pagecodec::Isa;
 
-/// Adds `family` to `registry`. `make` gets the full name and the instruction set, by default the
-/// machine's best.
+/// Adds `family`. `make` gets the full name and the instruction set, by default the best.
 pub(crate) fn register<A: Algorithm + 'static>(
     registry: &mut Registry,
     family: &'static str,

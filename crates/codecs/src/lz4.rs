@@ -38,8 +38,7 @@ extern "C" {
 pub(crate) const ACCELERATION: c_int = 1;
 const ACCELERATION_MAX: c_int = 65537;
 
-/// Adds the family `lz4` to `registry`. Its parameter is the acceleration: higher is faster and
-/// compresses less.
+/// Adds the family `lz4`. Its parameter is the acceleration: faster, less compression.
 pub fn register(registry: &mut Registry) {
     registry.register("lz4", "lz4[:ACCEL]", |parameter| {
         let acceleration = match parameter {
@@ -109,8 +108,7 @@ impl Blocks {
         (!made.is_null()).then_some(Blocks { state })
     }
 
-    /// Compresses `input` into `output`. Returns the block's length, or `None` if `output` is too
-    /// short.
+    /// Returns the length of the block of `input`, or `None` if `output` is too short.
     pub(crate) fn compress(&mut self, input: &[u8], output: &mut [u8], acceleration: c_int) -> Option<usize> {
         // SAFETY: the state is initialised and exclusive; both buffers have the lengths given.
         let len = unsafe {

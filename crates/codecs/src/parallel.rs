@@ -1,5 +1,4 @@
-//! Spreads one request's units over threads, for compressors that take longer for a unit than
-//! waking a thread takes.
+//! Spreads a request's units over threads, if a unit takes longer than waking a thread.
 //!
 //! Every thread compresses single units, so the objects are the same. A request that comes while
 //! the threads are busy runs on its own thread: if many workers compress already, more threads gain
@@ -17,8 +16,7 @@ use acomp::{
 
 /// Upper bound of a compressor's threads, including the caller's: a request has no more units.
 const THREADS_MAX: usize = acomp::MAX_BATCH;
-/// Polls of the board before a thread sleeps. They take some microseconds, so that the batches of
-/// one store find it awake.
+/// Polls of the board before a thread sleeps: some microseconds, to span a store's batches.
 const LOOKS: u32 = 2000;
 
 /// Adds the family `parallel`, for programs that may start threads: `parallel:2,zstd:3` uses two
@@ -194,8 +192,7 @@ impl Job {
             if unit >= self.units {
                 return;
             }
-            // SAFETY: the request's outputs and results have `units` entries; only this thread has
-            // taken this one.
+            // SAFETY: both have `units` entries; only this thread has taken this one.
             let (outputs, results) = unsafe {
                 (
                     slice::from_raw_parts_mut(self.outputs.add(unit), 1),
@@ -205,8 +202,7 @@ impl Job {
             match self.work {
                 Work::Compress { pages, len, pages_per_unit } => {
                     let first = unit * pages_per_unit;
-                    // SAFETY: the range is the unit's part of the request's pages; the last part
-                    // may be shorter.
+                    // SAFETY: the unit's part of the request's pages; the last may be shorter.
                     let pages =
                         unsafe { slice::from_raw_parts(pages.add(first), pages_per_unit.min(len - first)) };
                     let unit_size = pages_per_unit * PAGE_SIZE;
@@ -273,8 +269,7 @@ impl Post {
             board.active += 1;
             drop(board);
             let _leave = Leave(self);
-            // SAFETY: `Crew::run`, whose caller borrows the request, does not return while `active`
-            // counts this thread.
+            // SAFETY: `Crew::run` borrows the request, and waits while `active` counts this thread.
             unsafe { (*job).help(context) };
         }
     }

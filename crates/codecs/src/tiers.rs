@@ -40,8 +40,7 @@ struct Tiered {
     choice: Arc<Choice>,
 }
 
-/// The tier of new objects, and both tiers' sample sizes. Concurrent threads may miss a page in the
-/// sums.
+/// The tier of new objects, and both tiers' sample sizes. Races may lose a page in the sums.
 struct Choice {
     is_dense: AtomicBool,
     pages: AtomicU64,
@@ -127,8 +126,7 @@ impl Algorithm for Tiered {
 }
 
 struct TiersContext {
-    /// The second tier's codec, which includes the first's. The second's own memory is untouched
-    /// until used.
+    /// The second tier's codec with the first's. The second's memory is untouched until used.
     codec: Dense,
     choice: Arc<Choice>,
     until_sample: usize,

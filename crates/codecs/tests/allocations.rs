@@ -1,5 +1,4 @@
-//! Requests allocate nothing: contexts allocate in advance. Alone in its file, because its
-//! allocator counts.
+//! Requests allocate nothing; contexts do so in advance. Alone in its file: its allocator counts.
 
 mod pages;
 
@@ -27,8 +26,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; `place` came from the system
-        // allocator.
+        // SAFETY: the caller keeps the contract of `dealloc`; `place` is the system allocator's.
         unsafe { System.dealloc(place, layout) }
     }
 }
@@ -36,8 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Compresses and decompresses all units, in the caller's buffers. Returns the allocations made by
-/// that.
+/// Compresses and decompresses all units in the caller's buffers. Returns the allocations.
 fn round(context: &mut dyn acomp::Context, pages: &[&Page], unit_size: usize, space: &mut [u8]) -> u64 {
     let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
     assert!(units <= MAX_BATCH);

@@ -23,8 +23,7 @@ fn size(context: &mut dyn Context, pages: &[Page]) -> usize {
     batches.map(|object| object.map_or(PAGE_SIZE, |object| object.len())).sum()
 }
 
-/// Returns the mean bytes of a page by `auto` and by LZ4, excluding the `first` pages, if `auto`
-/// exceeds `percent`.
+/// Returns the mean bytes by `auto` and LZ4 after the `first` pages, if `auto` exceeds `percent`.
 fn excess(pages: &[Page], first: usize, percent: usize) -> Option<(usize, usize)> {
     let [own, theirs] = ["auto", "lz4"].map(|name| {
         // Separate contexts, because `auto` learns from earlier pages.

@@ -1,5 +1,4 @@
-//! The life of trained codebook sets. They belong to the process, so this test is alone in its
-//! file.
+//! The life of trained codebook sets. They belong to the process, so this file has one test.
 
 mod pages;
 
@@ -13,8 +12,7 @@ fn anonymous_bytes() -> u64 {
     line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Pages unlike those of the built-in set: a set is trained for them, and freed after their last
-/// page.
+/// Pages unlike the built-in set's: a set is trained for them, and freed after their last page.
 #[test]
 fn sets_are_trained_and_live_as_long_as_their_pages() {
     let before = anonymous_bytes();

@@ -7,8 +7,7 @@ use std::mem::MaybeUninit;
 pub(crate) fn zeroed<T>() -> Box<MaybeUninit<T>> {
     const { assert!(size_of::<T>() > 0) };
     let layout = Layout::new::<T>();
-    // SAFETY: the layout has a size; a box frees with the same layout, and its content may be
-    // anything.
+    // SAFETY: the layout has a size; a box frees with the same one; any content is allowed.
     unsafe {
         let memory = alloc_zeroed(layout);
         if memory.is_null() {

@@ -1,5 +1,4 @@
-//! Page LZ, numeric and sparse: round trips of every class on every instruction set, damage,
-//! bounds, fixed bytes.
+//! Page LZ, numeric and sparse: round trips, damage, bounds, fixed bytes, by all instruction sets.
 
 mod support;
 
@@ -239,8 +238,7 @@ fn sparse_round_trips_or_declines() {
     }
 }
 
-/// Mutates and cuts objects: decoders must return the same on every instruction set, and keep to
-/// their buffers.
+/// Damaged objects: decoders return the same on all instruction sets, within their buffers.
 #[test]
 fn damage_is_an_error_or_some_page() {
     let mut random = Random(2026);

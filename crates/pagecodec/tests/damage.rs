@@ -100,8 +100,7 @@ fn random_bytes() {
     }
 }
 
-/// Headers consistent with their length, over streams of random bytes, reach furthest into the
-/// decoders.
+/// Random streams under consistent headers reach furthest into the decoders.
 #[test]
 fn random_objects_with_fitting_headers() {
     let (mut accepted, mut refused) = (0, 0);

@@ -16,8 +16,7 @@ fn piece(random: &mut Random, object: &[u8]) -> Page {
     }
 }
 
-/// One to twelve pieces of any length, at whole words, lines or anywhere, over zeroes or another
-/// byte.
+/// One to twelve pieces, at words, lines or anywhere, over zeroes or another byte.
 fn pieced(random: &mut Random, object: &[u8]) -> Page {
     let mut page = [[0, 0, 0, 0xaa][random.below(4) as usize]; 4096];
     for _ in 0..=random.below(12) {

@@ -1,5 +1,4 @@
-//! Pages of every class return bit for bit, by every pair of instruction sets, and all write the
-//! same bytes.
+//! Pages return by every pair of instruction sets, and all sets write the same bytes.
 
 mod support;
 
@@ -9,8 +8,7 @@ use support::{Page, Random, CLASSES};
 
 const PAGES_PER_CLASS: usize = 40;
 
-/// Encodes `page` with every instruction set and decodes each result with every other. Returns the
-/// object.
+/// Encodes and decodes `page` by every pair of instruction sets. Returns the object.
 fn check(encoders: &mut [t16::Encoder], page: &Page, what: &str) -> Vec<u8> {
     let mut expected: Option<Vec<u8>> = None;
     for encoder in encoders {
@@ -254,8 +252,7 @@ proptest! {
     }
 }
 
-/// Pages that make long objects: nothing fits a template, while templates, distinct tag lines and
-/// references add up.
+/// Long objects: nothing fits a template; templates, distinct lines and references add up.
 #[test]
 fn the_longest_objects_stay_within_the_bound() {
     let mut encoders = encoders();
@@ -284,8 +281,7 @@ fn the_longest_objects_stay_within_the_bound() {
     assert!(longest > 4096 && longest <= 4096 + 340);
 }
 
-/// Real pages: this process's own memory with its code, and with `UZSWAP_TEST_PAGES=FILE:FILE..`
-/// files of raw pages.
+/// Real pages: this process's memory, and `UZSWAP_TEST_PAGES=FILE:FILE..` of raw pages.
 #[test]
 #[cfg(target_os = "linux")]
 fn captured_pages_come_back() {
@@ -376,8 +372,7 @@ fn an_object_by_hand() {
     object.extend([1; 62]); // lines 2 to 63
     object.extend(0xfdcb_a210u32.to_le_bytes()); // words 0 to 7: tags 0, 1, 2, 10, 11, 12, 13, 15
     object.extend(0x0000_000eu32.to_le_bytes());
-    // The second line has a reference. Its repeats would need one each, so they take tags without
-    // literals.
+    // The second line's repeats would need a reference each, so they take tags without literals.
     let at = object.len() - 4;
     let mut expected = [0u8; 4096];
     let words = expected.as_chunks_mut::<8>().0;

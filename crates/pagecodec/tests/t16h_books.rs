@@ -6,8 +6,7 @@ use pagecodec::t16h::{self, Coder, Lengths, Set};
 use pagecodec::{t16, Isa};
 use support::{Random, CLASSES};
 
-/// Lengths of a prefix code of 256 symbols, mostly complete: splits codes at random until there are
-/// enough.
+/// Lengths of a mostly complete prefix code of 256 symbols, by random splits.
 fn prefix_code(random: &mut Random) -> Vec<u8> {
     let mut lens = vec![1u8, 1];
     while lens.len() < 256 {

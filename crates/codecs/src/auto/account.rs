@@ -13,8 +13,7 @@ pub(super) struct Terms {
 /// A sample loses 1/2^`DECAY` of its weight with each new one, so the last 32 count.
 const DECAY: u32 = 5;
 
-/// Compares pages with another form: a few at first, then ever fewer, and every page as long as
-/// that form is shorter in sum.
+/// Compares pages with another form: ever fewer, or all while that form is shorter in sum.
 ///
 /// Sizes differ more from page to page than from form to form, so that one or two comparisons tell
 /// nothing. The distances between samples do not depend on the results, so that the sums represent

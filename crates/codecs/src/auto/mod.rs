@@ -1,5 +1,4 @@
-//! `auto`, the default, chooses a form for each page. `docs/formats/auto.md` has formats and
-//! figures.
+//! `auto`, the default, chooses a form for each page. `docs/formats/auto.md` has the details.
 
 mod account;
 mod alignment;

@@ -44,8 +44,7 @@ const SPLICE: usize = 4;
 /// LZ4 takes 0.5 to 2 us for pages whose page LZ objects are shorter than this.
 const LZ_SHORT: usize = 640;
 
-/// A comparison with LZ4 takes 4 us. One in 512 pages costs less than 1 % of the mean time of a
-/// page.
+/// A comparison with LZ4 takes 4 us. One in 512 pages costs below 1 % of a page's mean time.
 static LZ4: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 512, margin: 7 };
 /// The same if page LZ is short.
 static LZ4_SHORT: Terms = Terms { gap_first: 1, doubled_after: 16, gap_max: 5, margin: 7 };
@@ -88,8 +87,7 @@ impl PageCodec {
         }
     }
 
-    /// Compresses `page` into `output` in the form that suits it. Prefetches `next`, the page after
-    /// it.
+    /// Compresses `page` into `output` in the form that suits it. Prefetches the next page.
     ///
     /// # Errors
     /// [`UnitError::NoSpace`] if no form fits or saves [`GAIN_MIN`] bytes.
@@ -169,8 +167,7 @@ impl PageCodec {
         Some(self.or_lz4(page, found, number, out))
     }
 
-    /// Returns the page LZ object of `len` bytes, or an LZ4 block if a comparison is due and shows
-    /// it to be shorter.
+    /// Returns the page LZ object of `len` bytes, or an LZ4 block if a due comparison favours it.
     fn lz_or_lz4(&mut self, page: &Page, len: usize, out: &mut [u8]) -> (Kind, usize) {
         self.or_lz4(page, (Kind::Lz, len), if len < LZ_SHORT { 3 } else { 2 }, out)
     }
@@ -238,8 +235,7 @@ impl PageCodec {
                     return Some((Kind::T16Lz, len));
                 }
                 if plan.raw_len >= RAW_MANY {
-                    // Raw words without repeats, beside zeros: page LZ's plain literals are
-                    // shorter.
+                    // Unrepeated raw words beside zeros: page LZ's plain literals are shorter.
                     let room = out.len().min(len);
                     if let Some(len) = self.lz.encode(page, &mut out[..room]) {
                         return Some((Kind::Lz, len));
@@ -252,8 +248,7 @@ impl PageCodec {
         self.t16.write(out).ok().map(|len| (Kind::T16, len))
     }
 
-    /// Moves the raw words of the T16 object of `len` bytes into a page LZ object behind it, if
-    /// that saves 1/32.
+    /// Moves raw words of the T16 object of `len` bytes into page LZ behind it, if that saves 1/32.
     fn splice(&mut self, len: usize, out: &mut [u8]) -> Option<usize> {
         let object = &self.object[..len];
         let layout = Layout::parse(object).ok()?;

@@ -43,8 +43,7 @@ const FORMS: [&str; 2 + auto::FORMS.len()] = {
 };
 /// T16H objects of this length or more are compared with the numeric form.
 const NUMERIC_FROM: usize = 700;
-/// If T16 does not fit, page LZ is worth its time from this many repeats among the sampled
-/// positions.
+/// If T16 does not fit, page LZ is tried from this many repeats among the sampled positions.
 const REPEATS_MIN: u32 = 4;
 
 /// Adds the family `t16h` to `registry`. Its parameter forces an instruction set.
@@ -79,8 +78,7 @@ fn family_of(kind: u8) -> Option<Family> {
     }
 }
 
-/// Returns the numbers of the live trained codebook sets for T16 objects, and how many pages refer
-/// to each.
+/// Returns the numbers of the live trained sets for T16 objects, and the pages that use each.
 pub fn trained_sets() -> Vec<(u16, u64)> {
     sets(Family::T16).alive()
 }

@@ -1,5 +1,5 @@
-//! The process's codebook sets: numbered, immutable, trained on passing pages, freed with their
-//! last page.
+//! The process's codebook sets: numbered, immutable, trained as pages pass, freed with the last
+//! one.
 //!
 //! A set takes 270 KiB and its training 768 KiB, which counts in small memories. So a set is
 //! trained only when enough pages are stored to save its size, and unused memory is returned to the
@@ -19,8 +19,7 @@ const SAMPLE_EVERY: u64 = 4;
 const WINDOW: u64 = 1024;
 /// Pages stored before the first training.
 const PAGES_FIRST: u64 = 2048;
-/// Windows between trainings while pages do not change, at first and at most. Each training in vain
-/// doubles them.
+/// Windows between trainings of unchanged pages, at first and at most. Futile ones double them.
 const WAIT_FIRST: u32 = 32;
 const WAIT_MAX: u32 = 1024;
 /// Divides the wait when pages change.
@@ -38,8 +37,7 @@ pub(crate) enum Family {
     Page,
 }
 
-/// A set and its holders. Boxed, because creating an `Arc<Set>` moves the set, which would touch
-/// all of its memory.
+/// A set and its holders. Boxed, because creating an `Arc<Set>` would touch all of its memory.
 type SharedSet = Arc<Box<Set>>;
 
 struct Slot {
@@ -50,8 +48,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Drops the set, to which no page refers, and returns its memory to the system, unless a
-    /// context holds it.
+    /// Returns the memory of the set, which no page uses, to the system, unless a context holds it.
     fn free(&mut self) {
         if let Some(set) = Arc::get_mut(&mut self.set) {
             self.number = 0;
@@ -200,8 +197,7 @@ impl Sets {
         numbers.map(|(slot, pages)| (slot.number, pages.load(Ordering::Relaxed))).collect()
     }
 
-    /// Notes the page that `coder` has just encoded: its length before and after coding. Skipped
-    /// while another context trains.
+    /// Notes the last page of `coder`, before and after coding, unless another context trains.
     pub(crate) fn observe(&self, coder: &Coder, before: usize, after: usize) {
         let Ok(mut progress) = self.progress.try_lock() else { return };
         let progress = &mut *progress;
@@ -267,8 +263,7 @@ impl Sets {
         sys::memory::give_back(progress.trainer.unused());
     }
 
-    /// Returns the next unused number: cold pages keep an old number for as long as they are
-    /// stored.
+    /// Returns the next unused number. Stored cold pages keep old numbers.
     fn number_after(&self, number: u16) -> u16 {
         let slots = self.slots.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut next = number;

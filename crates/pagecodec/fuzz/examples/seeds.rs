@@ -1,5 +1,4 @@
-//! Writes initial corpora for each target into `corpus/`: objects of generated pages of every
-//! class.
+//! Writes each target's initial corpus into `corpus/`: objects of generated pages.
 
 use std::path::Path;
 use std::{fs, io};

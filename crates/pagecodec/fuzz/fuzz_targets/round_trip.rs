@@ -1,5 +1,4 @@
-//! Any page, and any input of page LZ: all instruction sets write the same objects, and all read
-//! them.
+//! Any page, and any input of page LZ: all instruction sets write the same, and read it.
 #![no_main]
 
 use pagecodec::lz::INPUT_MAX;

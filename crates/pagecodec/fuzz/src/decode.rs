@@ -71,8 +71,7 @@ fn with_new_coder<R: PartialEq>(check: impl Fn(&mut t16h::Coder) -> R) -> R {
     expected
 }
 
-/// A T16H object of the built-in sets, as each of its two kinds. The set's number is not part of
-/// the input.
+/// A T16H object of the built-in sets, as each kind. The input lacks the set's number.
 pub fn t16h(object: &[u8]) {
     let mut object = object.to_vec();
     if let Some(set) = object.get_mut(..2) {

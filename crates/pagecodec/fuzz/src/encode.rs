@@ -7,8 +7,7 @@ use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
 
 use crate::{decode, Page};
 
-/// Reused encoders of an instruction set: their past must not show, and creating them takes longer
-/// than their work.
+/// Reused encoders: their past must not show, and creating them takes longer than their work.
 struct Kept {
     isa: Isa,
     t16: t16::Encoder,
@@ -98,8 +97,7 @@ pub fn t16h_page(page: &Page) -> Vec<u8> {
     })
 }
 
-/// Encodes `page` in every format and decodes it. Also compares the tests of a page that make no
-/// object.
+/// Encodes `page` in every format and decodes it. Also compares the cheap tests of a page.
 pub fn round_trip(page: &Page) {
     assert!(decode::t16(&t16(page)).as_ref() == Some(page), "T16");
     assert!(decode::lz(&lz(page), 4096).as_deref() == Some(page), "page LZ");

@@ -1,5 +1,4 @@
-//! Properties that all fuzz targets check: any bytes yield an error or some page, any page returns,
-//! and all instruction sets agree.
+//! All targets check: bytes yield an error or a page, pages return, instruction sets agree.
 //!
 //! How to run them:
 //!
@@ -28,8 +27,7 @@ pub mod units;
 /// The bytes of one page.
 pub type Page = [u8; pagecodec::PAGE_SIZE];
 
-/// The page that repeats `bytes`: short inputs reach templates and long matches. Zero without
-/// bytes.
+/// The page that repeats `bytes`, or zeros: short inputs reach templates and long matches.
 pub fn page_of(bytes: &[u8]) -> Page {
     let mut page = [0; pagecodec::PAGE_SIZE];
     page.iter_mut().zip(bytes.iter().cycle()).for_each(|(to, from)| *to = *from);

@@ -1,5 +1,4 @@
-//! Objects of crate `codecs`, as the store passes them: of one page or several, in one piece or
-//! two.
+//! Objects of crate `codecs`, as the store passes them: of one or several pages and pieces.
 
 use std::cell::RefCell;
 

@@ -44,8 +44,7 @@ pub(crate) trait Lanes: Copy {
     /// machine must have the instructions, and the bytes must be readable.
     unsafe fn load_nibbles(at: *const u8) -> Self;
 
-    /// The reverse of [`Lanes::load_nibbles`] for bytes below 16. `8 * COUNT` bytes must be
-    /// writable.
+    /// Reverses [`Lanes::load_nibbles`] for bytes below 16. `8 * COUNT` bytes must be writable.
     unsafe fn store_nibbles(self, at: *mut u8);
 
     fn and(self, other: Self) -> Self;
@@ -72,8 +71,7 @@ pub(crate) trait Lanes: Copy {
     fn shuffle(self, places: Self) -> Self;
     /// Bit `BIT` of every byte.
     fn bits<const BIT: i32>(self) -> u32;
-    /// Interleaves the bytes (16-, 32-bit words) of both lanes' lower halves, and of their upper
-    /// halves.
+    /// Interleaves the bytes (16-, 32-bit words) of the lower halves, and of the upper halves.
     fn zip8(self, other: Self) -> (Self, Self);
     fn zip16(self, other: Self) -> (Self, Self);
     fn zip32(self, other: Self) -> (Self, Self);

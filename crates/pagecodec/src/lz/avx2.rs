@@ -95,8 +95,7 @@ impl Index {
         let step = _mm256_set1_epi32((STEP * PART) as i32);
         let (key_bits, place_bits) = (_mm256_set1_epi32(!0xfff), _mm256_set1_epi32(0xfff));
 
-        // Pairs go through memory one group ahead, because a load too soon after the store would
-        // wait.
+        // Pairs go through memory one group ahead: a load too soon after the store would wait.
         let mut ahead = [[Pairs([0; PART]); PARTS]; 2];
         // The next places with the salt, and the place before each compared one.
         let mut salted = _mm256_xor_si256(lanes, _mm256_set1_epi32(self.salt as i32));
@@ -133,11 +132,11 @@ impl Index {
                     let before = self.exchange_eight(&now[part]);
                     let entries = now[part].entries();
                     hash(next, part, &mut later[part]);
-                    // An entry with the same key yields its place less one; other keys yield 4096
-                    // or more.
+                    // An entry with the same key yields its place less one, other keys at least
+                    // 4096.
                     let found = _mm256_add_epi32(_mm256_sub_epi32(before, entries), before_places);
-                    // From 1 to the place before this one. For place 0, where the limit is 2^32 -
-                    // 1, see below.
+                    // From 1 to the place before. For place 0, where the limit is 2^32 - 1, see
+                    // below.
                     let later = _mm256_cmpeq_epi32(_mm256_max_epu32(found, before_places), found);
                     before_places = _mm256_add_epi32(before_places, step);
                     let earlier = !_mm256_movemask_ps(_mm256_castsi256_ps(later)) as u8;

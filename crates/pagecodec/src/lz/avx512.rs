@@ -1,5 +1,4 @@
-//! The index of page LZ with AVX-512: hashes and comparisons 16 at a time; only the table's
-//! exchange is scalar.
+//! The index of page LZ with AVX-512: hashes and compares 16 at a time. The exchange is scalar.
 //!
 //! The bound is one store a cycle: one store for each position, and as few others as possible.
 
@@ -89,8 +88,7 @@ impl Index {
         let mut salted = _mm512_xor_si512(lanes, _mm512_set1_epi32(self.salt as i32));
         let mut before_places = _mm512_sub_epi32(lanes, _mm512_set1_epi32(1));
         let mut hash = |group: usize, part: usize, pairs: &mut Pairs| {
-            // SAFETY: `source` reaches 64 bytes beyond the last group (asserted above), and `group`
-            // is at most that.
+            // SAFETY: `source` reaches 64 bytes beyond `group`, at most the last (asserted above).
             let bytes = unsafe {
                 let from = source.as_ptr().add(group * group_len + part * STEP * PART);
                 if STEP == 1 {
@@ -101,8 +99,8 @@ impl Index {
             };
             let fours = _mm512_permutexvar_epi8(overlapping, bytes);
             let product = _mm512_mullo_epi32(fours, multiplier);
-            // Moves the product's lower 20 bits above the place, and its upper 12 below, where they
-            // are cut off.
+            // Moves the product's lower 20 bits above the place, and its upper 12 below, to be cut
+            // off.
             let turned = _mm512_rol_epi32::<{ TABLE_BITS as i32 }>(product);
             const FIRST_XOR_OTHERS_AND: i32 = 0x78;
             let entries = _mm512_ternarylogic_epi32::<FIRST_XOR_OTHERS_AND>(salted, turned, key_bits);
@@ -126,11 +124,9 @@ impl Index {
                 let before = self.exchange(&ahead[group % 2][part]);
                 let entries = entries_ahead[part];
                 entries_ahead[part] = hash(next, part, &mut ahead[(group + 1) % 2][part]);
-                // An entry with the same key yields its place less one; other keys yield 4096 or
-                // more.
+                // An entry with the same key yields its place less one, other keys at least 4096.
                 let found = _mm512_add_epi32(_mm512_sub_epi32(before, entries), before_places);
-                // From 1 to the place before this one. For place 0, where the limit is 2^32 - 1,
-                // see below.
+                // From 1 to the place before. For place 0, where the limit is 2^32 - 1, see below.
                 let earlier = _mm512_cmplt_epu32_mask(found, before_places);
                 before_places = _mm512_add_epi32(before_places, step);
                 bits |= u64::from(earlier) << (PART * part);

@@ -7,8 +7,7 @@ pub(super) trait Compare {
     /// Returns how many of them are equal from the front.
     ///
     /// # Safety
-    /// [`Compare::BYTES`] bytes must be readable at both places, and the machine must have the
-    /// instructions.
+    /// Both places must have [`Compare::BYTES`] readable bytes, the machine the instructions.
     unsafe fn equal(a: *const u8, b: *const u8) -> usize;
 }
 
@@ -69,8 +68,7 @@ impl Compare for Avx2 {
     }
 }
 
-/// 64 bytes in AVX-512: slower loads, as these usually cross cache lines, but no branch for 32
-/// equal bytes.
+/// 64 bytes in AVX-512: loads usually cross cache lines, but 32 equal bytes need no branch.
 #[cfg(target_arch = "x86_64")]
 pub(super) struct Avx512;
 

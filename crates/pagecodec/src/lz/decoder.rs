@@ -3,8 +3,7 @@
 use super::{copy16, copy8, Damaged, HEADER, MATCH_MIN};
 use crate::Isa;
 
-/// Bytes that the fast loop needs behind its place in the output: 14 literals, a match of 16, 8
-/// more copied.
+/// Bytes that the fast loop needs from its place on: 14 literals, a match of 16, 8 overrun.
 const FAST_ROOM: usize = 14 + 24;
 
 #[inline]
@@ -110,8 +109,7 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
                 copy16(body.as_ptr().add(from), out.as_mut_ptr().add(to));
                 let at = out.as_mut_ptr().add(match_at);
                 let source = at.sub(offset);
-                // Eight at a time: loads of new bytes are forwarded only if one store holds them
-                // all.
+                // Eight at a time: a load is forwarded only if one store holds all its bytes.
                 copy8(source, at);
                 copy8(source.add(8), at.add(8));
                 copy8(source.add(16), at.add(16));
@@ -142,8 +140,7 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
         // All but the last bytes of a match that ends near the output's end.
         let wild = len.min((out.len() - match_at).saturating_sub(16));
         if wild > 0 {
-            // SAFETY: 16 bytes of output follow the `wild` ones; the source starts at `match_at -
-            // offset >= 0`.
+            // SAFETY: 16 bytes of output follow the `wild` ones; `match_at - offset >= 0`.
             unsafe {
                 let to = out.as_mut_ptr().add(match_at);
                 if offset >= 16 {
@@ -173,8 +170,7 @@ fn decode_portable(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Damaged> {
     Ok(())
 }
 
-/// Repeats the `offset` (1 to 15) bytes before `to` over `len` bytes from `to` on, and up to 16
-/// more.
+/// Repeats the `offset` (1 to 15) bytes before `to` over `len` bytes from `to`, and up to 16 more.
 ///
 /// # Safety
 /// `offset` bytes before `to` must be readable, and `len + 16` bytes from `to` on writable.

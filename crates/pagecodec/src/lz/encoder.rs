@@ -101,8 +101,7 @@ impl Encoder {
     /// If the machine lacks `isa`.
     pub fn with_isa(isa: Isa) -> Self {
         assert!(isa.is_available(), "this machine lacks {isa}");
-        // SAFETY: all fields are integers, false, or empty ranges of zero, for which zero bytes are
-        // valid.
+        // SAFETY: integers, false, and empty ranges of zero, for which zero bytes are valid.
         let work = unsafe { zeroed::<Work>().assume_init() };
         Encoder { isa, work }
     }
@@ -139,8 +138,7 @@ impl Encoder {
         self.plan_by::<2>(input)
     }
 
-    /// Returns how many bytes of the last planned input matches cover, and matches at odd
-    /// distances.
+    /// Returns the bytes of the last planned input in matches, and in matches at odd distances.
     pub fn matched(&self) -> (usize, usize) {
         (self.work.streams.coded.len - self.work.streams.coded.literals, self.work.streams.coded.odd)
     }
@@ -158,8 +156,7 @@ impl Encoder {
             (Isa::Avx2, Some(page)) => unsafe { copy_page_avx2(page, &mut work.source) },
             _ => work.source[..len].copy_from_slice(input),
         }
-        // The index reads whole groups. These bytes do not count, but must not depend on earlier
-        // inputs.
+        // The index reads whole groups. These bytes must not depend on earlier inputs.
         work.source[len..].fill(0);
         if !work.find::<STEP>(self.isa, len) {
             work.index.clear();
@@ -201,8 +198,7 @@ impl Encoder {
         assert!(literals.len() >= len + LITERALS_STEP_MAX, "{} bytes for {len} literals", literals.len());
         let to = literals.as_mut_ptr();
         match self.isa {
-            // SAFETY: `with_isa` has checked the instructions; there is room for a step (asserted
-            // above).
+            // SAFETY: `with_isa` has checked the instructions; a step fits (asserted above).
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx2 => unsafe { work.copy_literals_avx2(to) },
             // SAFETY: as above.
@@ -377,8 +373,7 @@ mod tests {
             state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
             (state >> 58) as u8
         };
-        // Periods with a byte changed now and then, so that matches end at every length up to and
-        // above 128.
+        // Periods with a byte changed now and then: matches end at every length to 128 and above.
         let mut page = |period: usize, every: usize| {
             let mut page: Vec<u8> = (0..period).map(|_| random()).collect();
             page = page.into_iter().cycle().take(INPUT_MAX).collect();

@@ -22,8 +22,7 @@ pub(crate) struct Index {
     pub(super) table: [u32; 1 << TABLE_BITS],
     /// The earlier position where [`Index::mask`] has its bit; elsewhere any value below 4096.
     pub(crate) candidates: [u16; 4096 + 128],
-    /// Bit `i`: the four bytes at position `i` occurred at `candidates[i]`. Words past the input
-    /// are zero.
+    /// Bit `i`: position `i`'s four bytes are at `candidates[i]`. Words past the input are zero.
     pub(crate) mask: [u64; 64 + 2],
     /// The salt of this input's entries; the 12 bits of the position are zero.
     pub(super) salt: u32,
@@ -80,8 +79,7 @@ impl Index {
         self.mask[end / 64 + 1..].fill(0);
     }
 
-    /// Indexes every `STEP`th (1 or 2) position of `source[..len]`. The others neither have nor are
-    /// candidates.
+    /// Indexes every `STEP`th (1 or 2) position of `source[..len]`, which alone are candidates.
     #[inline(always)]
     pub(crate) fn fill_generic<const STEP: usize>(&mut self, source: &[u8], len: usize) {
         assert!(len <= 4096 && source.len() >= len.next_multiple_of(GROUP) + 8);
@@ -107,8 +105,7 @@ impl Index {
         self.close(len);
     }
 
-    /// Exchanges the entries of a group with their slots one by one. Returns the old entries minus
-    /// the new.
+    /// Exchanges a group's entries with their slots one by one. Returns old minus new entries.
     #[inline(always)]
     fn exchange_group<const STEP: usize>(&mut self, hashed: &Hashed, Found(found): &mut Found) {
         for four in 0..GROUP / 4 {
@@ -134,8 +131,7 @@ impl Index {
             // An entry with the same key yields its place; other keys yield 4096 or more.
             let place = found.wrapping_add(at);
             candidate[0] = (place & 0xfff) as u16;
-            // From 1 to the place before this one. For place 0, where the limit is 2^32 - 1, see
-            // below.
+            // From 1 to the place before. For place 0, where the limit is 2^32 - 1, see below.
             is_found[0] = u8::from(place.wrapping_sub(1) < at.wrapping_sub(1));
         }
         let mut bits = 0;

@@ -1,5 +1,4 @@
-//! Page LZ, a small Lempel-Ziv format for content that T16 cannot describe: text, machine code,
-//! records of bytes.
+//! Page LZ, a small Lempel-Ziv format for what T16 does not fit: text, machine code, byte records.
 //!
 //! A page is short: offsets take 12 bits, so a match costs two and a half bytes where LZ4 spends
 //! three, and every position can be looked up in advance. The encoder first finds a candidate for

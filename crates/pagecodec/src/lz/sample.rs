@@ -31,8 +31,7 @@ pub fn repeats(isa: Isa, page: &[u8; PAGE_SIZE]) -> u32 {
     )
 }
 
-/// Counts the places, of 256 in 16 runs of 16 spread over `bytes`, that repeat an earlier one as in
-/// [`repeats`].
+/// [`repeats`] for 256 places of `bytes`, in 16 runs of 16 spread over them.
 ///
 /// # Panics
 /// If there are fewer than 256 bytes.
@@ -62,8 +61,7 @@ fn count(page: &[u8; PAGE_SIZE]) -> u32 {
     count
 }
 
-/// Counts sixteen runs: each `parts / 16`th of `parts` equal parts of the page has one, from part
-/// `first` on.
+/// Counts sixteen runs, one in each `parts / 16`th of `parts` parts of the page, from `first` on.
 #[inline(always)]
 fn count_half(page: &[u8], first: usize, parts: usize, slots: &mut [u16; 1 << SLOT_BITS]) -> u32 {
     let part_len = (page.len() - RUN - 4) / parts;

@@ -1,5 +1,4 @@
-//! The decoder of page LZ with AVX2: all lengths first, then one branch-free step for nearly every
-//! sequence.
+//! The decoder of page LZ with AVX2: all lengths first, then mostly branch-free steps.
 //!
 //! In texts it is unpredictable whether a length has an extension, whether a match is longer than a
 //! vector, and whether it repeats bytes that it has just written. A mispredicted branch costs as
@@ -49,8 +48,7 @@ struct Rows([[[u8; STEP]; 2]; STEP + 1]);
 
 const ROW_BITS: i32 = 6;
 
-/// The members' places in [`Sequences::lengths`], by set of four run lengths and four match
-/// lengths, alternating.
+/// Places in [`Sequences::lengths`] by set of four run and four match lengths, alternating.
 static MEMBERS: [[u16; 8]; 256] = {
     let mut all = [[0; 8]; 256];
     let mut set = 0;
@@ -116,8 +114,7 @@ pub(super) unsafe fn decode(parts: &Parts<'_>, out: &mut [u8]) -> Result<(), Dam
     if done + tail != out.len() {
         return Err(Damaged);
     }
-    // Initialised, because loads reach behind the last byte written, although selectors skip these
-    // bytes.
+    // Initialised, because loads reach behind the last byte written. Selectors skip these bytes.
     let mut space = Space([0; INPUT_MAX + 3 * STEP]);
     let base = space.0.as_mut_ptr();
     // SAFETY: `fill` has set all `count` sequences. Their sums are within literals and output,

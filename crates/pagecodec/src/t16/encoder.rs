@@ -167,8 +167,7 @@ impl Encoder {
         }
     }
 
-    /// Encodes one page into `out`, which should hold [`super::OBJECT_MAX`] bytes or the length
-    /// worth storing.
+    /// Encodes a page into `out`, of [`super::OBJECT_MAX`] bytes or the length worth storing.
     ///
     /// # Errors
     /// [`EncodeError::NoSpace`] if the object is longer than `out`.

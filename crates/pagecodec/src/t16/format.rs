@@ -1,5 +1,4 @@
-//! The byte layout of T16: constants, and the places of an object's parts. `docs/formats/t16.md`
-//! has the full description.
+//! The byte layout of T16, described in `docs/formats/t16.md`: constants, and the parts' places.
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -24,8 +23,7 @@ pub(crate) const TAG_RAW: u32 = 15;
 #[error("damaged T16 object")]
 pub struct Damaged;
 
-/// The places of an object's parts. All offsets are within the object and in the order of the
-/// fields.
+/// The places of an object's parts. All offsets are within the object and ascend as the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The nibbles of header field `kinds`: nibble `t` describes tag `t`.

@@ -46,8 +46,7 @@ struct Candidates {
 }
 
 impl Candidates {
-    /// Lists the buckets with counts of two or more, at most 64 for 128 samples. `score` gets a
-    /// bucket and its count.
+    /// Lists buckets of two or more samples, at most 64 of 128. `score` gets bucket and count.
     #[inline(always)]
     fn new(counts: &[u8; 256], mut score: impl FnMut(u8, u8) -> u8) -> Candidates {
         let mut candidates = Candidates { buckets: [0; 64], scores: [0; 64], len: 0 };
@@ -79,8 +78,7 @@ impl Candidates {
         if self.len <= limit {
             return;
         }
-        // Keys are positive as signed numbers, which SSE2 can compare, and all below the first
-        // `least`.
+        // Keys are positive as signed numbers, which SSE2 compares, and below the first `least`.
         let mut keys = [0i16; 64];
         for (at, (key, &score)) in keys.iter_mut().zip(&self.scores).enumerate().take(self.len) {
             *key = i16::from(score) << 7 | (126 - at as i16);

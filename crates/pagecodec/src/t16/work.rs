@@ -22,15 +22,13 @@ pub(crate) fn through_memory<T>(value: &mut T) {
 #[repr(C, align(64))]
 pub(crate) struct Work {
     pub(crate) templates: Templates,
-    /// Streams A and B, without the literals of the exact templates. Vector stores may overrun
-    /// by 31.
+    /// Streams A and B without exact templates' literals. Vector stores may overrun by 31.
     pub(crate) a: [u16; WORDS + 32],
     pub(crate) b: [u16; WORDS + 32],
     /// All raw words in order. Vector stores may overrun by seven.
     pub(crate) all_raws: [u64; WORDS + 8],
     pub(crate) raw_buckets: [u16; WORDS + 32],
-    /// Bit `number % 64` of word `number / 64`: the raw word repeats an earlier one and is not
-    /// stored.
+    /// Bit `number % 64` of word `number / 64`: the raw word is a repeat and is not stored.
     pub(crate) repeats: [u64; WORDS / 64],
     /// Number of the raw word that each reference repeats, and the word number of the repeat.
     pub(crate) sources: [u8; WORDS],

@@ -93,8 +93,7 @@ impl Streams {
                     let stream = 4 * half + 2 * pair;
                     let (even, odd) = (ends[stream], ends[stream + 1]);
                     assert!(even.max(odd) <= STREAM_MAX - 8, "a stream longer than the longest");
-                    // SAFETY: eight bytes each at places within the streams' arrays (asserted
-                    // above).
+                    // SAFETY: eight bytes each at places within the streams' arrays, as asserted.
                     unsafe {
                         _mm_storel_epi64(self.bytes[stream].as_mut_ptr().add(even).cast(), words);
                         let place = self.bytes[stream + 1].as_mut_ptr().add(STREAM_MAX - 8 - odd);

@@ -17,8 +17,7 @@ static COUNTING: [u8; 64] = {
     bytes
 };
 
-/// The order of each 16 lines in which unpacking their nibbles within 128 bits sorts them: 0, 1, 8,
-/// 9, 2, 3 and so on.
+/// The order in which unpacking nibbles within 128 bits sorts 16 lines: 0, 1, 8, 9, 2, 3 and so on.
 static LINE_ORDER: [u8; 64] = {
     let mut bytes = [0; 64];
     let mut at = 0;
@@ -161,8 +160,7 @@ impl Symbols {
                 let mine = _mm512_mask_cmpeq_epu8_mask(first_bits(a_len - 64 * group), tags, wanted);
                 for (mask, halves) in [(mine as u32, low), ((mine >> 32) as u32, high)] {
                     let kept = _mm512_maskz_compress_epi16(mask, halves);
-                    // SAFETY: at most `a_len` halves precede these, and there is room for A_MAX +
-                    // 64.
+                    // SAFETY: at most `a_len` halves precede these, with room for A_MAX + 64.
                     unsafe { _mm512_storeu_si512(self.sorted.as_mut_ptr().add(place).cast(), kept) };
                     place += mask.count_ones() as usize;
                 }
@@ -298,8 +296,7 @@ impl Symbols {
         }
         let [.., lows, highs] = &self.symbols;
         for at in (0..layout.raw_len).step_by(8) {
-            // SAFETY: there are at most 525 raw words, and room in the arrays for 544; the mask
-            // ends with them.
+            // SAFETY: at most 525 raw words, room in the arrays for 544; the mask ends with them.
             unsafe {
                 let low = _mm256_loadu_si256(lows.as_ptr().add(4 * at).cast());
                 let high = _mm256_loadu_si256(highs.as_ptr().add(4 * at).cast());

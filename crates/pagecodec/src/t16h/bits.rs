@@ -16,8 +16,7 @@ pub(super) const STREAMS: usize = 8;
 pub(super) const STRETCHES: usize = STREAMS / 2;
 /// Symbols put at a time: four of each stream.
 pub(super) const ROUND: usize = 4 * STREAMS;
-/// Longest stream: an eighth of the symbols of six contexts at 10 bits, and room for whole-word
-/// stores.
+/// Longest stream: 1/8 of six contexts' symbols at 10 bits, and room for whole-word stores.
 pub(super) const STREAM_MAX: usize = 6 * (SYMBOLS_MAX / STREAMS + 1) * LEN_MAX as usize / 8 + 16;
 /// Largest total length of the streams that are read.
 const INPUT_MAX: usize = 8192;
@@ -146,8 +145,7 @@ impl Streams {
         }
     }
 
-    /// Prepares to read the stretches in `bytes`, given all lengths but the last. Returns `None` if
-    /// they do not fit.
+    /// Prepares to read `bytes`, given all lengths but the last. Returns `None` if they do not fit.
     pub(crate) fn read(&mut self, bytes: &[u8], lens: [usize; STRETCHES - 1]) -> Option<Reader<'_>> {
         let known: usize = lens.iter().sum();
         if known > bytes.len() || bytes.len() > INPUT_MAX {

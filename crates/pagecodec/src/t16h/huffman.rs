@@ -2,8 +2,7 @@
 
 pub(crate) const LEN_MAX: u32 = 10;
 
-/// Returns the lengths of a complete prefix code of at most [`LEN_MAX`] bits in which each of the
-/// 256 symbols has a code.
+/// Returns a complete prefix code's lengths, 1 to [`LEN_MAX`] bits for each of 256 symbols.
 pub(crate) fn lengths(counts: &[u64; 256]) -> [u8; 256] {
     let mut order: [usize; 256] = std::array::from_fn(|symbol| symbol);
     order.sort_unstable_by_key(|&symbol| (counts[symbol], symbol));

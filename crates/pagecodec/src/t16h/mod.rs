@@ -1,5 +1,4 @@
-//! T16H, the dense format for cold pages: a T16 object with its streams coded by static Huffman
-//! codes.
+//! T16H, the dense format for cold pages: T16 objects with static Huffman codes.
 //!
 //! `docs/formats/t16h.md` describes the layout. A page chooses one of 16 codebooks for each of six
 //! contexts. Codebooks come in immutable sets, so that an object is readable as long as its set
@@ -30,8 +29,7 @@ use symbols::{Packed, PageParts, Symbols};
 
 /// Bytes of the fixed header: set, six codebook numbers, raw count, lengths of three bit streams.
 pub(crate) const HEADER: usize = 2 + 3 + 2 + 6;
-/// Bytes of the header of a page's object: set, six codebook numbers, three numbers of page LZ,
-/// lengths of three bit streams.
+/// Bytes of a page's header: set, six codebooks, three numbers of page LZ, three lengths.
 pub(crate) const PAGE_HEADER: usize = 2 + 3 + 6 + 6;
 /// Bytes after the header of an object with packed raw words: the three numbers of [`Packed`].
 const PACKED: usize = 6;
@@ -126,8 +124,7 @@ impl Coder {
         Some(len)
     }
 
-    /// Chooses codebooks and codes the collected symbols. Returns the codebooks and the stretches'
-    /// lengths.
+    /// Codes the collected symbols. Returns the chosen codebooks and the stretches' lengths.
     fn code(&mut self, set: &Set) -> ([u8; CONTEXTS], [usize; bits::STRETCHES]) {
         let chosen = self.symbols.choose(set);
         self.streams.clear();
@@ -163,8 +160,7 @@ impl Coder {
         self.symbols.restore_page(parts, page)
     }
 
-    /// Reads the symbols of all contexts, whose numbers are known, to the places that `place`
-    /// returns.
+    /// Reads the symbols of all contexts, of known numbers, to the places that `place` returns.
     fn read_symbols(
         &mut self,
         set: &Set,
@@ -226,8 +222,7 @@ impl Coder {
     }
 }
 
-/// Writes the common start of both kinds of object: set, codebooks, numbers, and the lengths of
-/// three streams.
+/// Writes both kinds' common start: set, codebooks, numbers, and three streams' lengths.
 fn put_numbers<const LEN: usize>(
     front: &mut [u8],
     set: &Set,

@@ -1,5 +1,4 @@
-//! Appends symbols to the bit streams with AVX-512: 64 per step, joined to sixteen pieces of up to
-//! 40 bits.
+//! Writes bit streams with AVX-512: 64 symbols a step, as sixteen pieces of up to 40 bits.
 
 use std::arch::x86_64::*;
 

@@ -75,8 +75,7 @@ impl Symbols {
     pub(crate) fn new(isa: Isa) -> Box<Self> {
         let mut symbols = zeroed::<Symbols>();
         let at = symbols.as_mut_ptr();
-        // SAFETY: writes the fields of this box's memory that are no integers; for the others zero
-        // bytes are valid.
+        // SAFETY: writes the fields that are no integers; for the others zero bytes are valid.
         unsafe {
             (&raw mut (*at).lz).write(lz::Encoder::with_isa(isa));
             (&raw mut (*at).packed).write(None);
@@ -156,8 +155,7 @@ impl Symbols {
         }
     }
 
-    /// The reverse of [`Symbols::collect_page`], after [`Symbols::of_page_mut`] of all contexts is
-    /// filled.
+    /// The reverse of [`Symbols::collect_page`], after all [`Symbols::of_page_mut`] are filled.
     pub(crate) fn restore_page(
         &mut self,
         parts: PageParts,
@@ -436,14 +434,12 @@ impl Symbols {
         Ok(())
     }
 
-    /// Returns the codebook that codes each context in the fewest bits, judged by a sample of
-    /// blocks if there are many symbols.
+    /// Returns each context's codebook with the fewest bits, judged by a sample if it is long.
     pub(crate) fn choose(&self, set: &Set) -> [u8; CONTEXTS] {
         std::array::from_fn(|context| cheapest(self.isa(), self.of(context), set.costs(context)))
     }
 
-    /// Returns the bits of a context's symbols in the codebook that [`Symbols::choose`] would
-    /// choose by these costs.
+    /// Returns the bits of a context in the codebook that [`Symbols::choose`] takes by these costs.
     pub(super) fn bits(&self, context: usize, costs: &[[u8; BOOKS]; 256]) -> usize {
         let symbols = self.of(context);
         let book = usize::from(cheapest(self.isa(), symbols, costs));

@@ -77,8 +77,7 @@ impl Symbols {
         Ok(starts)
     }
 
-    /// Makes the symbols of stream A of `halves`, whose tags are listed. The machine must have the
-    /// instructions of `L`.
+    /// Makes stream A's symbols of `halves` with listed tags. Needs the instructions of `L`.
     #[inline(always)]
     pub(super) unsafe fn split_halves_lanes<L: Lanes>(
         &mut self,

@@ -79,8 +79,7 @@ impl Trainer {
         unsafe { std::slice::from_raw_parts_mut(rest.as_mut_ptr().cast(), bytes) }
     }
 
-    /// Runs one round for one context. Returns whether all are done. Does nothing before the
-    /// samples are complete.
+    /// Runs a round for one context, if the samples are complete. Returns whether all are done.
     pub fn step(&mut self) -> bool {
         if !self.is_full() {
             return false;

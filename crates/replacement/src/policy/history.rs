@@ -59,8 +59,7 @@ impl History {
         }
     }
 
-    /// Whether the page has no history. A page that arrived at a multiple of 2048 ticks looks the
-    /// same, and is noted again.
+    /// Whether the page has no history, or arrived at a multiple of 2048 ticks and is noted again.
     pub(super) fn is_blank(&self, index: usize) -> bool {
         self.pages[index].load(Ordering::Relaxed) == 0
     }

@@ -39,8 +39,7 @@ pub const TICKS: u64 = 32;
 pub const CLASSES: usize = 64;
 /// One in this many blocks that the hand passes is tried, regardless of its class.
 const TRY_EVERY: u64 = 256;
-/// Ticks of arrivals before the policy saw any: a pager begins to register memory when most of the
-/// budget is in use.
+/// Ticks of arrivals before the policy saw any: registration begins when the budget is mostly used.
 const UNSEEN_TICKS: u64 = 8;
 /// Ticks, before that, over which the arrivals of pages found later are spread.
 const FOUND_TICKS: u64 = 16;
@@ -92,8 +91,7 @@ pub struct Tracked {
 pub struct Returned {
     /// Their number.
     pub pages: u64,
-    /// Sum of their distances. A distance is the number of arrivals between a page's eviction and
-    /// return.
+    /// Sum of their distances: the arrivals between a page's eviction and its return.
     pub distance_pages: u64,
 }
 
@@ -117,8 +115,7 @@ impl Policy {
         }
     }
 
-    /// Sets the size of memory. Ignores changes of less than a quarter, because the past was
-    /// counted in the old ticks.
+    /// Sets the size of memory. Ignores changes below 1/4: the past was counted in old ticks.
     pub fn set_memory(&self, pages: u64) {
         let (old, new) = (self.tick_pages.load(Ordering::Relaxed), tick_of(pages));
         if new.abs_diff(old) * 4 > old {
@@ -469,8 +466,7 @@ mod tests {
     fn what_hardly_returns_sooner_goes_along_with_its_neighbours() {
         let policy = Policy::new(1 << 20);
         let history = History::default();
-        // Blank pages never returned. The pages evicted at first have been there for 3/4 of a
-        // memory.
+        // Blank pages never returned. The first evictions need an age of 3/4 of a memory.
         assert_eq!(policy.choose(&history, 0xffff, 1).going, 0);
         let tick_pages = policy.tick_pages.load(Ordering::Relaxed);
         assert_eq!(policy.rates.choose(tick_pages), rates::Going { first: 0b1110_0000, along: 0b1110_0000 });
@@ -481,8 +477,7 @@ mod tests {
         }
         policy.rates.note_seen();
         let going = policy.rates.choose(tick_pages);
-        // Assumed rates: 0.8 for the oldest, 0.9 to 1.2 for slightly younger pages, 3 and more for
-        // recent arrivals.
+        // Assumed rates: 0.8 for the oldest, 0.9 to 1.2 for younger, 3 and more for new pages.
         assert_eq!((going.first >> 7 & 1, going.first & 0x7f), (1, 0));
         assert_eq!(going.along & 0xff, 0b1110_0000);
     }
@@ -508,8 +503,7 @@ mod tests {
         policy.choose(&mixed, 0xffff, chance);
         policy.choose(&young, 0xffff, chance);
         policy.decide_anew();
-        // Pages of age 76 go first, those of age 28 return hardly sooner, those of age 20 sooner,
-        // and new ones are kept.
+        // Age 76 is evicted first, 28 returns hardly sooner, 20 sooner; new pages are kept.
         assert_eq!(policy.choose(&mixed, 0xffff, chance), Choice { going: 0x00ff, tried: 0 });
         assert_eq!(policy.choose(&mixed, 0xfff0, chance).going, 0, "nothing that it could go along with");
         assert_eq!(policy.choose(&young, 0xffff, chance).going, 0, "as before");

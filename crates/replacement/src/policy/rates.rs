@@ -4,11 +4,9 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::{Class, AGES, CLASSES, TICKS};
 
-/// Share of returns and of time out that is kept from tick to tick. It halves them after 2/3 of a
-/// memory's worth of arrivals.
+/// Share of returns and time out kept per tick: halves after 2/3 of a memory's arrivals.
 const KEPT: f32 = 1.0 - 1.0 / 32.0;
-/// Share of the pages out that is kept: pages out for long leave the account, as if they never
-/// return.
+/// Share of the pages out kept per tick: pages out for long leave, as if they never return.
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
 /// The classes evicted hold at least this share of the pages that the hand passes.
 const GOING: f32 = 1.0 / 24.0;
@@ -106,8 +104,7 @@ impl Rates {
 
     fn rate(&self, class: Class, tick_pages: u64) -> f32 {
         let account = &self.accounts[usize::from(class)];
-        // Most pages have never returned: their assumed rate weighs more, by the pages that arrive
-        // in a tick.
+        // Most pages never returned: their assumed rate weighs more, by a tick's arrivals.
         let weight = if class / AGES == 0 { ASSUMED + tick_pages as f32 } else { ASSUMED };
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }

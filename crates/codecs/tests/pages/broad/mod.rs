@@ -1,5 +1,4 @@
-//! Many more classes than [`super::CLASSES`]: typical memory of programs, varied one parameter at a
-//! time.
+//! More classes than [`super::CLASSES`]: typical memory, varied one parameter at a time.
 
 #![allow(dead_code)]
 

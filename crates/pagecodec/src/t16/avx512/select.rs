@@ -83,8 +83,7 @@ impl Candidates {
             let low = keys(scores, 0);
             let mut listed = Aligned([0u16; 32]);
             _mm512_store_si512(listed.0.as_mut_ptr().cast(), low);
-            // A candidate's rank is the number of higher keys. Keys behind the last are lower than
-            // all.
+            // A candidate's rank is the number of higher keys. Keys behind the last are the lowest.
             let one = _mm512_set1_epi16(1);
             let mut ranks = [_mm512_setzero_si512(); 2];
             for start in [0, 16] {
@@ -127,8 +126,7 @@ impl Candidates {
         best & (low_bits(self.len - 1) << 1 | 1)
     }
 
-    /// Returns a table of 256 bytes: `first`, `first + 1` .. at the chosen candidates' buckets,
-    /// `none` elsewhere.
+    /// Returns a byte table: `first`, `first + 1` .. at the chosen buckets, `none` elsewhere.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2,bmi2,popcnt")]
     fn tags(&self, chosen: u64, first: usize, none: u8) -> Table {

@@ -90,8 +90,7 @@ impl<'a, L: Lanes> Marks<'a, L> {
 }
 
 impl<'a, L: Lanes> Classifier<'a, L> {
-    /// Uses only the templates' values, which are in `planes`; their numbers are known. The machine
-    /// must have the instructions.
+    /// Uses only the templates' numbers and `planes`. The machine must have the instructions.
     #[inline(always)]
     pub(super) unsafe fn new(
         templates: &Templates,

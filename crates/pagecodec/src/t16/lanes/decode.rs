@@ -1,5 +1,4 @@
-//! Decodes tag lines, then the literals' places by masks of 16 words a lane, words from byte
-//! planes, raw words one by one.
+//! Decodes tag lines, then the literals' places, words from byte planes, and raw words singly.
 
 use std::mem::MaybeUninit;
 
@@ -33,8 +32,7 @@ static RANKS: Aligned<[[u8; 8]; 256]> = {
     Aligned(table)
 };
 
-/// Returns the tag line of each line. The machine must have the instructions of `L`, and `layout`
-/// must be the layout of `object`.
+/// Returns each line's tag line. Needs the instructions of `L`; `layout` must be `object`'s.
 #[inline(always)]
 pub(crate) unsafe fn tag_lines<L: Lanes>(
     object: &[u8],
@@ -86,8 +84,7 @@ pub(crate) unsafe fn tag_lines<L: Lanes>(
     Ok(lines)
 }
 
-/// Loads eight bytes, followed by garbage. The machine must have the instructions, and the bytes
-/// must be readable.
+/// Loads eight readable bytes, followed by garbage. The machine must have the instructions.
 #[inline(always)]
 unsafe fn load8<L: Lanes>(at: *const u8) -> L {
     let mut bytes = [0u64; 2];
@@ -261,8 +258,7 @@ pub(crate) unsafe fn decode<L: Lanes>(object: &[u8], page: &mut [u8; PAGE_SIZE])
             return Err(Damaged);
         }
         let source = at(layout.raw_at + 8 * usize::from(number));
-        // SAFETY: as many references were listed; the number is a raw word's, and the place is a
-        // word of the page.
+        // SAFETY: as many references were listed, each of a raw word; the place is a page's word.
         unsafe {
             let place = place.assume_init();
             let word = source.cast::<u64>().read_unaligned();

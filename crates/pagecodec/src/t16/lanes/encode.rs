@@ -107,8 +107,7 @@ unsafe fn assign<L: Lanes, const ROTATES: bool>(
     raw_len
 }
 
-/// Second half of the encoder, like the portable one, compiled for the caller's instructions. The
-/// rest are lookups in memory.
+/// Second half of the encoder, like the portable one, compiled for the caller's instructions.
 #[inline(always)]
 pub(crate) fn reduce(work: &mut Work, page: &[u8; PAGE_SIZE]) {
     raws::refer(work, page_words(page));

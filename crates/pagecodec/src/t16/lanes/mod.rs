@@ -1,5 +1,4 @@
-//! The encoder and decoder for instruction sets whose registers consist of lanes of 16 bytes: SSE4,
-//! AVX2, NEON.
+//! The encoder and decoder for registers of lanes of 16 bytes: SSE4, AVX2, NEON.
 //!
 //! None of these looks up 64-bit values by many indices at a time, but all look up 16 bytes in 16.
 //! So words are taken apart: [`Planes`] hold byte `j` of 16 words (32 with AVX2) in one register.
@@ -20,11 +19,9 @@ pub(crate) use encode::{analyse, reduce, write};
 use super::work::Aligned;
 use crate::lanes::Lanes;
 
-/// For each set of eight: byte indices that move the 16-bit words of the set to the front, in
-/// order.
+/// For each set of eight: byte indices that move its 16-bit words to the front, in order.
 pub(crate) static COMPRESS: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(true));
-/// For each set of eight: byte indices that move the first 16-bit words to the places of the set,
-/// with zero elsewhere.
+/// For each set of eight: indices that move the first 16-bit words to its places; else zero.
 static EXPAND: Aligned<[[u8; 16]; 256]> = Aligned(shuffles(false));
 static PLACES: Aligned<[[u16; 8]; 64]> = {
     let mut places = [[0; 8]; 64];
@@ -55,8 +52,7 @@ const fn shuffles(compress: bool) -> [[u8; 16]; 256] {
     table
 }
 
-/// Loads the entry of one of the two tables for the low eight bits of `set`. The machine must have
-/// the instructions.
+/// Loads a table's entry for the low eight bits of `set`. Needs the instructions of `L`.
 #[inline(always)]
 pub(crate) unsafe fn shuffle<L: Lanes>(table: &Aligned<[[u8; 16]; 256]>, set: u32) -> L {
     // SAFETY: 16 bytes; the caller vouches for the machine.
@@ -67,12 +63,10 @@ pub(crate) unsafe fn shuffle<L: Lanes>(table: &Aligned<[[u8; 16]; 256]>, set: u3
 struct Planes<L>([L; 8]);
 
 impl<L: Lanes> Planes<L> {
-    /// Takes words apart: lane `l` of row `r` has words `2 r` and `2 r + 1` of those whose bytes go
-    /// to lanes `l`.
+    /// Lane `l` of row `r` has words `2 r` and `2 r + 1` of those whose bytes go to lanes `l`.
     #[inline(always)]
     fn of(rows: [L; 8]) -> Self {
-        // Each round of interleaving halves the distance of bytes that become neighbours: 8, 4, 2,
-        // 1.
+        // Each round of interleaving halves the distance of future neighbours: 8, 4, 2, 1.
         let mix = |rows: [L; 8]| -> [L; 8] {
             let ((a, b), (c, d)) = (rows[0].zip8(rows[4]), rows[1].zip8(rows[5]));
             let ((e, f), (g, h)) = (rows[2].zip8(rows[6]), rows[3].zip8(rows[7]));

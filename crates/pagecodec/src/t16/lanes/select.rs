@@ -60,8 +60,7 @@ struct Samples {
     prefix_hashes: [u8; SAMPLES],
     /// All ones for zero words.
     zeros: [u8; SAMPLES],
-    /// Numbers of zero words, of words with a zero lower half, and of words that are zero except
-    /// for their third quarter.
+    /// Numbers of words that are zero: wholly, in the lower half, in all but the third quarter.
     zero: usize,
     low_clear: usize,
     small: usize,
@@ -110,8 +109,7 @@ impl Samples {
         }
     }
 
-    /// Counts the buckets of all samples but zero words. The machine must have the instructions of
-    /// `L`.
+    /// Counts the buckets of all nonzero samples. The machine must have the instructions of `L`.
     #[inline(always)]
     unsafe fn count<L: Lanes>(&self, counters: &mut Counters) {
         // SAFETY: the caller vouches for the machine; all parts lie within the 256 bytes.
@@ -193,8 +191,7 @@ impl Candidates {
             for part in 0..L::BYTES / 8 {
                 let set = (set >> (8 * part)) as usize & 0xff;
                 let members = MEMBERS.0[set] | ((at + 8 * part) as u64 * ONES);
-                // SAFETY: at most 64 buckets have two of 128 samples, and there is room for eight
-                // more.
+                // SAFETY: at most 64 buckets have two of 128 samples, with room for eight more.
                 unsafe {
                     let place = self.buckets.as_mut_ptr().add(self.len);
                     place.cast::<u64>().write_unaligned(members);
@@ -241,8 +238,7 @@ impl Candidates {
         }
     }
 
-    /// [`Candidates::keep_best`] of at most `N`, which have keys. The machine must have the
-    /// instructions of `L`.
+    /// [`Candidates::keep_best`] of at most `N` with keys. Needs the instructions of `L`.
     #[inline(always)]
     unsafe fn keep<L: Lanes, const N: usize>(&mut self, keys: &Aligned<[i16; CANDIDATES_MAX]>, limit: usize) {
         let words = L::BYTES / 2;
@@ -326,8 +322,7 @@ pub(super) unsafe fn select<L: Lanes>(templates: &mut Templates, page: &[u8; PAG
     }
 }
 
-/// Computes the header fields; see [`Templates::finish`]. The machine must have the instructions of
-/// `L`.
+/// Computes the header fields; see [`Templates::finish`]. Needs the instructions of `L`.
 #[inline(always)]
 pub(super) unsafe fn describe<L: Lanes>(
     templates: &mut Templates,

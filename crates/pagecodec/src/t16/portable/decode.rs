@@ -11,8 +11,7 @@ pub(crate) struct Rule {
     pub(crate) literals: u32,
     /// Left shift of the literals: 0 or 32.
     pub(crate) shift: u32,
-    /// Counts per word: A literals in bits 0-15, B in 16-31, references in 32-47, raw words in
-    /// 48-63.
+    /// Counts per word: A in bits 0-15, B in 16-31, references in 32-47, raw words in 48-63.
     pub(crate) takes: u64,
 }
 

@@ -13,8 +13,7 @@ pub(crate) fn line_bucket(line: u32) -> usize {
     (line.wrapping_mul(LINE_MULTIPLIER) >> 24) as usize
 }
 
-/// First half of the encoder: templates, tag lines, literals, raw words. Returns the number of raw
-/// words, repeats included.
+/// First half: templates, tag lines, literals. Returns the number of raw words, including repeats.
 pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     let page = page_words(page);
     select(&mut work.templates, page);
@@ -25,8 +24,7 @@ pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
     }
 }
 
-/// Selects `then` or `otherwise` by arithmetic, because the compiler makes branches of anything
-/// else.
+/// Selects by arithmetic, because the compiler makes branches of anything else.
 #[inline(always)]
 fn choose(condition: bool, then: u8, otherwise: u8) -> u8 {
     let mask = u8::from(condition).wrapping_neg();
