@@ -371,7 +371,6 @@ fn write_all(
     Ok(())
 }
 
-/// Lets a group use the queues for programs.
 fn give(machine: &Machine, wanted: &[Configuration], gid: u32) -> Result<()> {
     for configuration in wanted.iter().filter(|configuration| configuration.enable) {
         let number = configuration.device.trim_start_matches("iax");

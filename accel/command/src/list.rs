@@ -134,7 +134,6 @@ fn mode(queue: &Queue) -> String {
     }
 }
 
-/// The users that may use a queue.
 fn who(machine: &Machine, queue: &Queue) -> String {
     match queue.kind {
         QueueType::None => "-".to_owned(),
@@ -154,7 +153,6 @@ fn who(machine: &Machine, queue: &Queue) -> String {
     }
 }
 
-/// A device's problems, with fixes.
 fn remarks(device: &Device) -> Vec<String> {
     let mut remarks = Vec::new();
     if device.state == State::Halted {

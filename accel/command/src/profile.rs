@@ -174,7 +174,6 @@ pub fn parse(text: &str) -> Result<Profile> {
     Ok(profile)
 }
 
-/// The first duplicate.
 fn twice<T: PartialEq>(items: impl Iterator<Item = T>) -> Option<T> {
     let mut seen = Vec::new();
     for item in items {
@@ -193,7 +192,6 @@ impl Profile {
     }
 }
 
-/// The numbers in a name, as in `wq1.0`.
 fn numbers(name: &str, prefix: &str) -> Result<(u32, Option<u32>)> {
     let parse = || {
         let rest = name.strip_prefix(prefix)?;

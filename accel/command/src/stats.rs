@@ -16,7 +16,6 @@ use super::test::pages::{make, Page};
 
 /// Directories of the kernel driver's figures, depending on its version.
 const KERNEL: [&str; 2] = ["kernel/debug/iaa-crypto", "kernel/debug/iaa_crypto"];
-/// Pages of the load on emulated devices.
 const PAGES: usize = 256;
 
 /// What the drivers of running programs and of the kernel have counted

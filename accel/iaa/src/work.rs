@@ -219,7 +219,6 @@ impl<'a> Work<'a> {
         Some(submission)
     }
 
-    /// Submits the job's present step.
     #[inline]
     fn hand_over(&mut self, unit: usize, queue: &Queue) -> Submission {
         self.memory.completions[unit].reset();
@@ -325,7 +324,6 @@ impl<'a> Work<'a> {
         moved
     }
 
-    /// Acts on a completion record.
     #[inline]
     fn answered(&mut self, unit: usize, record: &Record) {
         let job = &mut self.jobs[unit];

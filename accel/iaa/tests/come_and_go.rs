@@ -92,7 +92,6 @@ fn what_is_attached_follows_the_control_file() {
             }
         }
         if step % 50 == 49 {
-            // A malformed line changes nothing.
             let before = attached(&driver);
             std::fs::write(&file.0, "iax0 gone\n").unwrap();
             assert!(!driver.refresh());

@@ -12,7 +12,6 @@ use common::*;
 use iaa::{Device, Driver, Port, Settings, Topology};
 use idxd::{Completion, Descriptor, Opcode, Portal, Record, Status, Submission};
 
-/// Pages that shrink.
 fn pages(count: u64) -> Vec<Page> {
     (0..).filter(|&index| !is_noise(index)).take(count as usize).map(page).collect()
 }
@@ -212,7 +211,6 @@ fn driver_of(portal: impl Portal + 'static, entries: u32, settings: Settings) ->
     Arc::new(Driver::new(vec![device], Topology::regular(1, 2), settings))
 }
 
-/// A queue that never takes anything.
 struct Refusing(Arc<AtomicU64>);
 
 impl Portal for Refusing {
@@ -423,7 +421,6 @@ fn fixed_codes_that_are_absent_are_brought_in() {
     assert_eq!((statistics.total_sw_comp_calls, statistics.total_completion_einval_errors), (0, 0));
 }
 
-/// Compresses, and damages the output.
 struct Damaging(Noting);
 
 impl Portal for Damaging {

@@ -72,7 +72,6 @@ impl Pool {
     }
 }
 
-/// Restores broken devices, as an administrator would.
 fn repair(driver: &Driver) {
     let machine = driver.machine().unwrap();
     for id in machine.queues() {

@@ -193,7 +193,6 @@ fn a_failure_at_any_write_is_undone() {
                     settings,
                     "{name} {index}"
                 );
-                // A later attempt works.
                 if index % 7 == 0 {
                     configure(&model, &layout, &driver).unwrap();
                 }

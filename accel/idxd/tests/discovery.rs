@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use idxd::sysfs::{discover, Discovery, Files, Model, QueueMode, QueueType, State, Tree};
 
-/// A directory of this test's own, removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {

@@ -11,7 +11,6 @@ use idxd::{
     compress_flags, decompress_flags, flags, Completion, Descriptor, ErrorCode, Opcode, Portal, Status,
 };
 
-/// Bits in the order they are sent.
 #[derive(Default)]
 struct Bits(Vec<u8>, usize);
 
@@ -150,14 +149,12 @@ fn damaged_tokens_of_a_fixed_block() {
     let mut out = [0; 5000];
     let record = device.decompress(&far, &mut out);
     assert_eq!((record.status, record.error), (Status::ANALYTICS_ERROR, ErrorCode::BAD_DISTANCE));
-    // Distance 4096 is fine.
     let mut near = fixed();
     for _ in 0..4100 {
         near = literal(near);
     }
     let near = padding(near.code(1, 7).code(23, 5).put(1023, 10).code(0, 7));
     assert!(device.decompress(&near, &mut out).is_success());
-    // No end-of-block.
     assert_eq!(error_of(&literal(fixed()).0), ErrorCode::NO_EOB);
     // A distance in a block that has no distance codes.
     let lengths = [(0, 1), (1, 2), (18, 2)];
@@ -285,7 +282,6 @@ fn refusals() {
         assert_eq!(status(bare), Status::INVALID_FLAGS);
         assert_eq!(status(statistics), Status::SUCCESS);
 
-        // The generations differ here.
         let by_generation = |first, second| if generation == 1 { first } else { second };
         assert_eq!(status(one_pass), by_generation(Status::INVALID_CODEC_FLAGS, Status::SUCCESS));
         assert_eq!(status(two_pass), by_generation(Status::INVALID_CODEC_FLAGS, Status::SUCCESS));

@@ -16,7 +16,6 @@ use idxd::{compress_flags, decompress_flags, flags, Descriptor, Opcode, Status};
 const ROOM: usize = 8 * 4096;
 const UNTOUCHED: u8 = 0xa5;
 
-/// Memory with an inaccessible page behind it.
 struct Guarded(*mut u8);
 
 impl Guarded {
@@ -62,7 +61,6 @@ fn bytes_of(aecs: &CompressAecs) -> Vec<u8> {
 
 fn damage(bytes: &mut Vec<u8>, random: &mut Random, within: usize) {
     for _ in 0..random.below(4) {
-        // Half of the damage hits the fields.
         let range = if random.below(2) == 0 { within } else { bytes.len() };
         let at = random.below(range.min(bytes.len()).max(1));
         if let Some(byte) = bytes.get_mut(at) {
@@ -99,7 +97,6 @@ fn any_descriptor_is_answered_within_its_buffers() {
     let mut decompress_states = vec![vec![0; DECOMPRESS_SIZE]];
     let [mut source, mut destination, mut state] = [Guarded::new(), Guarded::new(), Guarded::new()];
     let (mut refusals, mut seen) = (0, [false; 256]);
-    // Of compression, decompression and continued decompression.
     let mut successes = [0; 3];
     for round in 0..rounds {
         let device = &devices[random.below(2)];

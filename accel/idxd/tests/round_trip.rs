@@ -13,7 +13,6 @@ fn check_stream(stream: &[u8], data: &[u8]) {
 
 type Compress = fn(&Device, &[u8], &mut [u8]) -> idxd::Record;
 
-/// Every mode, by generation.
 const MODES: [(&str, u32, Compress); 5] = [
     ("fixed", 1, Device::compress_fixed),
     ("fixed", 2, Device::compress_fixed),

@@ -330,7 +330,6 @@ fn many() {
     });
     let stats = space.stats();
     assert_eq!((stats.regions, stats.region_bytes), (0, 0));
-    // Discarded pages are in no pool.
     assert!(soon(|| space.stats().stored_pages == 0), "{:?}", space.stats());
 }
 
@@ -353,12 +352,10 @@ fn resize() {
     let len = 2 * BUDGET as usize;
     let mut region = space.region(len).unwrap();
     fill(&mut region, 1);
-    // In place.
     let start = region.as_ptr();
     region.resize(len + (1 << 20)).unwrap();
     assert_eq!(region.as_ptr(), start);
     assert!(region[len..].iter().all(|byte| *byte == 0));
-    // Elsewhere.
     let other = space.region(100).unwrap();
     region.resize(2 * len).unwrap();
     assert_ne!(region.as_ptr(), start);
@@ -389,7 +386,6 @@ fn discard() {
     assert_eq!(region[3 * PAGE_SIZE + 99], word(3, 1, 12).to_le_bytes()[3]);
     assert!(region[start..end].iter().all(|byte| *byte == 0));
 
-    // Rewritten, it is ordinary data.
     fill(&mut region, 2);
     check(&region, 2);
     region.discard(..);

@@ -22,7 +22,6 @@ use super::table::Table;
 use round_trip::{Latency, Mode, Report};
 use session::{Failure, Session};
 
-/// No-ops that are timed on each queue.
 const NOOPS: usize = 1000;
 
 /// Round trips on every queue, with latency and throughput
@@ -49,7 +48,6 @@ pub struct Arguments {
     place: Place,
 }
 
-/// The result of one queue.
 #[derive(Debug, Serialize)]
 struct Tested {
     queue: String,

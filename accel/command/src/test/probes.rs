@@ -38,7 +38,6 @@ pub struct Probe {
     pub agrees: bool,
 }
 
-/// Memory for the odd jobs.
 struct Memory {
     page: Page,
     random: Page,

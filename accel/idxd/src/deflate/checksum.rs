@@ -46,7 +46,6 @@ mod tests {
         !state
     }
 
-    /// The check values of the CRC catalogues.
     #[test]
     fn check_values() {
         assert_eq!(crc32(0, b"123456789"), 0xcbf4_3926);

@@ -143,7 +143,6 @@ mod tests {
 
     #[test]
     fn short_and_long_codes_are_read() {
-        // Codes 0, 10, 110, 1110, 11110, 11111.
         let table = table(&[1, 2, 3, 4, 5, 5]).unwrap();
         let sent = [0, 1, 1, 3, 2, 4, 5, 0];
         let codes = ["0", "10", "110", "1110", "11110", "11111"];

@@ -57,7 +57,6 @@ pub fn code_lengths(counts: &[u32], limit: usize, lengths: &mut [u8]) {
     }
     limit_kraft(&mut of_length, limit);
 
-    // The rarest symbols get the longest codes.
     let mut next = sorted.iter();
     for length in (1..=limit).rev() {
         for key in next.by_ref().take(of_length[length] as usize) {
@@ -92,7 +91,6 @@ fn depths(weights: &mut [u64]) {
             leaf += 1;
         }
     }
-    // Depths of inner nodes, from the root down.
     weights[n - 2] = 0;
     for node in (0..n - 2).rev() {
         weights[node] = weights[weights[node] as usize] + 1;

@@ -311,7 +311,6 @@ fn tokens(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Stop
             Err(Fail::Code(code)) => return Stop::Error(code),
             Err(Fail::Exhausted) => Stop::Input { in_header: false },
         };
-        // The token is not taken.
         *bits = before;
         return stop;
     }

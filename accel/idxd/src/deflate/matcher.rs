@@ -35,7 +35,6 @@ impl Effort {
 pub(crate) trait Sink {
     /// Bytes outside matches: `data[from..to]`. The rest of `data` may be read as well.
     fn literals(&mut self, data: &[u8], from: usize, to: usize);
-    /// A match of `length` bytes that begins `distance` bytes back.
     fn copy(&mut self, length: usize, distance: usize);
     /// Whether the search may stop.
     fn is_full(&self) -> bool {
@@ -145,7 +144,6 @@ impl Matcher {
         sink.literals(data, literals_from, n);
     }
 
-    /// Enters position `at` and returns the entry before it.
     #[inline(always)]
     fn insert(&mut self, data: &[u8], base: u32, at: usize) -> u32 {
         let head = &mut self.heads[hash3(data, at)];
@@ -202,7 +200,6 @@ mod tests {
 
     use super::*;
 
-    /// Replays a search.
     #[derive(Default)]
     struct Replay(Vec<u8>);
 

@@ -166,7 +166,6 @@ impl Codec {
         record
     }
 
-    /// Counts the symbols that compressing `data` would need.
     fn count(&mut self, job: &Descriptor, data: &[u8]) {
         *self.histogram = Histogram::ZERO;
         let mut counter = Counter(&mut self.histogram);
@@ -180,7 +179,6 @@ impl Codec {
         }
     }
 
-    /// Makes tables, and the requested header, from the counts.
     fn make_tables(&mut self, header: u16) -> Result<(), ErrorCode> {
         if header == compress_flags::HEADER_TWO_PASS_BARE {
             let (mut literals, mut distances) = ([0; aecs::LITERALS], [0; aecs::DISTANCES]);
@@ -396,7 +394,6 @@ impl Codec {
         if offset > WINDOW {
             return Err(ErrorCode::INVALID_AECS);
         }
-        // In order, the oldest byte first.
         let wrapped = if aecs.history_offset >> 15 != 0 { WINDOW - offset } else { 0 };
         self.history[..wrapped].copy_from_slice(&aecs.history[offset..offset + wrapped]);
         self.history[wrapped..wrapped + offset].copy_from_slice(&aecs.history[..offset]);
@@ -412,7 +409,6 @@ fn ended_by_block(state: State, bits: &Bits<'_>, given: u16) -> bool {
         && bits.left() < 8
 }
 
-/// Puts state, kept input and history into `aecs`.
 fn save_aecs(aecs: &mut DecompressAecs, inflater: &Inflater, kept: &Kept, before: &[u8], output: &[u8]) {
     for (halves, word) in aecs.input_accumulator.iter_mut().zip(&kept.words) {
         *halves = [*word as u32, (*word >> 32) as u32];

@@ -457,7 +457,6 @@ impl Device {
         }
     }
 
-    /// Drops all waiting jobs.
     fn drop_waiting(&self, inside: &mut Inside) {
         for (queue, waiting) in self.queues.iter().zip(inside.waiting.iter_mut()) {
             queue.lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
@@ -465,7 +464,6 @@ impl Device {
         }
     }
 
-    /// Drops all waiting and pending jobs.
     fn drop_all(&self, inside: &mut Inside) {
         self.drop_waiting(inside);
         for pending in inside.pending.drain(..) {
@@ -605,7 +603,6 @@ impl Device {
         lost.fetch_add((before - inside.waiting[index].len()) as u64, Ordering::Relaxed);
         let is_its = |pending: &Pending| pending.job.queue == index && pending.job.portal == portal;
         if self.spec.run != Run::Threads {
-            // Only records remain to be written.
             let before = inside.pending.len();
             inside.pending.retain(|pending| !is_its(pending));
             lost.fetch_add((before - inside.pending.len()) as u64, Ordering::Relaxed);

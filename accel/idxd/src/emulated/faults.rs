@@ -49,7 +49,6 @@ pub(crate) enum At {
 }
 
 impl Faults {
-    /// Each likelihood by its name.
     fn named(&mut self) -> [(&'static str, &mut f64); 7] {
         [
             ("lost", &mut self.lost),

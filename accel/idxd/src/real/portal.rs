@@ -21,7 +21,6 @@ use crate::{Completion, Descriptor, Portal, Submission};
 const TRIES: u32 = 4;
 /// Time limit of the no-op that probes the `write` path.
 const PROBE_NS: u64 = 1_000_000_000;
-/// Offers of that no-op.
 const PROBE_TRIES: u32 = 1000;
 
 /// The path of descriptors to the queue.
@@ -84,7 +83,6 @@ impl Validity {
         Ok(Validity { word, own: word.load(Ordering::Acquire), is_revoked: AtomicBool::new(false) })
     }
 
-    /// Whether this is the process that opened the portal.
     #[inline]
     fn is_own_process(&self) -> bool {
         self.word.load(Ordering::Relaxed) == self.own
@@ -178,7 +176,6 @@ impl RealPortal {
         self.way
     }
 
-    /// Sends a no-op and waits for its completion.
     fn probe(&self, name: &str, map: String) -> Result<(), OpenError> {
         let queue = name.to_owned();
         let record = Completion::new();
@@ -244,7 +241,6 @@ fn is_mapped(page: NonNull<u8>) -> bool {
     unsafe { libc::mincore(page.as_ptr().cast(), sys::PAGE_SIZE, &mut resident) == 0 }
 }
 
-/// Submits a descriptor through the kernel.
 fn write(file: &OwnedFd, descriptor: &Descriptor) -> io::Result<()> {
     let bytes = descriptor.to_bytes();
     // SAFETY: 64 readable bytes.

@@ -159,7 +159,6 @@ fn advice(error: &io::Error, write: &Write) -> Option<String> {
     Some(advice.to_owned())
 }
 
-/// Restores devices.
 fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
     let mut problems = Vec::new();
     let mut changed = false;

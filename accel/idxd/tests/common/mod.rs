@@ -8,11 +8,9 @@ use idxd::emulated::{EmulateSpec, EmulatedPortal, Machine, QueueId};
 use idxd::{Completion, Descriptor, Portal, Record, Submission};
 use libz_sys as z;
 
-/// An emulated device with one open queue.
 pub struct Device {
     pub portal: EmulatedPortal,
     pub machine: Machine,
-    /// Reused by every job.
     pub completion: Box<Completion>,
 }
 

@@ -78,7 +78,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Against a vector of booleans.
         #[test]
         fn ranges_are_given_out_once(steps in prop::collection::vec((any::<u8>(), 1usize..9, any::<prop::sample::Index>()), 0..80)) {
             const ALL: usize = 64;

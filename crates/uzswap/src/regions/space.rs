@@ -197,7 +197,6 @@ fn reserve(bytes: usize) -> Result<(NonNull<u8>, usize), SpaceError> {
 /// Held while a space starts, and over forks.
 pub(super) static STARTING: AtomicU32 = AtomicU32::new(0);
 
-/// The right to start one.
 struct Starting;
 
 impl Starting {
