@@ -18,8 +18,7 @@ pub struct Config {
     pub own: Vec<Range<usize>>,
     /// The only range to page; `None` for the whole address space.
     pub only: Option<Range<usize>>,
-    /// Addresses that the kernel writes for ending threads, beside words in their control blocks.
-    /// Their pages stay in memory.
+    /// Addresses that the kernel writes for ending threads. Their pages stay in memory.
     pub kept: NamedPages,
     /// Page executable memory, and no other: see [`crate::executable`].
     pub executable: bool,

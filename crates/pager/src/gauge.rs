@@ -41,8 +41,7 @@ impl Gauge {
         }
     }
 
-    /// Reads this process's use from `statm` in /proc and publishes it. Returns the total of all
-    /// processes.
+    /// Publishes this process's use, read from `statm`. Returns the total of all processes.
     pub fn measure(&self, statm: &ProcFile, pages: &Pages) -> u64 {
         let mut buffer = [0; 128];
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
@@ -77,8 +76,7 @@ impl Gauge {
         self.growth.load(Ordering::Relaxed) > 0
     }
 
-    /// The total above which workers should run: half-way between the low water mark and the
-    /// budget.
+    /// The total from which workers should run: midway from the low water mark to the budget.
     pub fn pressure_mark(&self) -> u64 {
         let budget = self.accounts.budget();
         budget - (budget - self.low_water()) / 2

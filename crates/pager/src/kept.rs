@@ -61,8 +61,7 @@ struct Look {
     arguments_ns: u64,
 }
 
-/// The kept pages of a thread's control block, by the address of its list of robust mutexes.
-/// Usually both are one page.
+/// The kept pages of a control block, by its list of robust mutexes. Usually both are one page.
 fn pages_of_block(list: usize) -> [usize; 2] {
     [page_of(list.saturating_sub(CLEARED_BEFORE_BYTES)), page_of(list)]
 }
@@ -132,8 +131,7 @@ impl KeptPages {
         let mut pages = Vec::new();
         let count = (self.named.count)();
         (self.named.each)(&mut |address| pages.push(page_of(address)));
-        // Reads present pages, and fails at once for others: the kernel asks no userfaultfd for
-        // such reads.
+        // Such reads fail at once for missing pages: the kernel asks no userfaultfd.
         let memory = ProcFile::open(c"/proc/self/mem").ok();
         let read = |address: usize| {
             let mut word = [0; size_of::<usize>()];

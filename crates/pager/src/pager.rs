@@ -124,14 +124,12 @@ impl Pager {
         self.pages.stop_recycling();
     }
 
-    /// Reads this process's use from the kernel and publishes it. Returns the total of all
-    /// processes.
+    /// Publishes this process's use, read from the kernel. Returns the total of all processes.
     pub fn measure(&self) -> u64 {
         self.program.measure(&self.pages)
     }
 
-    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is
-    /// none.
+    /// A reclaim worker: sleeps until there is pressure, evicts and compresses until there is none.
     pub fn reclaim(&self) {
         self.reclaimer().run();
     }
@@ -146,8 +144,7 @@ impl Pager {
         self.reclaimer().write_to_disk();
     }
 
-    /// Serves faults until the process or the pager ends. `index` is the handler's number. Pin its
-    /// thread to one CPU.
+    /// Serves faults until the end. `index` is the handler's number. Pin its thread to one CPU.
     pub fn handle_faults(&self, index: usize) {
         self.service().handle_faults(index);
     }
@@ -210,8 +207,7 @@ impl Pager {
         self.lifecycle().measure_shared(watch);
     }
 
-    /// Stops reclaim, brings every page in, unregisters every mapping, and waits until no fault is
-    /// being served.
+    /// Stops reclaim, brings all pages in, unregisters all mappings, and waits for the last fault.
     pub fn halt(&self) {
         self.lifecycle().halt();
     }
@@ -248,8 +244,7 @@ impl Pager {
         self.lifecycle().read_out();
     }
 
-    /// Frees the memory of tables and staging. Call when all threads have ended, and then drop the
-    /// pager.
+    /// Frees the memory of tables and staging, when all threads have ended and before the drop.
     pub fn let_go(&mut self) {
         self.pages.let_go();
     }
@@ -284,8 +279,7 @@ impl Pager {
         self.forks().descriptors(session)
     }
 
-    /// Whether to attend without a descriptor's report: faults wait for time to pass, or there are
-    /// further children.
+    /// Whether work comes without a descriptor's report: waiting faults, or further children.
     pub fn has_held(&self, session: &ForkSession) -> bool {
         self.forks().has_held(session)
     }

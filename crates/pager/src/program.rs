@@ -55,20 +55,16 @@ impl Program {
         &self.gauge
     }
 
-    /// Reads the process's use from the kernel and publishes it. Returns the total of all
-    /// processes.
     pub fn measure(&self, pages: &Pages) -> u64 {
         self.gauge.measure(&self.files.statm, pages)
     }
 
-    /// Reads the mappings again and registers new ones.
     pub fn refresh(&self, pages: &Pages, config: &Config) {
         let mut registrations = self.registrations();
         registrations.note_changes(pages);
         registrations.refresh(&self.files.maps, pages, config);
     }
 
-    /// Registers a new mapping of the program.
     pub fn register(&self, pages: &Pages, range: Range<usize>, config: &Config) {
         let mut registrations = self.registrations();
         registrations.note_changes(pages);
@@ -86,7 +82,6 @@ impl Program {
         registrations.unregister_all(pages);
     }
 
-    /// Whether a range is registered and its pages can leave, as of the last look at the mappings.
     pub fn manages(&self, range: Range<usize>) -> bool {
         let first = self.registrations().from(range.start);
         first.is_some_and(|known| known.start <= range.start && known.end >= range.end)

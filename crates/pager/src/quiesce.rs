@@ -18,15 +18,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use sys::{futex, thread, PAGE_SIZE};
 
-/// All threads work.
 const RUNNING: u32 = 0;
-/// Workers stand still, handlers serve without reclaim: everything comes in.
 const HALTING: u32 = 1;
-/// Workers stand still, handlers serve.
 const DRAINING: u32 = 2;
-/// Workers and handlers stand still, and no page moves.
 const STOPPED: u32 = 3;
-/// All threads stand still for ever and make no system call.
 const PARKED: u32 = 4;
 const ENDING: u32 = 5;
 
@@ -47,7 +42,6 @@ impl Bell {
 pub(crate) struct Quiesce {
     state: AtomicU32,
     workers: AtomicU32,
-    /// Handlers that read or serve.
     handlers: AtomicU32,
     /// Threads in an endless or unlimited wait.
     parked: AtomicU32,
@@ -118,7 +112,6 @@ impl Quiesce {
         self.wake_all();
     }
 
-    /// Number of threads in an endless or unlimited wait.
     pub(crate) fn parked(&self) -> u32 {
         self.parked.load(Ordering::SeqCst)
     }
@@ -130,8 +123,7 @@ impl Quiesce {
         }
     }
 
-    /// Waits until workers, and then handlers, stand still. Workers first: they may wait for their
-    /// own faults to be served.
+    /// Waits until workers, then handlers stand still. Workers may wait for their own faults.
     pub(crate) fn stop(&self) {
         self.raise(DRAINING, &self.workers);
         self.raise(STOPPED, &self.handlers);
@@ -156,7 +148,6 @@ impl Quiesce {
         self.state.store(ENDING, Ordering::SeqCst);
     }
 
-    /// Wakes standing threads.
     pub(crate) fn wake_all(&self) {
         futex::wake(&self.state, i32::MAX);
     }
@@ -165,8 +156,7 @@ impl Quiesce {
     fn ring(&self) {
         let bell = self.bell.swap(0, Ordering::SeqCst);
         if bell != 0 {
-            // SAFETY: `Quiesce::end` stores only a `Bell`'s address, and nothing refers to that
-            // page.
+            // SAFETY: a `Bell`'s address, by `Quiesce::end`: nothing refers to that page.
             let rung = unsafe { sys::memory::map_again(bell, PAGE_SIZE) };
             rung.expect("as many mappings as before, and one more");
         }
@@ -180,7 +170,6 @@ impl Quiesce {
         answer
     }
 
-    /// Lets all threads work.
     pub(crate) fn resume(&self) {
         self.state.store(RUNNING, Ordering::SeqCst);
         futex::wake(&self.state, i32::MAX);

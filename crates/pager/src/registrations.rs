@@ -23,8 +23,7 @@ pub struct Managed {
     pub end: usize,
     registered: bool,
     evictable: bool,
-    /// Readable or writable when it was registered. Uses of other memory cannot be tracked
-    /// ([`crate::tracker`]).
+    /// Readable or writable when registered: only then can uses be tracked ([`crate::tracker`]).
     accessible: bool,
 }
 

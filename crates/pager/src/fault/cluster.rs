@@ -20,8 +20,7 @@ const TRY_EVERY: u32 = 8;
 
 /// The trials. Entries are single words, so races do no harm.
 pub struct Clusters {
-    /// Number of the cluster (high 40 bits), the page in it, and 22 bits of the fault's number. 0:
-    /// none.
+    /// The cluster's number (high 40 bits), the page in it, 22 bits of the fault's number. 0: none.
     trials: [AtomicU64; TRIALS],
     faults: AtomicU32,
     outcomes: Outcomes,

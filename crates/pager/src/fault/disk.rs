@@ -95,8 +95,7 @@ impl FaultService<'_> {
                 self.streams.ended(stream, end as u64);
                 self.reclaimer.note_arrivals(pages);
                 handler.owe(pages);
-                // The page did not come: its state changed, or an event was applied. Its thread
-                // retries.
+                // The page did not come: it changed, or an event was applied. Its thread retries.
                 self.pages.reports().wake(at, PAGE_SIZE);
             }
             FromDisk::Elsewhere => {

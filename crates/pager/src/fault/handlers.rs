@@ -129,8 +129,7 @@ impl Handlers {
         }
     }
 
-    /// Waits for a message with `wait`, or rests. `wait` takes milliseconds or -1, and returns
-    /// whether there may be a message.
+    /// Rests, or waits with `wait`: takes ms or -1, returns whether there may be a message.
     pub(crate) fn wait(&self, record: &mut Record, wait: impl FnOnce(i32) -> bool) -> bool {
         let others = self.listening.load(Ordering::Acquire) > 1;
         if others

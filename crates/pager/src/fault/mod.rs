@@ -110,8 +110,7 @@ impl<'a> FaultService<'a> {
         self.handlers.call_all();
     }
 
-    /// Calls a handler if messages wait and no fault was served since the last check, whose result
-    /// is `before`.
+    /// See [`Handlers::help_if_stuck`].
     pub fn help_if_stuck(&self, before: Option<u32>) -> Option<u32> {
         self.handlers.help_if_stuck(before, || self.pages.reports().wait(0))
     }

@@ -51,8 +51,7 @@ impl Outcomes {
         self.0.store(ended << 16 | kept, Ordering::Relaxed);
     }
 
-    /// Whether windows of this size pay. A wasted page costs a fifth of a fault, and replaces
-    /// another page that may return.
+    /// Whether windows of this size pay. A wasted page costs 1/5 of a fault, and another page.
     pub fn pays(&self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let (ended, kept) = (word >> 16, (word & 0xffff) + ASSUMED);
@@ -68,8 +67,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Whether the window counts as used: two thirds must be, because each unused page replaces one
-    /// that often returns.
+    /// Whether two thirds were used: each unused page replaces one that often returns.
     fn is_enough(self) -> bool {
         self.used * 3 >= self.seen * 2
     }
@@ -133,8 +131,7 @@ impl Streams {
         &self.outcomes[usize::from(over == Over::Untouched)][log as usize]
     }
 
-    /// The window after a used one of size `log`: four times as long, or as long as such windows
-    /// have paid.
+    /// The window after a used one of size `log`: up to four times as long, if such windows pay.
     fn grown(&self, over: Over, log: u32) -> u32 {
         let most = (log + 2).min(self.window_log_max);
         let pays = |log: &u32| self.outcomes(over, *log).pays();

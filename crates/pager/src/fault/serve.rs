@@ -25,8 +25,7 @@ use super::queue::{Fault, PARKED_MAX};
 use super::readahead::{Over, Stream, Uses};
 use super::FaultService;
 
-/// Runs of used or unused pages that are distinguished in a window. Pages behind them count as
-/// unused.
+/// Runs of used or unused pages distinguished in a window. Pages behind them count as unused.
 const READ_AHEAD_RUNS: usize = 16;
 /// Attempts that only yield the CPU. Later ones sleep, longer each time.
 const QUICK_TRIES: u32 = 3;
@@ -199,9 +198,8 @@ impl FaultService<'_> {
         }
     }
 
-    /// Reads messages until there is none or one was an event. Faults are parked, or sent back. The
-    /// caller must then serve parked faults before it waits: all handlers may be waiting for
-    /// messages, and are not woken.
+    /// Reads messages until none is left or one was an event. Parks faults, or sends them back.
+    /// Serve parked faults before waiting: all handlers may wait for messages, and are not woken.
     pub(crate) fn read_on(&self) {
         for _ in 0..PARKED_MAX {
             match self.pages.read_message() {
@@ -269,9 +267,8 @@ mod tests {
     use crate::trial::{blocks, pager, read};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
-    /// Regression: a parked fault was over, because its page came in with another thread's, and its
-    /// thread was in mremap(). The pager left the number of bytes that the call adds to the kernel
-    /// at the fault's address, and out pages there read as zeroes.
+    /// Regression: the page of a parked fault had come in, and its thread was in mremap(). The
+    /// pager left memory at the fault's address to the kernel, and out pages there read as zeroes.
     #[test]
     fn what_is_out_is_not_left_to_the_kernel_for_a_fault_that_is_over() {
         let Some(pager) = pager() else { return };

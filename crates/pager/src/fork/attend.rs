@@ -52,8 +52,7 @@ impl Forks<'_> {
 
     fn apply_stash(&self, session: &mut ForkSession) {
         while session.children.is_empty() && !session.stash.is_empty() {
-            // Not refused: the kernel has not started to copy, so the mapping changes precede the
-            // fork.
+            // Not refused: the kernel does not copy yet, so the mapping changes precede the fork.
             if !self.ask_gate(session) {
                 break;
             }
@@ -104,8 +103,7 @@ impl Forks<'_> {
         }
     }
 
-    /// Whether the kernel has not started to copy. If it has, the arena may not have been in order:
-    /// the session is torn.
+    /// Whether the kernel does not copy yet. If it does, the copy may be torn.
     fn ask_gate(&self, session: &mut ForkSession) -> bool {
         let is_open = self.gate.is_open();
         session.torn |= !is_open;

@@ -169,8 +169,7 @@ impl<'a> Forks<'a> {
         while let Some(fault) = session.held.take() {
             self.service.serve(&mut session.handler, fault);
         }
-        // Faults that did not fit in, or were read on the way to an event. A handler that waits for
-        // messages would not see them.
+        // Faults that did not fit in, or were read on the way to an event: no handler sees them.
         while let Some(fault) = self.service.unpark() {
             self.service.serve(&mut session.handler, fault);
         }

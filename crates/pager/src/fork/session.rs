@@ -84,8 +84,7 @@ pub struct ForkSession {
     pub(super) guard: Guard,
     pub(super) handler: Handler,
     pub(super) held: HeldFaults,
-    /// Userfaultfds of children. If there are several, all but one come from bare system calls, or
-    /// are children of such children.
+    /// Children's userfaultfds. All but one are from bare system calls, or children of those.
     pub(super) children: Vec<i32>,
     pub(super) gates: Vec<i32>,
     pub(super) copied: CopiedPages,
@@ -96,8 +95,7 @@ pub struct ForkSession {
     born_ns: u64,
     /// Some children got all their memory and are no longer served.
     pub(super) has_completed: bool,
-    /// Mapping changes of children during the session, by child: children of other threads' forks
-    /// already run.
+    /// Mapping changes by child: children of other threads' forks already run.
     pub(super) changes: Vec<(usize, Message)>,
     /// Events of this process since the kernel started to copy, in order. The table stays as it was
     /// at the fork until the child has what it needs.

@@ -36,8 +36,7 @@ impl Lifecycle<'_> {
         });
     }
 
-    /// Records a run of pages with `below` of `all` pages below it. Returns the number below its
-    /// end.
+    /// Records a run with `below` of `all` pages below it. Returns the pages below its end.
     fn note_run(&self, start: usize, end: usize, mut below: u64, all: u64) -> u64 {
         let mut at = start;
         while at < end {

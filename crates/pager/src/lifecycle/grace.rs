@@ -51,8 +51,7 @@ impl Suspect {
 pub(super) struct GracePeriods(Mutex<GracePeriod>);
 
 impl GracePeriods {
-    /// One step: starts a period if pages wait for one, checks the remaining threads, and ends the
-    /// period if none remains.
+    /// Starts a period if pages wait, checks the remaining threads, or ends the period.
     pub fn step(&self, now_ns: u64, pages: &Pages) {
         self.0.lock().expect("no panic while held").step(now_ns, pages);
     }
@@ -80,8 +79,7 @@ impl GracePeriod {
         }
         self.looked_ns = now_ns;
         if !self.is_open {
-            // From here on, events mark pages for the next period. This one waits for earlier
-            // calls.
+            // From here on, events mark pages for the next period.
             pages.begin_grace();
             self.suspects.clear();
             self.is_incomplete = false;

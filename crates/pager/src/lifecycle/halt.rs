@@ -12,8 +12,7 @@ use crate::pages::{Inbound, ThreadsState};
 
 use super::Lifecycle;
 
-/// Longest wait for threads to park. None of them waits for the program, but the machine may be
-/// slow.
+/// Longest wait for threads to park. None waits for the program, but the machine may be slow.
 const PARK_NS: u64 = 10_000_000_000;
 
 impl Lifecycle<'_> {
@@ -51,8 +50,7 @@ impl Lifecycle<'_> {
         self.program.measure(self.pages);
     }
 
-    /// Unregisters all mappings: without fault service, threads would wait for ever at a registered
-    /// one.
+    /// Unregisters all mappings: without fault service, threads would wait there for ever.
     fn unregister_everything(&self) {
         loop {
             self.program.unregister(self.pages, self.config);
@@ -62,8 +60,7 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// Unregisters mappings that other threads have moved since, as reported. Returns false if the
-    /// reports were too many.
+    /// Unregisters reported moves of other threads. Returns false if they were too many.
     fn unregister_moved(&self) -> bool {
         let (mut has_moved, mut is_known) = (true, true);
         while has_moved && is_known {
@@ -128,9 +125,8 @@ mod tests {
     use crate::trial::{blocks, pager_of};
     use crate::units::BLOCK_BYTES;
 
-    /// Regression: mlockall() just after mremap() had moved a mapping. The mapping stayed
-    /// registered at its new place without fault service, and a thread that first touched a page of
-    /// it waited for ever.
+    /// Regression: mlockall() just after a mapping had moved. It stayed registered without fault
+    /// service, and a thread that first touched a page of it waited for ever.
     #[test]
     fn nothing_stays_registered_wherever_it_has_been_moved() {
         let base = blocks(16);

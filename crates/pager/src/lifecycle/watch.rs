@@ -21,8 +21,7 @@ const SETTLED_NS: u64 = 10_000_000;
 /// Most runs of present pages per scan of [`Lifecycle::measure_range`].
 const RUNS: usize = 4096;
 
-/// Staged pages of all processes together may take 1/16 of the budget. The number of processes is
-/// read every `SHARE_NS`.
+/// All processes' staged pages may take 1/16 of the budget. Processes are counted every `SHARE_NS`.
 const WAYS_PART: u64 = 16;
 const SHARE_NS: u64 = 50_000_000;
 /// Interval at which compressors check for new and removed devices.
@@ -59,8 +58,7 @@ pub struct Watch {
     waited: Option<u32>,
 }
 
-/// A process's part of a budget, in proportion to its use, but at least 1/64: it may have just
-/// begun.
+/// A process's part of a budget by its use, at least 1/64: it may have just begun.
 fn part_of(budget: u64, own: u64, all: u64) -> u64 {
     let part = u128::from(budget) * u128::from(own) / u128::from(all.max(own).max(1));
     (part as u64).max(budget / 64)
@@ -76,8 +74,7 @@ impl Lifecycle<'_> {
         let mut buffer = [0; 128];
         let sizes = procfs::sizes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
-        // A new or grown mapping changes the sizes. A replaced mapping of equal size is found a
-        // little later.
+        // New and grown mappings change the sizes. Replaced ones are found a little later.
         if (sizes != watch.sizes && stale_ns > watch.refresh_pause_ns.max(900_000)) || stale_ns > 100_000_000
         {
             self.refresh_mappings();
@@ -113,8 +110,7 @@ impl Lifecycle<'_> {
         self.keep_pages(now);
         watch.waited = self.service.help_if_stuck(watch.waited);
         self.report_stuck_faults(watch, now);
-        // New mappings fill unseen until they are found here, so look often while memory is tight
-        // and changes.
+        // New mappings fill unseen until found here: look often while memory is tight and changes.
         let away_ns = match now - watch.changed_ns {
             AT_REST_NS.. => AWAY_NS_MAX,
             _ if total > low && !is_seen => AWAY_TIGHT_NS,
@@ -129,7 +125,6 @@ impl Lifecycle<'_> {
         let (resident, arrived) = (self.program.gauge().resident_bytes(), self.reclaimer.arrived());
         let came_in = arrived.wrapping_sub(watch.arrived);
         let seen = came_in.saturating_mul(PAGE_SIZE as u64);
-        // At the first look all memory is new.
         if watch.resident != 0 {
             let growth = resident.saturating_sub(watch.resident).saturating_sub(seen);
             self.program.gauge().note_growth(growth);
@@ -181,9 +176,8 @@ impl Lifecycle<'_> {
         }
     }
 
-    /// If one range of a process with other memory is paged: counts the range's pages to find out
-    /// how much of the process's use is the range's and the pager's. Until the next count, growth
-    /// counts as the range's.
+    /// If one range of a process with other memory is paged: counts how much of the process's use
+    /// is the range's and the pager's. Until the next count, growth counts as the range's.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
         // Zero means that others returned memory that still counted as theirs: count now.
         let is_hidden = self.program.gauge().resident_bytes() == 0;
@@ -194,8 +188,7 @@ impl Lifecycle<'_> {
         let mut all =
             || procfs::anonymous_bytes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let before = all();
-        // Compare all memory of the process, not the range's part, which may stay zero for a long
-        // time after others returned much.
+        // Compare all memory: the range's part may stay zero after others returned much.
         if before == watch.counted {
             return;
         }

@@ -23,8 +23,7 @@ use crate::units::{ALL_PAGES, BLOCK_PAGES};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageState {
-    /// Mapped or never touched. The kernel knows which; recording it here would need an update for
-    /// every first touch.
+    /// Mapped or never touched: telling these apart would need an update for every first touch.
     Kernel = 0,
     /// In the block's staging slot.
     Staged = 1,
@@ -56,8 +55,7 @@ impl PageState {
     }
 }
 
-/// Flag: the slot is being read without the lock. Its pages must not change, and no second
-/// compression may begin.
+/// Flag: the slot is read without the lock. It must not change, nor be compressed again.
 const COMPRESSING: u32 = 1 << 3;
 /// Flag: a thread reads pages of the block from the swap file, without the lock. At most one does.
 const READING: u32 = 1 << 4;
@@ -215,8 +213,7 @@ impl BlockGuard<'_> {
             .fold(0, |mask, index| mask | 1 << index)
     }
 
-    /// The staging slot of the block's staged pages. Stored inverted, so that a zeroed record has
-    /// none.
+    /// The slot of the block's staged pages. Stored inverted: a zeroed record has none.
     pub fn slot(&self) -> u32 {
         (!self.block.word.load(Ordering::Relaxed) >> SLOT_SHIFT) & NO_SLOT
     }
@@ -227,13 +224,11 @@ impl BlockGuard<'_> {
     }
 
     /// The policy's memory of the pages.
-    /// The policy's memory of the pages.
     pub fn history(&self) -> &History {
         &self.block.history
     }
 
-    /// Skips the pages of `mask` for a while, longer each time: they did not compress or cannot be
-    /// moved.
+    /// Skips pages of `mask` for a while, longer each time: incompressible or immovable pages.
     pub fn refuse(&self, mask: u32, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
         let level = if word == 0 { 0 } else { (word >> 28) + 1 }.min(REFUSED_LEVEL_MAX);

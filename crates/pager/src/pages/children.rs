@@ -36,8 +36,7 @@ struct Descendant {
     changes: Vec<Change>,
 }
 
-/// The memory of a forked child that pages are copied into. It may change, or be forked itself,
-/// during the copying.
+/// The memory of a forked child that pages are copied into. It may change or be forked meantime.
 pub(crate) struct ChildMemory {
     /// The child and its own forked children.
     descendants: Vec<Descendant>,
@@ -62,8 +61,7 @@ impl Descendant {
                         changes: self.changes.clone(),
                     });
                 }
-                // Filling the page serves the fault. Closing wakes the threads whose page never
-                // comes.
+                // Filling serves a fault. Closing wakes threads whose page never comes.
                 message => self.changes.extend(Change::of(message)),
             }
         }
@@ -105,8 +103,7 @@ impl ChildMemory {
         }
     }
 
-    /// Finds the fork's place among the parent's reports, which are in order. The parent's table
-    /// knows the first `applied`.
+    /// Finds the fork's place among `reports` in order. The table knows the first `applied`.
     pub fn place_among(&mut self, reports: Vec<Message>, applied: usize) {
         self.fork_point = ForkPoint::find(reports, applied, |at| self.descendants[0].first_registration(at));
     }

@@ -122,12 +122,10 @@ impl Pages {
         }
     }
 
-    /// Stores staged pages of any blocks in the fewest possible requests. A refused page does not
-    /// affect the others.
+    /// Stores staged pages in the fewest possible requests. Refused pages do not affect others.
     fn store_batch(&self, batch: &mut [Taken]) {
         let page = |slot: u32, index: usize| {
-            // SAFETY: a page of the slot, which does not change while the block is marked as being
-            // compressed.
+            // SAFETY: a page of the slot, which does not change while the block is marked.
             unsafe { &*(self.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
         };
         let Some(first) = batch.first() else { return };
@@ -156,15 +154,13 @@ impl Pages {
         }
     }
 
-    /// Returns refused pages to the program, and skips them for a while. Returns false if an event
-    /// prevents it and pages stay staged.
+    /// Returns refused pages to the program and skips them. Returns false if an event prevents it.
     fn put_back(&self, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
         block.refuse(mask, now_ms());
         let Some(quiet) = self.quiet(block) else { return false };
         for (first, count) in runs(mask) {
             for index in first..first + count {
-                // A page shared with a forked relative is copied. Its frame stays in the slot,
-                // ready.
+                // A page shared with a relative is copied, and its frame stays in the slot.
                 match self.place_back(&quiet, index, self.staging.frame(slot, index)) {
                     PlacedBack::WithFrame => self.staging.left(slot, span(index, 1)),
                     PlacedBack::FrameStays => {}
@@ -216,7 +212,6 @@ mod tests {
         let Some(pager) = pager() else { return };
         let (pages, base) = (pager.pages(), blocks(20));
         pager.register(base..base + 20 * BLOCK_BYTES);
-        // Not in address order.
         queue(pages, base, (0..20).rev());
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (4, 16));

@@ -107,8 +107,7 @@ impl Pages {
         self.end_grace();
     }
 
-    /// Records that a page is in place although the table has it out: it was copied into a forked
-    /// child.
+    /// Records that a page is in place despite the table: it was copied into a forked child.
     pub(crate) fn forget_copied(&self, at: usize) {
         let Some(block) = self.table.lock_existing(at) else { return };
         let mask = span(index_of(at), 1);
@@ -157,7 +156,6 @@ mod tests {
         let mut spare = pages.staging().take_empty();
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
         assert_eq!((pages.pages_out(), pages.mover.mapped(base, BLOCK_PAGES)), (12, 0xf));
-        // Marks from before the period end with it. Later marks stay.
         pages.begin_grace();
         pages.mark_discarding(base, base + PAGE_SIZE);
         pages.end_grace();
@@ -181,8 +179,7 @@ mod tests {
         let base = blocks(1);
         pager.register(base..base + BLOCK_BYTES);
         pages.mark_discarding(base, base + BLOCK_BYTES);
-        // The thread continues. Its event is not read here, so the test takes the pages away
-        // itself.
+        // The thread continues. Its event is not read, so the test takes the pages away.
         let slot = pages.staging().take_empty().unwrap();
         let block = pages.lock(base);
         let quiet = pages.quiet(&block).unwrap();

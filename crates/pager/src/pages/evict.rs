@@ -51,8 +51,7 @@ impl Pages {
                 busy = busy.or(shared.map(|start| (start, page_at(at, count) - start)));
             }
             note_staged(self, &block, slot, moved);
-            // Events may be read only now: one that discards these pages must find them in the
-            // table.
+            // Only now may events be read: they must find these pages in the table.
             drop(quiet);
             if moved != 0 {
                 drop(block);
@@ -80,8 +79,7 @@ impl Pages {
         }
     }
 
-    /// Moves an extent's worth of adjacent blocks of present pages out with one call. Returns false
-    /// if nothing was moved.
+    /// Moves an extent's worth of adjacent full blocks out with one call. False if none moved.
     pub fn evict_extent(&self, base: usize) -> bool {
         let Some(first) = self.table.try_lock(base) else { return false };
         let mut run = RunGuard::of(first);
@@ -118,7 +116,7 @@ impl Pages {
         for (index, block) in run.iter().enumerate() {
             note_staged(self, block, first + index as u32, part(moved, index));
         }
-        // Events may be read only now: one that discards these pages must find them in the table.
+        // Only now may events be read: they must find these pages in the table.
         drop(quiet);
         drop(run);
         for index in 0..EXTENT_SLOTS {
@@ -142,8 +140,7 @@ fn note_staged(pages: &Pages, block: &BlockGuard<'_>, slot: u32, moved: u32) {
     }
 }
 
-/// Moves adjacent pages of a block into a slot. Returns the moved pages, and the place of a shared
-/// page if there is one.
+/// Moves adjacent pages of a block into a slot. Returns the moved ones, and a shared one's place.
 fn move_run(
     pages: &Pages,
     quiet: &Quiet<'_>,
@@ -219,8 +216,7 @@ mod tests {
         assert_eq!((spare, pages.lock(base).slot(), pages.staging.queued_slots()), (other, slot, 1));
         assert_eq!(pages.lock(base).mask(PageState::Staged), 0x0fff);
 
-        // A page that comes back as a copy leaves its frame in the slot, and is evicted there
-        // again.
+        // A page that comes back as a copy leaves its frame, and is evicted there again.
         let block = pages.lock(base);
         block.set_compressing(true);
         let mut inbound = Inbound::new(pager.own_page());

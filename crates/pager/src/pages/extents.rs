@@ -79,9 +79,8 @@ impl Staging {
         }
     }
 
-    /// Takes an extent of frames to fill: ready frames, or fresh ones, which replace scattered
-    /// ready frames if necessary. Otherwise frames would stay scattered: short runs would come in,
-    /// and go out again.
+    /// Takes an extent of ready frames, or of fresh ones in place of scattered ones. Otherwise
+    /// frames would stay scattered: short runs would come in, and go out again.
     pub fn filling_extent(&self) -> Option<u32> {
         if let Some(extent) = self.take_ready_extent().or_else(|| self.fresh_extent()) {
             return Some(extent);

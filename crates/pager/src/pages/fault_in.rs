@@ -93,8 +93,7 @@ impl Pages {
         }
     }
 
-    /// Brings in every out page of a block. Returns their number, and whether an event left some
-    /// out.
+    /// Brings in all out pages of a block. Returns their number, and whether an event left some.
     pub fn fault_in_block(&self, inbound: &mut Inbound, base: usize) -> (usize, bool) {
         let block = self.lock_settled(base);
         let mut brought = 0;
@@ -210,9 +209,8 @@ impl Pages {
         FaultedIn::Done(done)
     }
 
-    /// Brings in one page by a copy, when every slot is in use. The copy alone is faster than a
-    /// move. But it allocates a frame, which must be offset elsewhere by a move and another call
-    /// and counts as memory until then.
+    /// Brings in one page by a copy, when every slot is in use. The copy is faster than a move, but
+    /// its new frame must be offset elsewhere by a move and another call.
     fn load_single(
         &self,
         block: &BlockGuard<'_>,
@@ -232,8 +230,7 @@ impl Pages {
         Ok(answer)
     }
 
-    /// Discards the ready frames that were not used because pages were copied in, sixteen at a
-    /// time.
+    /// Discards ready frames in exchange for pages that were copied in, sixteen at a time.
     pub(super) fn note_copied(&self, inbound: &mut Inbound, pages: usize) {
         inbound.copied += pages;
         while inbound.copied >= BLOCK_PAGES {
@@ -245,8 +242,7 @@ impl Pages {
         }
     }
 
-    /// Records the placing of `wanted` pages from the pool. Returns the number placed, and whether
-    /// that was all.
+    /// Records the placing of pages from the pool. Returns their number, and whether it was all.
     pub(super) fn settle_loaded(
         &self,
         block: &BlockGuard<'_>,

@@ -11,10 +11,7 @@ use crate::units::{bytes_of, index_of, runs, span, PageNumber, BLOCK_PAGES};
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
 impl Pages {
     /// Brings in up to `window` pages from `at` with one call, all stored or all untouched. Returns
-    /// their number, or `None` if the first page was not brought in.
-    ///
-    /// `fault_in_within` handles the obstacles: a border between mappings, an event, a locked
-    /// neighbour.
+    /// their number, `None` if the first stays out. `fault_in_within` handles obstacles.
     pub(super) fn fault_in_run(
         &self,
         at: usize,

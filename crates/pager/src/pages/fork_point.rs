@@ -99,8 +99,7 @@ impl ForkPoint {
             }
             (sure, likely)
         };
-        // Between equals, prefer the table's place, then the later one: placing nothing is
-        // harmless.
+        // Between equals, prefer the table's place, then the later: placing nothing is harmless.
         let rank = |before: usize| (misses(before), before != applied, usize::MAX - before);
         let before = (0..=reports.len()).min_by_key(|before| rank(*before)).unwrap_or(applied);
         ForkPoint { reports, applied, before }
@@ -301,9 +300,8 @@ mod tests {
         [Message::Remap { from, to, len: LEN }, Message::Unmap { start: from, end: from + LEN }]
     }
 
-    /// Regression: three moves end where the first began, so the child looks the same before and
-    /// after all of them, except for the unmapped place. That was ignored, and a page went to
-    /// another mapping.
+    /// Regression: three moves end where the first began, so the child differs before and after
+    /// them only at the unmapped place. That was ignored, and a page went to another mapping.
     #[test]
     fn what_was_unmapped_tells_as_well() {
         let mut reports = vec![Message::Unmap { start: address(5), end: address(5) + LEN }];

@@ -54,8 +54,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let at = std::ptr::NonNull::new(self.at as *mut u8).expect("in the arena");
-        // SAFETY: whole pages taken for this structure. The frames are freed; the address space is
-        // not.
+        // SAFETY: whole pages of this structure. The frames are freed, not the address space.
         unsafe { sys::memory::discard(at, bytes_of(PAGES_MAX)) };
     }
 }

@@ -82,8 +82,7 @@ impl Guard {
         Guard::new(Userfaultfd::from_descriptor(descriptor), self.probe)
     }
 
-    /// Whether a call that changes mappings is under way: its event is unread, or its thread has
-    /// not run since.
+    /// Whether a mapping change is under way: its event is unread, or its thread has not run.
     pub fn is_changing(&self) -> bool {
         self.uffd.zero(self.probe, PAGE_SIZE).stop == Some(Stop::Again)
     }
@@ -97,8 +96,6 @@ impl Guard {
         }
     }
 
-    /// Moves pages.
-    ///
     /// # Safety
     /// As for [`sys::userfaultfd::Userfaultfd::move_pages`].
     pub unsafe fn move_pages(&self, to: usize, from: usize, len: usize, wake: bool) -> Progress {
@@ -106,8 +103,6 @@ impl Guard {
         self.believed(unsafe { self.uffd.move_pages(to, from, len, wake) })
     }
 
-    /// Fills missing pages with copies.
-    ///
     /// # Safety
     /// As for [`sys::userfaultfd::Userfaultfd::copy`].
     pub unsafe fn copy(&self, at: usize, source: usize, len: usize) -> Progress {
@@ -140,8 +135,7 @@ mod tests {
         sys::memory::map(bytes_of(pages)).unwrap().as_ptr() as usize
     }
 
-    /// Maps a page where the kernel does not place mappings by itself: a freed address may be
-    /// reused by another test's thread.
+    /// Maps a page at an address that the kernel does not reuse for other tests' threads.
     fn map_apart() -> usize {
         let (at, protection) = (0x2000_0000 as *mut libc::c_void, libc::PROT_READ | libc::PROT_WRITE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

@@ -126,8 +126,7 @@ pub(crate) struct Pages {
     recycles: AtomicBool,
     /// Generation of grace periods: selects the discard state of newly discarded pages.
     odd: AtomicBool,
-    /// Approximate number of discarded pages: raised by each mark, reset when a grace period
-    /// clears.
+    /// Approximate number of discarded pages: raised by marks, reset by grace periods.
     discarding: AtomicU64,
     changed: Mutex<Changed>,
     reorder: Mutex<reorder::ReorderBuffer>,
@@ -323,8 +322,7 @@ impl Pages {
         let _ = self.mover.guard_staging(self.staging.range(), on);
     }
 
-    /// Registers a page whose replacement is reported, after [`Pages::watch_changes`] was stopped.
-    /// `None` on failure.
+    /// Registers a page whose replacement is reported, if nothing is watched. `None` on failure.
     pub fn register_bell(&self) -> Option<Bell> {
         let probe = self.mover.guard.probe();
         self.reports().register(probe, PAGE_SIZE, MISSING).ok()?;
@@ -413,8 +411,7 @@ impl Pages {
         !self.events.is_quiet()
     }
 
-    /// Ends the process with a message that names the broken invariant: going on could corrupt
-    /// data.
+    /// Ends the process and names the broken invariant: continuing could corrupt data.
     pub fn fatal(&self, what: std::fmt::Arguments<'_>) -> ! {
         self.accounts.broken(FixedText::new(format_args!("the program is ended: {what}")).as_str());
         sys::thread::end_process()

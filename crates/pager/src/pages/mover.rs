@@ -87,8 +87,7 @@ impl Mover {
         events.still().map(|still| Quiet { pages, _still: still })
     }
 
-    /// Registers or unregisters the probe. A fork waits for a reader while anything is registered.
-    /// Returns whether it succeeded.
+    /// Registers the probe or not: forks wait for a reader while it is. Returns false on failure.
     pub(super) fn guard_probe(&self, on: bool) -> bool {
         match on {
             true => self.guard.reports().register(self.guard.probe(), PAGE_SIZE, MISSING).is_ok(),
@@ -96,8 +95,7 @@ impl Mover {
         }
     }
 
-    /// Registers or unregisters staging, at `range`, for the same reason. Returns whether it
-    /// succeeded.
+    /// Registers staging, at `range`, or not, for the same reason. Returns false on failure.
     pub(super) fn guard_staging(&self, range: Range<usize>, on: bool) -> bool {
         // Write-protect mode fulfills the kernel's rule that the destination of a move is
         // registered, but leaves first touches to the kernel. No page is ever protected.
@@ -108,8 +106,7 @@ impl Mover {
         }
     }
 
-    /// Whether a call that changes mappings is under way: its event is unread, or its thread has
-    /// not run since.
+    /// Whether a mapping change is under way: its event is unread, or its thread has not run.
     pub(super) fn is_changing(&self) -> bool {
         self.guard.is_changing()
     }
@@ -177,8 +174,7 @@ pub struct Quiet<'a> {
 }
 
 impl Quiet<'_> {
-    /// Moves pages out of the program to staging. Stops with `Again` while a call that changes
-    /// mappings is under way.
+    /// Moves pages to staging. Stops with `Again` while a mapping change is under way.
     pub fn move_out(&self, run: PageRun, target: Frame) -> Progress {
         let (at, len) = self.pages.locate(run);
         // SAFETY: the source's lock is held, and its state changes under it. The target is staging

@@ -43,8 +43,7 @@ pub(super) fn place(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
     }
 }
 
-/// Places zeroes at missing pages for a write. Returns their number, and the kernel's reason if not
-/// all were placed.
+/// Places zeroes for a write. Returns the number of pages, and the reason if not all.
 pub(super) fn fill(
     staging: &Staging,
     quiet: &Quiet<'_>,

@@ -49,8 +49,7 @@ impl Transit {
 }
 
 impl Pages {
-    /// Moves the out pages of `group` (the program's, or displaced ones) along with an mremap() of
-    /// `[from, from + len)` to `to`.
+    /// Moves out pages along with an mremap(). `group` is the program's, or the displaced pages'.
     pub(super) fn relocate(&self, group: Group, from: usize, to: usize, len: usize) {
         let mut transit = self.transit.lock().expect("no panic while held");
         // The out pages at the target belonged to another mapping.
@@ -73,8 +72,7 @@ impl Pages {
         }
     }
 
-    /// Shrinks the pool to `pool` bytes if its growth exceeds the budget. Waits for the disk, not
-    /// for other threads.
+    /// Shrinks the pool to `pool` bytes if it grew beyond the budget. Waits for the disk only.
     fn keep_pool_near(&self, pool: &mut u64) {
         let grown = self.store.pool_bytes().saturating_sub(*pool);
         if !self.has_swap || grown < GROWTH_BYTES {

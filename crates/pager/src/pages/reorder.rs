@@ -133,8 +133,7 @@ impl Pages {
             return;
         }
         let mut reorder = self.reorder.lock().expect("no panic while held");
-        // With no call under way, every report has been read, and applied or put aside: reading
-        // lets calls end.
+        // With no call under way, every report has been read, and applied or put aside.
         if self.events.pending() || self.mover.is_changing() {
             return;
         }
@@ -185,14 +184,12 @@ impl Pages {
         reorder.arrivals.clear();
         reorder.unmaps_of_moves.clear();
         reorder.applied.clear();
-        // No report was about the displaced pages that remain: their mapping is gone, or was
-        // replaced without a report.
+        // No report was about the remaining pages: their mapping is gone, or was replaced.
         self.store.invalidate(DISPLACED, 0, u64::MAX);
         self.events.set_unsettled(false);
     }
 
-    /// Discards out pages in `[start, end)`, except registered ones at an arrival. Returns false if
-    /// registrations are unknown now.
+    /// Discards out pages, except registered ones at an arrival. Returns false if unknown.
     fn discard_unmapped(&self, start: usize, end: usize, arrivals: &[Arrival]) -> bool {
         for base in self.table.known(start, end) {
             let Some(out) =

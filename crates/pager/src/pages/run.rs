@@ -56,8 +56,7 @@ impl Locked for RunGuard<'_> {
     }
 }
 
-/// Adjacent blocks whose locks are held. Only the first lock was waited for: a thread that waits
-/// for a block may hold another.
+/// Adjacent locked blocks. Only the first lock is waited for: a waiting thread may hold another.
 pub struct RunGuard<'a> {
     blocks: [Option<BlockGuard<'a>>; RUN_BLOCKS],
     count: usize,
@@ -70,8 +69,7 @@ impl<'a> RunGuard<'a> {
         run
     }
 
-    /// Adds further blocks, up to `count` in all, while their locks are free and records exist or
-    /// can be made.
+    /// Adds blocks, up to `count` in all, while their locks are free and have or get a record.
     pub fn extend(&mut self, table: &'a AddressTable, count: usize) {
         while self.count < count.min(RUN_BLOCKS) {
             let next = self.base() + self.count * BLOCK_BYTES;
@@ -97,8 +95,7 @@ impl<'a> RunGuard<'a> {
         self.blocks[..self.count].iter().flatten()
     }
 
-    /// Mask of the pages of up to eight blocks whose state passes `test`. Bit 0 is the first
-    /// block's first page.
+    /// Mask of the pages of a run whose state passes `test`. Bit 0 is the first block's first page.
     pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> u128 {
         debug_assert!(self.count * BLOCK_PAGES <= 128, "a mask has room for 128 pages");
         self.iter()

@@ -46,7 +46,6 @@ pub(crate) struct Lists {
 pub struct Frame(usize);
 
 impl Frame {
-    /// The address in staging memory.
     pub fn address(self) -> usize {
         self.0
     }
@@ -64,10 +63,8 @@ pub struct Staging {
     capacity: usize,
     pages_max: AtomicUsize,
     pages: AtomicUsize,
-    /// Pages in ready slots.
     pub(crate) ready: AtomicUsize,
     queued: AtomicUsize,
-    /// The window through which frames return to the system.
     pub(super) discard_window: DiscardWindow,
 }
 
@@ -131,8 +128,7 @@ impl Staging {
         self.pages_max.load(Ordering::Relaxed)
     }
 
-    /// Limits staging to `pages`, between four blocks and the capacity. Surplus pages leave by
-    /// normal compression.
+    /// Limits staging to `pages`, but not below four blocks. Surplus pages leave by compression.
     pub fn limit(&self, pages: usize) {
         let least = self.capacity.min(4 * BLOCK_PAGES);
         self.pages_max.store(pages.clamp(least, self.capacity), Ordering::Relaxed);
@@ -193,8 +189,7 @@ impl Staging {
         self.lists.lock().expect("no panic while held").empty.pop()
     }
 
-    /// Takes a slot with ready pages: preferably a full one for a run of `wanted` pages, a partial
-    /// one for fewer.
+    /// Takes a slot with ready pages: a full one for a run, a partial one for fewer, if possible.
     pub fn take_ready(&self, wanted: usize) -> Option<u32> {
         if self.ready_pages() == 0 {
             return None;
@@ -301,8 +296,7 @@ impl Staging {
         present.count_ones() as usize
     }
 
-    /// Returns the pages of one ready slot outside ready extents to the system. Returns their
-    /// number.
+    /// Discards a ready slot outside ready extents. Returns the number of its pages.
     pub fn discard_scattered(&self) -> Option<usize> {
         let mut lists = self.lists.lock().expect("no panic while held");
         let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
@@ -335,11 +329,8 @@ pub struct FrameCache {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Pages {
-    /// The slot of the pages.
     pub slot: u32,
-    /// First page in the slot.
     pub first: usize,
-    /// Number of pages.
     pub count: usize,
 }
 
@@ -348,8 +339,7 @@ impl FrameCache {
         FrameCache { slot: None }
     }
 
-    /// Returns up to `wanted` adjacent pages, which stay in the cache until [`FrameCache::spend`].
-    /// `None` if every slot is in use.
+    /// Up to `wanted` adjacent pages, in the cache until [`FrameCache::spend`]. `None`: no slot.
     pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Pages> {
         if let Some(slot) = self.slot {
             let present = staging.present(slot);
@@ -365,7 +355,6 @@ impl FrameCache {
         }
         let slot = staging.take_empty()?;
         self.slot = Some(slot);
-        // Only the requested pages are touched, so the cache holds no surplus.
         let count = wanted.min(ALL_PAGES.count_ones() as usize);
         staging.arrived(slot, span(0, count));
         Some(Pages { slot, first: 0, count })
@@ -377,7 +366,6 @@ impl FrameCache {
         staging.left(pages.slot, span(pages.first, count));
     }
 
-    /// The slot in use.
     pub fn slot(&self) -> Option<u32> {
         self.slot
     }

@@ -34,7 +34,6 @@ pub struct Hand {
     leaps: Leaps,
 }
 
-/// The result of looking for a candidate, in pages.
 #[derive(Default)]
 struct Looked {
     pages: u64,
@@ -59,8 +58,7 @@ impl Hand {
         }
     }
 
-    /// The next block with present pages: address, mask of the pages, and mask of those used at the
-    /// last look.
+    /// The next block with present pages: address, pages, and pages used at the last look.
     fn next_seen(&mut self) -> Option<(usize, u32, u32)> {
         let run = (self.next < self.count).then(|| self.runs[self.next])?;
         let base = block_of(run.start as usize);
@@ -84,8 +82,7 @@ impl Hand {
 }
 
 impl Reclaimer<'_> {
-    /// The next block with present pages that the policy evicts. `None` if three rounds found none
-    /// that can leave.
+    /// The next block with pages that the policy evicts. `None` if three rounds found none.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
         if let Some(candidate) = hand.again.take() {

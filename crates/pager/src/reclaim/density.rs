@@ -21,26 +21,21 @@ use super::Reclaimer;
 const SAMPLED_MIN: u64 = 32;
 /// Decisions for each memory's worth of returned pages.
 const DECIDED_PER_MEMORY: u64 = 8;
-/// Decisions that are averaged.
 const AVERAGED: u64 = 4;
-/// Per cent of returning pages that must be spared to choose the dense tier, and to keep it (some
-/// are spared already).
+/// Per cent of returning pages to spare: to choose the dense tier, and to keep it.
 const SPARED_PERCENT: [u64; 2] = [24, 12];
 /// Decisions for which the dense tier is kept: the first time, and at most.
 const KEPT: u64 = 8 * DECIDED_PER_MEMORY;
 const KEPT_MAX: u64 = 8 * KEPT;
-/// Per cent by which the dense tier must raise the resident pages to promote cold pages while the
-/// program rests.
+/// Per cent that the dense tier must add to resident pages to promote cold ones at rest.
 const COLD_GAIN_PERCENT: u64 = 6;
 /// A program rests if fewer pages came in since a worker last looked, some ten milliseconds before.
 /// Otherwise every moved page interrupts the worker that promotes on another CPU.
 const AT_REST_PAGES: u64 = 16;
 
-/// What to store densely.
 pub(crate) struct Density {
     has_tiers: bool,
     is_dense: AtomicBool,
-    /// Whether promoting cold pages saves enough.
     cold_gains: AtomicBool,
 }
 
@@ -52,8 +47,7 @@ pub(crate) struct DensityTrial {
     stored: u64,
     returned: u64,
     returned_after: [u64; TICKS as usize],
-    /// Average per cent of returned pages that would have stayed, and the number of decisions
-    /// averaged.
+    /// Average per cent of returned pages that would have stayed, and of how many decisions.
     spared: u64,
     averaged: u64,
     /// Remaining decisions that keep the dense tier, and their number when it was last chosen.

@@ -9,15 +9,13 @@ use super::free_list::STREAM_PAGES_MIN;
 use super::steps::{Role, Step};
 use super::Reclaimer;
 
-/// Pages that a handler makes ready at a time: enough to spread the cost, few enough to bound the
-/// wait.
+/// Pages that a handler makes ready at a time: many to spread the cost, few to bound the wait.
 pub(super) const RESTOCK_PAGES: usize = 16;
 /// Steps of a handler over budget, before it leaves the rest to a worker.
 const OVER_BUDGET_STEPS: u32 = 4;
 /// Slots that a handler compresses at most to gain an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
 
-/// Reclaim by handlers.
 pub(super) struct DirectReclaim {
     running: AtomicU32,
     /// Value of [`Reclaimer::arrived`] when a handler last measured.
@@ -68,8 +66,7 @@ impl Reclaimer<'_> {
         if pages >= BLOCK_PAGES && total <= budget && self.evict_for_run(pages) {
             return;
         }
-        // Single pages and short runs are paid for sixteen at a time, which is cheaper and spares
-        // most faults.
+        // Single pages and short runs are paid for sixteen at a time, which is cheaper.
         let (floor, enough) = match pages {
             0..BLOCK_PAGES => (self.handlers.max(pages), RESTOCK_PAGES),
             _ => (self.ready_reserve(), self.ready_reserve()),
@@ -111,8 +108,7 @@ impl Reclaimer<'_> {
         self.measure()
     }
 
-    /// Makes room while the budget is exceeded and `goes_on` allows another step. Returns false if
-    /// there was nothing to reclaim.
+    /// Makes room while over budget and `goes_on` is true. Returns false if nothing was left.
     pub fn reclaim_over_budget(&self, mut goes_on: impl FnMut() -> bool) -> bool {
         let budget = self.accounts.budget();
         while self.accounts.total() > budget && goes_on() {
@@ -256,7 +252,6 @@ mod tests {
         assert_eq!(staging.ready_pages(), 2 * BLOCK_PAGES);
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);
-        // It makes more before it returns some.
         reclaimer.look_again();
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);

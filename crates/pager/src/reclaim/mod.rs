@@ -65,8 +65,7 @@ pub(crate) struct ReclaimState {
 }
 
 impl ReclaimState {
-    /// `has_tiers` says whether the pool has a second, denser compressor, `has_swap_file` whether
-    /// pages can be written to disk.
+    /// `has_tiers`: the pool has a second, denser compressor.
     pub fn new(has_tiers: bool, has_swap_file: bool) -> Self {
         ReclaimState {
             workers: Workers::new(),

@@ -8,8 +8,7 @@ use crate::pages::{now_ms, GROUP};
 
 use super::Reclaimer;
 
-/// Leaves of up to sixteen pages promoted at a time. This takes some 0.3 ms, for which a fork or a
-/// fault on these pages may wait.
+/// Leaves of up to 16 pages promoted at a time: some 0.3 ms, which delays forks and faults on them.
 const LEAVES: u64 = 8;
 /// Milliseconds between promotions: a few per cent of one CPU.
 pub(crate) const PROMOTE_MS: u32 = 10;

@@ -44,9 +44,8 @@ impl Reclaimer<'_> {
         staging.pages() + BLOCK_PAGES <= self.staged_max() || staging.queued_slots() == 0
     }
 
-    /// Moves one block out, or compresses the oldest slot. Workers, and handlers during a stream,
-    /// move whole extents or wait for room for one: single blocks cost eight times the calls and
-    /// interrupts.
+    /// Moves one block out, or compresses. Workers, and handlers during a stream, move whole
+    /// extents or wait for room for one: single blocks cost eight times the calls and interrupts.
     pub(super) fn step(&self, role: Role) -> Step {
         let wide = role == Role::Worker || self.workers.is_streaming();
         if wide {
@@ -65,8 +64,7 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Moves the next block out, into the empty `slot` if it has none. Returns false if none can be
-    /// moved.
+    /// Moves the next block out, into `slot` if it has none. Returns false if none can be moved.
     pub(super) fn evict_into(&self, slot: u32, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut found = Found::Barred;

@@ -23,16 +23,13 @@ const POOL_PART: u64 = 4;
 /// The pool has at most 5/8 of this process's memory. With too few resident pages, pages leave
 /// unused, and most looks for candidates fail.
 const POOL_MOST: (u64, u64) = (5, 8);
-/// Excess of the pool, as part of it and at least, at which moving out stops until pages are
-/// written.
+/// Excess of the pool, as part of it and at least, at which moving out waits for writes.
 const POOL_EXCESS_PART: u64 = 16;
 const POOL_EXCESS_MIN: u64 = 1 << 20;
-/// Bytes written between two checks, or 1/32 of the pool if more. Less makes small writes, more
-/// delays forks and pauses.
+/// Bytes between checks, or 1/32 of the pool. Less: small writes. More: late forks and pauses.
 const PIECE_BYTES: u64 = 4 << 20;
 const PIECE_POOL_PART: u64 = 32;
-/// Most bytes of incompressible pages that may wait in the pool, absolutely and as part of the
-/// budget.
+/// Most incompressible bytes waiting in the pool, absolutely and as part of the budget.
 const BACKLOG_BYTES_MAX: u64 = 32 << 20;
 const BACKLOG_BUDGET_PART: u64 = 32;
 /// Milliseconds without writes after the swap file was full or failed.
@@ -40,8 +37,7 @@ const PAUSE_MS: u32 = 1000;
 /// Sleep of the writer when no memory is needed. It then cleans, and frees disk blocks.
 const IDLE_NS: u64 = 500_000_000;
 const CLEAN_SEGMENTS: u64 = 2;
-/// Longest wait of a fault for the disk while the budget is exceeded slightly, and time between
-/// checks.
+/// Longest wait of a fault for the disk while slightly over budget, and time between checks.
 const WAIT_NS_MAX: u64 = 20_000_000;
 const WAIT_LOOK_NS: u64 = 500_000;
 /// Fruitless checks in a row after which waiting for the writer is useless.
@@ -195,8 +191,7 @@ impl Reclaimer<'_> {
         report.pages_written > 0
     }
 
-    /// Pauses writing, because the swap file is full or failed. Incompressible pages stay where
-    /// they are for a while.
+    /// Pauses writing, because the swap file is full or failed.
     fn begin_pause(&self, error: Option<i32>) {
         self.pages.store().set_group_writeback(GROUP, false);
         self.swap.paused_ms.store(now_ms().max(1), Ordering::Release);

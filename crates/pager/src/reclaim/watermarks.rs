@@ -52,8 +52,7 @@ pub(crate) fn next_action(figures: &Figures) -> Action {
     let Figures { total_bytes, low_bytes, headroom_bytes, ready_pages, reserve_pages, stream } = *figures;
     let is_above_low = total_bytes > low_bytes;
     let raised_bytes = total_bytes.saturating_add(headroom_bytes);
-    // A stream can use any number of pages while the pool grows: above the low mark, return memory
-    // before making more ready.
+    // Streams use any number of pages, but the pool grows: above the low mark, return memory first.
     let enough_pages = stream.map_or(reserve_pages, |stream| stream.left_pages);
     if stream.is_some_and(|stream| stream.is_fragmented) || is_above_low && ready_pages > enough_pages {
         return Action::GiveBack;
@@ -62,8 +61,7 @@ pub(crate) fn next_action(figures: &Figures) -> Action {
         if stream.queued_slots > 0 {
             return Action::Compress;
         }
-        // Memory grows by runs of first touches: make frames here while the program uses the last
-        // ones.
+        // Memory grows by runs of first touches: make frames while the program uses the last.
         if raised_bytes < low_bytes {
             return Action::MakeExtent;
         }

@@ -100,8 +100,7 @@ struct Woken {
 }
 
 impl Reclaimer<'_> {
-    /// A reclaim worker: sleeps until there is pressure, then evicts and compresses until there is
-    /// none.
+    /// See `Pager::reclaim`.
     pub(crate) fn run(&self) {
         self.workers.begin();
         self.pages.add_own_thread();

@@ -30,8 +30,7 @@ pub(crate) trait AccessTracker: Send + Sync {
     /// Whether uses are seen. If not, [`AccessTracker::look`] reports every present page as unused.
     fn sees_uses(&self) -> bool;
 
-    /// The mode that a range must be registered with, beside others, for its pages to be armed.
-    /// Zero if none is needed.
+    /// Additional mode with which a range must be registered to be armed. Zero if none is needed.
     fn mode(&self) -> u64;
 
     /// Arms the present pages of a range. Pages that cannot be armed stay used.
