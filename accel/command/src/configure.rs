@@ -84,8 +84,8 @@ enum Others {
 }
 
 impl Others {
-    /// Whether a device is to be disabled. Without a wish, so that the kernel's driver has those
-    /// that were chosen and no more.
+    /// Whether to disable an unchosen device. Without a wish only those with queues for the kernel,
+    /// if its driver is configured: it then has exactly the chosen devices.
     fn disables(wish: Option<Others>, kernel: bool, device: &Device) -> bool {
         let is_the_kernels = || device.queues.iter().any(|queue| queue.kind == QueueType::Kernel);
         device.state != State::Disabled

@@ -4,7 +4,7 @@
 //! modes [`Run::Inline`] and [`Run::Poll`] neither allocate after [`Machine::new`] nor start
 //! threads nor use thread-local storage, so that they work inside programs that are being paged.
 //!
-//! `docs/internals/idxd-emulated.md` lists what is served, refused and assumed.
+//! `docs/internals/idxd-emulated.md` lists the served, refused and assumed behaviour.
 
 pub(crate) mod codec;
 mod control;

@@ -20,7 +20,7 @@ pub enum Effect {
 pub struct Write {
     /// Relative to `/sys`.
     pub path: String,
-    /// What is written.
+    /// The value written.
     pub value: String,
     /// The purpose.
     pub effect: Effect,
