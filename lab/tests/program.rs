@@ -6,7 +6,7 @@ mod support;
 
 use support::{can_manage, lab, Scratch};
 
-/// Fills 200 MiB with words, uses half of it, and says what it found. It runs long enough that the
+/// Fills 200 MiB with words, uses half of it, and prints a result. It runs long enough that the
 /// samples of its use find the peak.
 const JOB: &str = "my @lines = map { \"line number $_ of many, some of which are alike\" } 1..1500000; \
                    my $sum = 0; $sum += length $_ for @lines[0..750000]; print \"$sum\\n\"";
@@ -16,7 +16,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Whether the kernel's side can be measured, too.
+/// The kernel's side, if it can be measured, too.
 fn versus() -> Vec<&'static str> {
     let zswap = std::path::Path::new("/sys/module/zswap/parameters/enabled");
     match is_root() && zswap.exists() {
@@ -63,7 +63,7 @@ fn every_side_runs_as_often_and_is_exported() {
         assert!(0.0 < min && min <= mean && mean <= max, "{side}");
     }
     assert!(sides[1]["runs"][0]["pages_out"].as_u64().unwrap() > 0, "{}", sides[1]);
-    // In turns, and as many of each.
+    // In turns, and equally many of each.
     let turns: Vec<&str> = said.lines().filter(|line| line.contains(", run ")).collect();
     assert_eq!(turns.len(), 2 * wanted.len(), "{said}");
     for (turn, line) in turns.iter().enumerate() {

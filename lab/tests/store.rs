@@ -12,7 +12,7 @@ fn error(output: &Output) -> String {
 }
 
 /// A device that reports success and writes nothing loses every page. It is refused before any file
-/// of pages is looked for.
+/// of pages is opened.
 #[test]
 fn devices_that_do_no_work_are_refused() {
     let output = lab(&["bench", "store", "--pages", "/nowhere", "--compressor", "deflate-iaa:work=null"]);

@@ -12,7 +12,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A file of pages with some pattern in them, which compress to about a third.
+/// A file of pages with a pattern, which compress to about a third.
 fn pages_file(name: &str, pages: usize) -> PathBuf {
     let path = std::env::temp_dir().join(format!("uzswap-usemem-{}-{name}.pages", std::process::id()));
     let mut state = 1u32;
@@ -71,11 +71,11 @@ fn a_small_job_gives_its_figures_as_json() {
     assert!(number(latency, "/p50_us") <= number(latency, "/p90_us"));
     assert!(number(latency, "/p90_us") <= number(latency, "/p99_us"));
     assert!(phases[0]["latency"].is_null());
-    // Half of the memory is not there, so pages went out and came back.
+    // Memory holds half of the pages, so pages went out and came back.
     let managed = &result["managed"];
     assert!(number(managed, "/counters/zswpout") > 1000.0, "{managed:#}");
     assert!(number(managed, "/counters/zswpin") > 1000.0, "{managed:#}");
-    // Requests hold what `--batch` says, but for the last of a look.
+    // Requests hold `--batch` pages, except for the last of a scan.
     let [batches, pages] = ["/report/batches", "/report/pages_per_batch"].map(|path| number(managed, path));
     assert!((3.0..=4.0).contains(&pages), "{managed:#}");
     assert!((batches * pages - number(managed, "/counters/compress_units")).abs() < 1.0, "{managed:#}");

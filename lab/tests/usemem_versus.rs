@@ -1,5 +1,5 @@
-//! `uzswap-lab bench usemem --versus kernel-zswap`: the comparison, and that the machine is as
-//! before however it ends.
+//! `uzswap-lab bench usemem --versus kernel-zswap`: the comparison, and that the machine's settings
+//! are restored however it ends.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -22,7 +22,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// Its value without a comparison: comparisons lock this file.
+    /// The settings without a comparison: comparisons lock this file.
     fn at_rest() -> Self {
         let file = File::open(Path::new(ZSWAP).join("enabled")).unwrap();
         // SAFETY: locks an open file, until it is closed below.
@@ -76,14 +76,13 @@ impl Comparison {
         Comparison { child: command.spawn().expect("the program starts") }
     }
 
-    /// Waits until the kernel swaps to the comparison's own file; false when it ended before that.
+    /// Waits until the kernel swaps to the comparison's own file; returns false if it ended before.
     fn wait_for_swap(&mut self) -> bool {
         let name = format!(".uzswap-bench-{}.swap", self.child.id());
         self.wait_for(|_| fs::read_to_string("/proc/swaps").unwrap().contains(&name))
     }
 
-    /// Waits until the job runs in its cgroup, when nothing is left to be changed; false when it
-    /// ended before that.
+    /// Waits until the job runs in its cgroup, after all changes; returns false if it ended before.
     fn wait_for_job(&mut self) -> bool {
         let group = format!("uzswap-bench-{}", self.child.id());
         self.wait_for(|pid| {
@@ -108,7 +107,6 @@ impl Comparison {
         panic!("it does not come to that in {PATIENCE:?}");
     }
 
-    /// Its exit code, output and messages.
     fn end(mut self) -> Ended {
         let (mut out, mut err) = (String::new(), String::new());
         self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
@@ -117,7 +115,7 @@ impl Comparison {
     }
 }
 
-/// Why no comparison can be made here, if so.
+/// The reason why no comparison can be made here, if any.
 fn missing() -> Option<String> {
     // SAFETY: no memory is involved.
     if unsafe { libc::geteuid() } != 0 {
@@ -132,7 +130,7 @@ fn missing() -> Option<String> {
     (!managed.status.success()).then(|| String::from_utf8_lossy(&managed.stderr).into_owned())
 }
 
-/// A whole comparison; another try while another process makes one. An error is a reason to skip.
+/// A whole comparison, repeated while another process makes one. An error is a reason to skip.
 fn compare(size: &str) -> Result<Value, String> {
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -142,8 +140,8 @@ fn compare(size: &str) -> Result<Value, String> {
         }
         let is_busy = err.contains("another comparison");
         if !is_busy || Instant::now() > give_up {
-            // No swap file can be had in a container without a disk, or no cgroup; anything else is
-            // a failure.
+            // A container may have no disk for a swap file, or no cgroup; other errors are
+            // failures.
             let is_place = err.contains("no place for a swap file") || err.contains("cgroup") || is_busy;
             assert!(is_place, "{err}");
             return Err(err);
@@ -205,7 +203,7 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
 
     // Without the process that restores the settings, the comparison does it itself.
     let (code, out, err) = again("kernel-zswap", &|mut comparison| {
-        // While settings are changed still, the comparison would be given up.
+        // During the changes, the comparison would be given up.
         if comparison.wait_for_job() {
             let watcher = watcher_of(comparison.child.id()).expect("a watcher runs");
             // SAFETY: a signal to a child of our own child.
@@ -216,7 +214,7 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     assert!(code == Some(0) && out.contains("ratios"), "{err}");
     assert_eq!(Machine::at_rest(), before, "after the watcher's end");
 
-    // What was measured is not lost when the kernel refuses.
+    // Finished measurements are printed although the kernel refuses.
     let (code, out, err) = again("kernel-zswap=nonesuch", &|comparison| comparison.end());
     assert!(code == Some(125) && err.contains("nonesuch"), "{err}");
     let result: Value = serde_json::from_str(&out).expect("JSON");

@@ -29,10 +29,6 @@ pub enum Bench {
 }
 
 impl Bench {
-    /// Measures and prints.
-    ///
-    /// # Errors
-    /// When a corpus cannot be read, a name is unknown or a page comes back changed.
     pub fn run(&self) -> Result<()> {
         match self {
             Bench::Store(args) => args.run(),

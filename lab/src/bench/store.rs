@@ -1,16 +1,16 @@
 //! `uzswap-lab bench store`: a corpus of raw pages through the whole store, every byte verified.
 //!
-//! A row is one file, compressor, batch, unit and number of threads. The caller hands over as many
-//! units a call as the batch has: batch 1 is what a store without batches would do.
+//! A row is one file, compressor, batch, unit and number of threads. A call hands over `batch`
+//! units: batch 1 measures a store without batches.
 //!
-//! Two kinds of traffic can be measured. *Steady*, the usual one: the pool is full, and each call
+//! Two kinds of traffic can be measured. *Steady*, the default: the pool is full, and each call
 //! that loads pages is followed by one that stores pages loaded 64 calls before, in random order,
 //! as when a program runs at its budget. *Growing*: everything is stored, then everything loaded,
-//! so that the system's price for fresh memory is in the figures. Either way passes of the codec
+//! so that the figures include the system's price for fresh memory. In both, passes of the codec
 //! alone, over the same pages in the same order, alternate with passes of the store, so that
-//! disturbances of the machine fall on both; a figure is its fastest round's, the one least
-//! disturbed. With several threads each has its own share of the corpus, and a figure is the
-//! slowest thread's: it stays the same where threads do not hinder each other.
+//! disturbances of the machine fall on both; a figure is the fastest round's, the least disturbed.
+//! With several threads each has its own share of the corpus, and a figure is the slowest thread's:
+//! it stays the same if threads do not hinder each other.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -19,13 +19,11 @@ use pagecodec::t16::prefetch;
 use uzswap::acomp::{CompressRequest, DecompressRequest, Object, UnitError, UnitResult, MAX_BATCH};
 use uzswap::{Algorithm, Group, Keep, Page, Pool, PoolConfig, PAGE_SIZE};
 
-/// What to measure, one row.
+/// The parameters of one row.
 pub struct Case<'a> {
-    /// The corpus' name, as it stands in the row.
+    /// The corpus' name, as printed in the row.
     pub file: &'a str,
-    /// The corpus.
     pub pages: &'a [Page],
-    /// The compressor.
     pub algorithm: Arc<dyn Algorithm>,
     /// Units a call and a request.
     pub batch: usize,
@@ -33,11 +31,10 @@ pub struct Case<'a> {
     pub unit_size: usize,
     /// Most pages chained to one zspage.
     pub chain: usize,
-    /// Threads at once.
     pub threads: usize,
-    /// Whether all threads' pages are in one group.
+    /// All threads' pages are in one group.
     pub shared_group: bool,
-    /// Whether the pool grows from nothing and shrinks to nothing each round.
+    /// The pool grows from nothing and shrinks to nothing each round.
     pub growing: bool,
     /// Rounds, of which the fastest counts.
     pub rounds: usize,
@@ -63,21 +60,17 @@ pub struct Row {
     pub store_p99_ns_page: f64,
     pub metadata_bytes_page: f64,
     pub zsmalloc_waste_percent: f64,
-    /// Whether an emulated device compressed.
+    /// An emulated device compressed.
     pub emulated: bool,
 }
 
-/// A case that cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
-    /// The corpus has too few pages.
     #[error("{file}: {pages} pages are too few for {threads} threads")]
     TooFew {
-        /// The corpus.
         file: String,
-        /// Its pages.
+        /// Pages of the corpus.
         pages: usize,
-        /// The threads.
         threads: usize,
     },
     /// No pool, or no context.
@@ -86,22 +79,18 @@ pub enum CaseError {
     /// No context for the codec alone.
     #[error(transparent)]
     Context(#[from] uzswap::acomp::ContextError),
-    /// A page was refused.
     #[error("{file}: page {page} was refused: {error}")]
     Refused {
-        /// The corpus.
         file: String,
         /// The first page of the call.
         page: usize,
-        /// Why.
         error: uzswap::StoreError,
     },
-    /// A page did not come back as it was.
+    /// A page came back changed.
     #[error("{file}: page {page} did not come back as it was")]
     Wrong {
-        /// The corpus.
         file: String,
-        /// Which page.
+        /// Index of the page.
         page: usize,
     },
 }
@@ -119,8 +108,8 @@ struct Passes {
     calls_now: Vec<f64>,
 }
 
-/// Figures of the full store, when all pages were stored for the first time: later the allocator
-/// keeps some memory of what was freed in between.
+/// Figures of the full store after the first fill: later the allocator keeps some memory of objects
+/// freed in between.
 #[derive(Default, Clone, Copy)]
 struct Full {
     compressed_bytes: u64,
@@ -130,9 +119,6 @@ struct Full {
 }
 
 /// Measures one row.
-///
-/// # Errors
-/// [`CaseError`].
 pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
     let call_pages = case.batch * case.unit_size / PAGE_SIZE;
     // Whole folios of 64 KiB for each thread, so that no two threads share a leaf.
@@ -220,9 +206,9 @@ struct Worker<'a> {
     call_pages: usize,
 }
 
-/// Bytes of each object that the store asks for before it decompresses a batch. The codec alone
-/// gets the same, so that what is left between the two is the store's work and not the codec's
-/// wait.
+/// Bytes of each object that the store prefetches before it decompresses a batch. The codec alone
+/// prefetches the same, so that the difference between the two is the store's work and not the
+/// codec's wait.
 const FETCHED: usize = 12 * 64;
 
 /// Calls between a page's load and its next store, in steady traffic.
@@ -240,8 +226,7 @@ impl Worker<'_> {
         }
         let mut passes = Passes::default();
         let mut full = Full::default();
-        // The first round warms up, and fills the pool for steady traffic; its figures are not
-        // kept.
+        // The first round warms up, and fills the pool for steady traffic; its figures are dropped.
         for round in 0..=self.case.rounds {
             let fill = round == 0 || self.case.growing;
             let lag = if fill { usize::MAX } else { LAG.min(order.len() / 2) };
@@ -379,7 +364,7 @@ struct Alone<'a> {
     unit_size: usize,
     batch: usize,
     rooms: Vec<u8>,
-    /// Start and length in `objects`; nothing for units that did not shrink.
+    /// Start and length in `objects`; `None` for units that did not shrink.
     spans: Vec<Option<(usize, usize)>>,
     objects: Vec<u8>,
     pages: &'a [Page],
@@ -398,7 +383,6 @@ impl<'a> Alone<'a> {
         })
     }
 
-    /// The pages of a call.
     fn range(&self, call: usize) -> std::ops::Range<usize> {
         let pages = self.batch * self.unit_size / PAGE_SIZE;
         call * pages..((call + 1) * pages).min(self.pages.len())

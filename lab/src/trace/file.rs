@@ -8,11 +8,10 @@ use anyhow::{ensure, Context, Result};
 use replacement::trace::{Reference, RAW_BYTES};
 use serde::{Deserialize, Serialize};
 
-/// Of little weight: two thirds of a recording are repetitions, which any level finds.
+/// A low level suffices: two thirds of a recording are repetitions, which any level finds.
 const ZSTD_LEVEL: i32 = 3;
 const FORMAT: &str = "uzswap trace 2";
 
-/// The trace's first line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     format: String,
@@ -23,16 +22,12 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// A trace of `command`, in a memory of `filter_pages`.
     pub fn new(filter_pages: u64, command: String) -> Self {
         Meta { format: FORMAT.to_owned(), filter_pages, command }
     }
 }
 
 /// Writes a trace of the raw references in `source`, until it ends; returns their number.
-///
-/// # Errors
-/// When either side fails.
 pub fn write(path: &Path, meta: &Meta, source: &mut impl Read) -> Result<u64> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut sink = zstd::Encoder::new(BufWriter::new(file), ZSTD_LEVEL)?;
@@ -46,7 +41,7 @@ pub fn write(path: &Path, meta: &Meta, source: &mut impl Read) -> Result<u64> {
 /// Reads a trace.
 ///
 /// # Errors
-/// When the file fails, or is no trace.
+/// If the file cannot be read, or is no trace.
 pub fn read(path: &Path) -> Result<(Meta, Vec<Reference>)> {
     let read = || -> Result<_> {
         let mut source = BufReader::new(zstd::Decoder::new(File::open(path)?)?);

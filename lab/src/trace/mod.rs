@@ -1,4 +1,4 @@
-//! `uzswap-lab trace`: what a program refers to, and what would become of it under other policies.
+//! `uzswap-lab trace`: a program's page references, and their cost under other policies.
 
 mod file;
 mod record;
@@ -16,9 +16,6 @@ pub enum Trace {
 
 impl Trace {
     /// Records or replays; returns the exit status.
-    ///
-    /// # Errors
-    /// When a file cannot be read or written, or an argument is wrong.
     pub fn run(&self) -> Result<i32> {
         match self {
             Trace::Record(arguments) => record::record(arguments),

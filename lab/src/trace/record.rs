@@ -1,9 +1,9 @@
-//! `uzswap-lab trace record`: a program in so few pages that nearly every change from one page to
-//! another is a fault.
+//! `uzswap-lab trace record`: a program in so little memory that nearly every change from one page
+//! to another is a fault.
 //!
 //! The program runs under `uzswap run`, in a process of its own, whose budget counts the program's
-//! mapped pages alone. Every process of the tree writes its faults into one pipe; here they are put
-//! into the file as they come.
+//! mapped pages alone. Every process of the tree writes its faults into one pipe; this process
+//! copies them to the file.
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
@@ -57,7 +57,7 @@ pub fn record(arguments: &RecordArguments) -> Result<i32> {
 
     let (mut source, sink) = std::io::pipe().context("cannot make a pipe")?;
     let raw_sink = sink.as_raw_fd();
-    // SAFETY: a larger pipe has the program wait less; it works without.
+    // SAFETY: a larger pipe makes the program wait less; failure does no harm.
     unsafe { libc::fcntl(raw_sink, libc::F_SETPIPE_SZ, PIPE_BYTES) };
     let mut command = Command::new("/proc/self/exe");
     command.arg0("uzswap-lab").args(["run", "--quiet", "--ram", &ram_bytes.to_string()]);
@@ -69,7 +69,7 @@ pub fn record(arguments: &RecordArguments) -> Result<i32> {
             _ => Err(std::io::Error::last_os_error()),
         });
     }
-    // What a terminal sends goes to the program, whose end is ours.
+    // A terminal's SIGINT goes to the program, whose end ends this process.
     // SAFETY: ignores a signal.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let mut child = command.spawn().context("cannot start uzswap run")?;

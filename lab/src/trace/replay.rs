@@ -44,20 +44,18 @@ pub struct ReplayArguments {
     json: bool,
 }
 
-/// What a trace came to.
 #[derive(Debug, Serialize)]
 struct Replay {
     command: String,
-    /// References to so many pages used last are missing from the trace.
+    /// References to this many most recently used pages are missing from the trace.
     filter_pages: u64,
     uses: u64,
-    /// Most pages wanted at one time.
+    /// Most pages in use at one time.
     peak_pages: u64,
     first_touches: u64,
     rows: Vec<Row>,
 }
 
-/// One policy in one memory.
 #[derive(Debug, Serialize)]
 struct Row {
     memory_pages: u64,
@@ -73,7 +71,7 @@ struct Row {
 /// Plays and prints.
 ///
 /// # Errors
-/// When the file is no trace, or a policy or a size is none.
+/// If the file is no trace, or a policy or a size is invalid.
 pub fn replay(arguments: &ReplayArguments) -> Result<()> {
     for name in &arguments.policy {
         ensure!(POLICIES.contains(&name.as_str()), "--policy {name}: choose of {}", POLICIES.join(", "));

@@ -1,11 +1,10 @@
-//! What the tests of the laboratory share.
+//! Helpers of the laboratory's tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use sys::userfaultfd::Userfaultfd;
 
-/// Runs the laboratory.
 pub fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_uzswap-lab")).args(arguments).output().expect("the program starts")
 }
@@ -24,7 +23,6 @@ pub fn can_manage() -> bool {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty directory.
     pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("uzswap-lab-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -32,7 +30,6 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

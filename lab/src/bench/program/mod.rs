@@ -71,17 +71,16 @@ pub struct ProgramArgs {
     command: Vec<OsString>,
 }
 
-/// Everything measured.
 #[derive(Debug, Serialize)]
 struct Measured {
     command: String,
     /// Most anonymous memory of the program and its children, without a limit.
     wanted_bytes: u64,
-    /// Bare, and all others in each memory.
+    /// Bare first, then the others in each memory.
     sides: Vec<Measurement>,
 }
 
-/// Who gives the program its memory.
+/// The memory manager under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
@@ -90,7 +89,7 @@ enum Kind {
     Kernel,
 }
 
-/// What takes its turn.
+/// One side of the comparison, in one memory.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Side {
     kind: Kind,
@@ -98,11 +97,10 @@ struct Side {
     name: &'static str,
     /// The budget; 0 for bare.
     ram_bytes: u64,
-    /// The limit of the kernel's cgroup, or uzswap's, by which the budget is met.
+    /// The limit of the kernel's cgroup, or uzswap's, that meets the budget.
     limit_bytes: u64,
 }
 
-/// All runs of one side.
 #[derive(Debug, Serialize)]
 struct Measurement {
     #[serde(flatten)]
@@ -112,36 +110,34 @@ struct Measurement {
     runs: Vec<Run>,
 }
 
-/// One run.
 #[derive(Debug, Clone, Serialize)]
 struct Run {
     #[serde(flatten)]
     outcome: Outcome,
-    /// Output and status as bare.
+    /// Output and status equal those of bare.
     is_same: bool,
-    /// Most anonymous memory and pool together.
+    /// Peak of anonymous memory and pool together.
     peak_bytes: u64,
     /// Pages brought in: from the pool, from staging and from the disk.
     pages_in: u64,
     pages_out: u64,
-    /// Written to the swap file, all told; 0 without one.
+    /// Total written to the swap file; 0 without one.
     disk_written_bytes: u64,
-    /// Read from it.
     disk_read_bytes: u64,
     ratio: f64,
-    /// The report of `uzswap run`, without what it tells over time.
+    /// The report of `uzswap run`, without its time series.
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<serde_json::Value>,
 }
 
 impl Measurement {
-    /// Of at least one run.
+    /// Requires at least one run.
     fn of(side: Side, runs: Vec<Run>) -> Self {
         let seconds: Vec<f64> = runs.iter().map(|run| run.outcome.elapsed_seconds).collect();
         Measurement { side, statistics: Statistics::of(&seconds), runs }
     }
 
-    /// The run whose time is in the middle, for figures that belong together.
+    /// The run with the median time, for figures that belong together.
     fn median_run(&self) -> &Run {
         let mut runs: Vec<&Run> = self.runs.iter().collect();
         runs.sort_by(|a, b| a.outcome.elapsed_seconds.total_cmp(&b.outcome.elapsed_seconds));
@@ -154,10 +150,6 @@ fn say(what: &str) {
 }
 
 impl ProgramArgs {
-    /// Measures and prints.
-    ///
-    /// # Errors
-    /// When an argument is no good, or the command cannot be run.
     pub fn run(&self) -> Result<()> {
         if let Some(versus) = &self.versus {
             versus.check()?;
@@ -204,7 +196,7 @@ impl ProgramArgs {
         self.export(&measured, print::table)
     }
 
-    /// Prints what was measured, or writes it to a file.
+    /// Prints the measurements, or writes them to a file.
     fn export<T: Serialize>(&self, measured: &T, table: fn(&T) -> String) -> Result<()> {
         let json = serde_json::to_string_pretty(measured)? + "\n";
         match &self.json {
@@ -240,7 +232,7 @@ impl ProgramArgs {
         Ok(bytes)
     }
 
-    /// One run of a side. `first` is the run whose output counts.
+    /// One run of a side. `first` is the run whose output is the reference.
     fn one(&self, side: Side, wanted_bytes: u64, first: &Outcome, patience: Option<Duration>) -> Result<Run> {
         match (side.kind, &self.versus) {
             (Kind::Uzswap, _) => {
@@ -298,7 +290,7 @@ impl ProgramArgs {
         command.args(words).arg("--").args(&self.command);
         let outcome = outcome::run(command, patience)?;
         let mut report: serde_json::Value = match outcome.is_overdue {
-            // Killed before it wrote any.
+            // Killed before it wrote a report.
             true => serde_json::json!({}),
             false => serde_json::from_str(&report.text()?).context("uzswap run left no report")?,
         };
@@ -332,7 +324,6 @@ impl ProgramArgs {
 }
 
 impl Side {
-    /// For people.
     fn title(&self) -> String {
         match self.kind {
             Kind::Bare => self.name.to_owned(),

@@ -1,4 +1,4 @@
-//! One run of a command: how long, with what end, and what it wrote.
+//! One run of a command: its time, exit status and output.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,38 +12,33 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// How a command went.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// From its start to its end.
     pub elapsed_seconds: f64,
-    /// Of its processes.
+    /// CPU time of its processes in user mode.
     pub user_seconds: f64,
     /// The same in the kernel.
     pub system_seconds: f64,
-    /// As a shell has it: 128 and the signal when one ended it.
+    /// As in a shell: 128 and the signal if one ended it.
     pub exit_status: i32,
-    /// Whether it was killed, because it took longer than it was given.
+    /// Killed because it exceeded the patience.
     pub is_overdue: bool,
-    /// What it wrote to its standard output.
     pub output_bytes: u64,
     #[serde(skip)]
     digest: u64,
 }
 
 impl Outcome {
-    /// Whether a command ended in the same way and wrote the same.
+    /// Whether status and output are the same.
     pub fn is_like(&self, other: &Outcome) -> bool {
         (self.exit_status, self.output_bytes, self.digest)
             == (other.exit_status, other.output_bytes, other.digest)
     }
 }
 
-/// Runs a command; its output is read and forgotten. One that takes longer than `patience` is
+/// Runs a command and keeps a digest of its output. A command that takes longer than `patience` is
 /// killed with its process group.
-///
-/// # Errors
-/// When it cannot be started.
 pub fn run(mut command: Command, patience: Option<Duration>) -> Result<Outcome> {
     let name = command.get_program().to_string_lossy().into_owned();
     if patience.is_some() {
@@ -109,7 +104,7 @@ pub fn run(mut command: Command, patience: Option<Duration>) -> Result<Outcome> 
     })
 }
 
-/// Waits for a child's end; its number stays its own.
+/// Waits for a child's end without freeing its process id.
 fn wait_without_reaping(pid: libc::pid_t) {
     loop {
         // SAFETY: all zeroes is a valid structure, which the kernel fills.
@@ -138,10 +133,6 @@ fn children_seconds() -> (f64, f64) {
 /// A file in memory that a child can write to by its path.
 pub struct MemoryFile(File);
 
-/// Makes one.
-///
-/// # Errors
-/// When the kernel refuses.
 pub fn memory_file() -> Result<MemoryFile> {
     // SAFETY: a terminated name.
     let raw = unsafe { libc::memfd_create(c"uzswap-report".as_ptr(), libc::MFD_CLOEXEC) };
@@ -153,15 +144,11 @@ pub fn memory_file() -> Result<MemoryFile> {
 }
 
 impl MemoryFile {
-    /// Its path, while this process lives.
+    /// Valid while this process lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// What is in it.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is no text.
     pub fn text(&self) -> Result<String> {
         let mut text = String::new();
         let mut file = &self.0;

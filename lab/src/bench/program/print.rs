@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::{Kind, Measured, Measurement};
 use program::size::Size;
 
-/// The table.
 pub(super) fn table(measured: &Measured) -> String {
     let mut text = format!("{}\nwants {}\n", measured.command, Size::from(measured.wanted_bytes));
     let _ = writeln!(

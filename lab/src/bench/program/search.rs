@@ -1,13 +1,13 @@
-//! The least memory that will do.
+//! Search for the least sufficient memory.
 
 use anyhow::Result;
 
-/// Searches for the least size in `low..=high` that will do, to within `step` bytes. `attempt`
-/// returns something if a size will do. Sizes above one that will do are taken to do, too; `high`
-/// itself is tried first. Returns the least size found, with what its attempt returned.
+/// Searches for the least sufficient size in `low..=high`, to within `step` bytes. `attempt`
+/// returns a value if a size suffices. Sizes above a sufficient one count as sufficient, too;
+/// `high` itself is tried first. Returns the least size found, with its attempt's value.
 ///
 /// # Errors
-/// When an attempt fails.
+/// An attempt's own.
 pub fn least<T>(
     low: u64,
     high: u64,
@@ -16,7 +16,7 @@ pub fn least<T>(
 ) -> Result<Option<(u64, T)>> {
     let Some(first) = attempt(high)? else { return Ok(None) };
     let mut best = (high, first);
-    // The least size that was not tried and may do.
+    // The least untried size that may suffice.
     let mut from = low.min(high);
     while best.0 - from >= step.max(1) {
         let size = from + (best.0 - from) / 2;
@@ -69,7 +69,7 @@ mod tests {
     fn one_that_needs_nothing_gets_the_least_there_is() {
         assert_eq!(least(16, 1000, 1, |memory| Ok(Some(memory))).unwrap(), Some((16, 16)));
         assert_eq!(least(16, 16, 1, |memory| Ok(Some(memory))).unwrap(), Some((16, 16)));
-        // More is the least than is wanted.
+        // The lower bound exceeds the upper.
         assert_eq!(least(16, 8, 1, |memory| Ok(Some(memory))).unwrap(), Some((8, 8)));
         assert!(least(1, 9, 1, |_| -> Result<Option<()>> { anyhow::bail!("cannot run") }).is_err());
     }

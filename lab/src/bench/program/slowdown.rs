@@ -1,4 +1,4 @@
-//! The least memory in which a program takes not much longer than bare.
+//! The least memory in which a program's slowdown relative to bare stays within a bound.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -11,10 +11,9 @@ use super::statistics::median;
 use super::{say, search, Kind, ProgramArgs, Run, Side, RAM_BYTES_MIN};
 use program::size::Size;
 
-/// The search ends within this part of what the program wants.
+/// The search ends within this part of the program's demand.
 const PARTS: u64 = 32;
 
-/// What was found.
 #[derive(Debug, Serialize)]
 pub(super) struct Found {
     command: String,
@@ -24,25 +23,23 @@ pub(super) struct Found {
     sides: Vec<Least>,
 }
 
-/// For one side.
 #[derive(Debug, Serialize)]
 struct Least {
     kind: Kind,
     name: &'static str,
-    /// Nothing if the program is slower in any memory.
+    /// `None` if the program is slower in any memory.
     least: Option<Attempt>,
-    /// All that was tried.
     attempts: Vec<Attempt>,
 }
 
-/// In one memory.
+/// The runs in one memory.
 #[derive(Debug, Clone, Serialize)]
 struct Attempt {
     /// uzswap's budget, or the limit of the kernel's cgroup.
     limit_bytes: u64,
-    /// Most anonymous memory and pool together, in any run.
+    /// Peak of anonymous memory and pool together, in any run.
     peak_bytes: u64,
-    /// Medians of runs that took turns.
+    /// Median of runs that alternate with the side's.
     bare_seconds: f64,
     seconds: f64,
     /// Of the run with the median time.
@@ -54,7 +51,7 @@ struct Attempt {
 /// Parses a percentage to a share.
 ///
 /// # Errors
-/// What can be written.
+/// Names the accepted forms.
 pub fn parse(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
     let percent = number.filter(|percent| (0.0..=1000.0).contains(percent));
@@ -69,7 +66,7 @@ impl ProgramArgs {
         let mut found = Vec::new();
         for (kind, name) in sides {
             let mut attempts: Vec<Attempt> = Vec::new();
-            // A little more than it wants, so that measuring does not make it tight.
+            // A little more than the demand, so that measuring does not make it tight.
             let most = wanted_bytes.max(RAM_BYTES_MIN) / 16 * 17;
             let low = RAM_BYTES_MIN.min(most);
             search::least(low, most, wanted_bytes / PARTS, |limit_bytes| {
@@ -78,7 +75,7 @@ impl ProgramArgs {
                 attempts.push(attempt.clone());
                 Ok(attempt.is_within.then_some(()))
             })?;
-            // By what was used: the kernel's pool is beside its limit.
+            // By memory used: the kernel's pool is not within its limit.
             let within = attempts.iter().filter(|attempt| attempt.is_within);
             let least = within.min_by_key(|attempt| attempt.peak_bytes).cloned();
             found.push(Least { kind, name, least, attempts });
@@ -90,7 +87,7 @@ impl ProgramArgs {
     fn attempt(&self, side: Side, slowdown: f64, wanted_bytes: u64, first: &Outcome) -> Result<Attempt> {
         say(&side.title());
         let bare = Side { kind: Kind::Bare, name: "bare", ram_bytes: 0, limit_bytes: 0 };
-        // What takes far too long need not be waited for.
+        // A run that is far too slow is not worth waiting for.
         let patience = Duration::from_secs_f64(first.elapsed_seconds * (1.0 + slowdown) * 3.0 + 2.0);
         let (mut bare_seconds, mut seconds, mut runs) = (Vec::new(), Vec::new(), Vec::<Run>::new());
         for round in 0..self.warmup + self.runs {
@@ -128,7 +125,6 @@ impl Found {
     }
 }
 
-/// The table.
 pub(super) fn table(found: &Found) -> String {
     let mut text = format!(
         "{}\nwants {}; least memory (pool included) within {:.0} % of bare:\n",

@@ -3,12 +3,11 @@
 use serde::Serialize;
 
 /// A time this many median absolute deviations from the median is an outlier, as for hyperfine: ten
-/// standard deviations, if the times are distributed normally.
+/// standard deviations of normally distributed times.
 const OUTLIER: f64 = 14.826;
 /// Smaller deviations, as a share of the median, are the clock's.
 const NOISE: f64 = 0.001;
 
-/// What several runs took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Statistics {
     pub mean_seconds: f64,
@@ -17,12 +16,12 @@ pub struct Statistics {
     pub median_seconds: f64,
     pub min_seconds: f64,
     pub max_seconds: f64,
-    /// Which runs are outliers, from 0.
+    /// Indices of outliers, from 0.
     pub outliers: Vec<usize>,
 }
 
 impl Statistics {
-    /// Of at least one time.
+    /// Requires at least one time.
     pub fn of(seconds: &[f64]) -> Self {
         let count = seconds.len() as f64;
         let mean = seconds.iter().sum::<f64>() / count;
@@ -41,7 +40,7 @@ impl Statistics {
     }
 }
 
-/// The one in the middle, or between the two there.
+/// The middle value, or the mean of the two in the middle.
 pub fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -70,7 +69,7 @@ mod tests {
     #[test]
     fn a_run_far_from_the_others_is_an_outlier() {
         assert_eq!(Statistics::of(&[1.00, 1.01, 0.99, 1.02, 2.0, 1.0]).outliers, [4]);
-        // Not what differs by less than the clock shows, though all others are equal.
+        // Differences below the clock's resolution do not count, though all others are equal.
         assert!(Statistics::of(&[1.0, 1.0, 1.0, 1.0, 1.01]).outliers.is_empty());
         assert!(Statistics::of(&[1.0, 9.0]).outliers.is_empty());
     }

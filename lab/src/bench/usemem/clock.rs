@@ -1,4 +1,4 @@
-//! The cheapest clock there is, for timing single memory accesses.
+//! The cheapest clock of the machine, for timing single memory accesses.
 
 /// A counter that runs at a constant rate, independent of the CPU's frequency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -6,11 +6,11 @@ pub enum Clock {
     /// The time stamp counter or its like, read without a call. Some 20 ns a reading, fences
     /// included.
     Counter,
-    /// CLOCK_MONOTONIC, where there is no reliable counter.
+    /// CLOCK_MONOTONIC, if the counter is not reliable.
     Monotonic,
 }
 
-/// A reading of both clocks, from which ticks become nanoseconds.
+/// A reading of both clocks, which converts ticks to nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     ticks: u64,
@@ -18,7 +18,6 @@ pub struct Mark {
 }
 
 impl Clock {
-    /// The cheapest clock that this machine has.
     pub fn cheapest() -> Self {
         if has_constant_counter() {
             Clock::Counter
@@ -27,8 +26,7 @@ impl Clock {
         }
     }
 
-    /// The time now. What stands before it in the program has been done, and what stands behind has
-    /// not been begun.
+    /// The time now. Earlier instructions have completed, and later ones have not begun.
     #[inline(always)]
     pub fn ticks(self) -> u64 {
         match self {
@@ -37,20 +35,18 @@ impl Clock {
         }
     }
 
-    /// Both clocks now.
     pub fn mark(self) -> Mark {
         Mark { ticks: self.ticks(), ns: sys::now_ns() }
     }
 }
 
 impl Mark {
-    /// Nanoseconds a tick, from two readings; the further apart the better.
+    /// Nanoseconds a tick, from two readings; more precise the further they are apart.
     pub fn ns_per_tick(self, later: Mark) -> f64 {
         let ticks = later.ticks.saturating_sub(self.ticks).max(1);
         (later.ns - self.ns) as f64 / ticks as f64
     }
 
-    /// Nanoseconds between two readings.
     pub fn ns_until(self, later: Mark) -> u64 {
         later.ns - self.ns
     }
@@ -87,8 +83,7 @@ fn counter() -> u64 {
     sys::now_ns()
 }
 
-/// Whether the CPU's counter runs at one rate always, sleeping or not. That of aarch64 does by
-/// definition.
+/// Whether the CPU's counter always runs at one rate, also in sleep. By definition on aarch64.
 fn has_constant_counter() -> bool {
     if cfg!(target_arch = "aarch64") {
         return true;
@@ -116,7 +111,7 @@ mod tests {
             }
             let after = clock.mark();
             let ns = ticks as f64 * before.ns_per_tick(after);
-            // Interrupted or not, both clocks have seen the same time, but for the loop's ends.
+            // Even if interrupted, both clocks have seen the same time, except at the loop's ends.
             assert!(ns <= before.ns_until(after) as f64 * 1.01, "{clock:?}: {ns}");
         }
     }

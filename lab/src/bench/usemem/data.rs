@@ -1,5 +1,4 @@
-//! What the tasks fill their memory with: index words as usemem does, random bytes, or the pages of
-//! files in turn.
+//! The tasks' data: index words as in usemem, random bytes, or the pages of files in turn.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,7 +23,7 @@ pub struct DataArguments {
 }
 
 impl DataArguments {
-    /// The same for the job and its tasks.
+    /// The same arguments, for the job and its tasks.
     pub fn words(&self) -> Vec<OsString> {
         let pages = self.pages.iter().flat_map(|path| ["--pages".into(), path.clone().into_os_string()]);
         pages.chain(self.random.then(|| "--random".into())).collect()
@@ -35,18 +34,17 @@ impl DataArguments {
 pub enum Data {
     /// Each 8-byte word is its own index in the task's memory, from 0.
     Words,
-    /// Words of a row of random numbers of the page's own.
+    /// The words of a page are a sequence of random numbers of its own.
     Random {
-        /// Of the task, so that no two have the same pages.
+        /// Of the task, so that no two tasks have the same pages.
         seed: u64,
     },
-    /// The files' pages one after the other, over and over.
+    /// The files' pages one after the other, repeated.
     Files {
-        /// The files, mapped.
         files: Vec<MappedPages>,
-        /// Their pages together.
+        /// Pages of all files.
         pages: usize,
-        /// Where page 0 is, so that tasks hold different pages at the same place.
+        /// The file page of page 0, so that tasks hold different pages at the same place.
         first: usize,
     },
 }
@@ -55,7 +53,7 @@ impl Data {
     /// Data for task `index` of `tasks`.
     ///
     /// # Errors
-    /// When a file cannot be read or is not whole pages.
+    /// If a file cannot be read or is not whole pages.
     pub fn open(arguments: &DataArguments, index: usize, tasks: usize) -> Result<Self> {
         if arguments.random {
             return Ok(Data::Random { seed: (index as u64) << 48 });
@@ -68,7 +66,6 @@ impl Data {
         Ok(Data::Files { files, pages, first: pages * index / tasks.max(1) })
     }
 
-    /// Writes page `number` of the task.
     #[inline]
     pub fn fill(&self, number: usize, page: &mut Page) {
         if let Some(from) = self.file_page(number) {
@@ -113,12 +110,12 @@ impl Data {
     }
 }
 
-/// The number of a page's first word.
+/// The index of a page's first word.
 fn first_word(number: usize) -> u64 {
     (number * WORDS) as u64
 }
 
-/// The random word of this number (the mixer of splitmix64).
+/// The random word of this index (the mixer of splitmix64).
 #[inline]
 pub fn mixed(number: u64) -> u64 {
     let word = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -152,9 +149,9 @@ impl MappedPages {
     }
 
     fn pages(&self) -> &[Page] {
-        // SAFETY: mapped as long as `self` lives. The file is not expected to change during that;
-        // if it does, bytes are found wrong, and pages cut off end the task with SIGBUS: it
-        // measures nothing false.
+        // SAFETY: mapped as long as `self` lives. The file should not change during that; if it
+        // does, bytes are found wrong, and truncated pages end the task with SIGBUS: it measures
+        // nothing false.
         unsafe { std::slice::from_raw_parts(self.at, self.count) }
     }
 }

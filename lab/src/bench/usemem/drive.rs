@@ -1,4 +1,4 @@
-//! Starting the job, wherever it runs, and listening to it.
+//! Starts the job, under any manager, and reads its lines.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -13,21 +13,20 @@ use super::print;
 use super::task::cpu_seconds;
 use super::Progress;
 
-/// A job that has ended well.
+/// The report of a job that succeeded.
 #[derive(Debug, Serialize)]
 pub struct Driven {
     /// From its start to its end.
     pub elapsed_seconds: f64,
     /// CPU time of all its processes, `uzswap run` included.
     pub cpu_seconds: f64,
-    /// The phases in order.
     pub phases: Vec<PhaseReport>,
 }
 
 /// Runs the job by `command`. It dies with this process.
 ///
 /// # Errors
-/// When it cannot be started, or fails: it has said why on stderr.
+/// If it cannot be started, or fails: it has reported the reason on stderr.
 pub fn drive(mut command: Command, name: &str, progress: &Progress) -> Result<Driven> {
     let own = std::process::id() as i32;
     // SAFETY: only async-signal-safe system calls.

@@ -1,4 +1,4 @@
-//! The job: all tasks, led through the phases together. It is what runs managed, or in a cgroup.
+//! The job: all tasks, led through the phases together. It runs managed, or in a cgroup.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -13,8 +13,8 @@ use uzswap::PAGE_SIZE;
 use super::data::DataArguments;
 use super::task::{cpu_seconds, histogram, Line, Outcome, Phase};
 
-/// Touches slower than this were not of a page that was there: even a TLB miss with every cache
-/// cold is faster, and no fault is as fast.
+/// Slower touches count as faults: a touch of a present page is faster, even after a TLB miss with
+/// every cache cold, and no fault is as fast.
 pub const FAULT_NS_MIN: u64 = 1000;
 
 /// What the job does.
@@ -37,31 +37,25 @@ pub struct JobArgs {
     pub progress: bool,
 }
 
-/// How the whole job went.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
-    /// The phases in order.
     pub phases: Vec<PhaseReport>,
-    /// CPU time of the tasks, their pagers' included.
+    /// CPU time of the tasks, their pagers included.
     pub cpu_seconds: f64,
 }
 
-/// A phase over all tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PhaseReport {
-    /// Which.
     pub phase: Phase,
     /// Until the last task was done.
     pub elapsed_seconds: f64,
-    /// Sum over the tasks.
     pub cpu_seconds: f64,
     /// Bytes that all tasks wrote or read.
     pub bytes: u64,
     /// Sum of the tasks' rates, as usemem counts throughput.
     pub bytes_per_second: f64,
-    /// The rate of each task.
     pub task_bytes_per_second: Vec<f64>,
-    /// For touches: how long each took.
+    /// Latencies, for touches.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency: Option<Latency>,
 }
@@ -76,32 +70,26 @@ pub struct Latency {
     pub p99_us: f64,
     pub max_us: f64,
     pub mean_us: f64,
-    /// Share of the touches that took a microsecond or more: the page was not there.
+    /// Share of the touches that took a microsecond or more: page faults.
     pub fault_share: f64,
-    /// Of those alone.
+    /// Of faults alone.
     pub fault_p50_us: f64,
     pub fault_p99_us: f64,
 }
 
-/// What the job writes, a line each.
+/// The job's lines of output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobLine {
-    /// A phase begins.
     Begin(Phase),
     /// Percent of the phase.
     Progress(u8),
-    /// A phase has ended.
     End(PhaseReport),
-    /// All is done.
     Report(JobReport),
 }
 
 impl JobArgs {
     /// Runs the tasks through all phases.
-    ///
-    /// # Errors
-    /// When a task fails.
     pub fn run(&self) -> Result<()> {
         let (sender, lines) = mpsc::channel();
         let mut tasks = Vec::new();
@@ -202,7 +190,8 @@ impl Job<'_> {
         Ok(report(phase, self.args.bytes as u64, before.elapsed().as_secs_f64(), &outcomes))
     }
 
-    /// Waits until every task has said what `take` takes; returns it in the tasks' order.
+    /// Waits until every task has sent a line that `take` accepts; returns the results in the
+    /// tasks' order.
     fn wait_for<T>(
         &mut self,
         what: &str,
@@ -247,7 +236,7 @@ fn report(phase: Phase, bytes: u64, elapsed_seconds: f64, outcomes: &[Outcome]) 
     }
 }
 
-/// Percentiles of touches given by nanoseconds and how often; nothing without touches.
+/// Percentiles of touches, given as (nanoseconds, count); `None` without touches.
 fn latency(touches: impl Iterator<Item = (u64, u64)>) -> Option<Latency> {
     let (mut all, mut faults) = (histogram(), histogram());
     for (ns, count) in touches {

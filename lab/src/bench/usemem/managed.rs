@@ -13,29 +13,27 @@ use serde_json::Value;
 use super::drive::{drive, Driven};
 use super::{Plan, Progress};
 
-/// How the job went, with all that the pager counted.
+/// The job's report, with the pager's counters.
 #[derive(Debug, Serialize)]
 pub struct Managed {
-    /// The job itself.
     #[serde(flatten)]
     pub driven: Driven,
-    /// Most memory that the tree used, pool and staging included.
+    /// Peak memory of the tree, pool and staging included.
     pub ram_peak_bytes: u64,
-    /// Written to the swap file, all told; 0 without one.
+    /// Total written to the swap file; 0 without one.
     pub disk_written_bytes: u64,
-    /// Read from it.
     pub disk_read_bytes: u64,
-    /// Bytes stored by the pool's bytes, when most was stored.
+    /// Bytes stored by the pool's bytes, at the peak of stored bytes.
     pub compression_ratio: f64,
-    /// Pages stored, by the form they were stored in.
+    /// Stored pages by form.
     pub forms: BTreeMap<String, u64>,
-    /// The counters of the tables that this is compared with.
+    /// The counters that correspond to the kernel's tables.
     pub counters: BTreeMap<String, u64>,
-    /// The report of `uzswap run`, without what it tells over time.
+    /// The report of `uzswap run`, without its time series.
     pub report: Value,
 }
 
-/// Counters taken over from the report.
+/// Counters copied from the report.
 const COUNTERS: [&str; 13] = [
     "zswpout",
     "zswpin",
@@ -53,11 +51,8 @@ const COUNTERS: [&str; 13] = [
 ];
 
 /// Runs the job in the plan's memory.
-///
-/// # Errors
-/// When it cannot be started, or fails.
 pub fn run(plan: &Plan, progress: &Progress) -> Result<Managed> {
-    // A file without a name: nothing is left behind, however this ends.
+    // A file without a name: it leaves nothing behind, however this ends.
     // SAFETY: a terminated name.
     let raw = unsafe { libc::memfd_create(c"uzswap-report".as_ptr(), libc::MFD_CLOEXEC) };
     if raw < 0 {

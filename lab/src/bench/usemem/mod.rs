@@ -79,7 +79,7 @@ pub struct UsememArgs {
     json: bool,
 }
 
-/// What is to be measured.
+/// The parameters of a measurement.
 #[derive(Debug)]
 pub struct Plan {
     job: job::JobArgs,
@@ -107,8 +107,7 @@ struct Outcome<'a> {
     ratios: BTreeMap<String, f64>,
 }
 
-/// Where progress goes: a line rewritten on a terminal, whole lines elsewhere, nothing finer than a
-/// phase.
+/// Prints progress: a line rewritten on a terminal; elsewhere whole lines, one a phase.
 pub struct Progress {
     is_terminal: bool,
 }
@@ -118,14 +117,13 @@ impl Progress {
         Progress { is_terminal: std::io::stderr().is_terminal() }
     }
 
-    /// What happens just now; seen on a terminal only.
+    /// Shows the current step, on a terminal only.
     fn show(&self, text: &str) {
         if self.is_terminal {
             eprint!("\r{text}\x1b[K");
         }
     }
 
-    /// What has happened.
     fn say(&self, text: &str) {
         if self.is_terminal {
             eprint!("\r\x1b[K");
@@ -135,10 +133,6 @@ impl Progress {
 }
 
 impl UsememArgs {
-    /// Measures and prints.
-    ///
-    /// # Errors
-    /// When an argument is no good, or the job fails.
     pub fn run(&self) -> Result<()> {
         let plan = self.plan()?;
         let progress = Progress::new();
@@ -146,7 +140,7 @@ impl UsememArgs {
             versus.check()?;
         }
         let managed = managed::run(&plan, &progress)?;
-        // What has been measured is printed even if the comparison cannot be made.
+        // The first measurement is printed even if the comparison cannot be made.
         let (kernel_zswap, failure) = match &self.versus {
             Some(versus) => match versus::run(&plan, versus, &progress) {
                 Ok(kernel) => (Some(kernel), None),
@@ -203,8 +197,8 @@ impl UsememArgs {
         let mut pages = Vec::new();
         for path in &self.data.pages {
             let whole = path.canonicalize().with_context(|| path.display().to_string())?;
-            // Reads it once: the files are in the page cache before the job starts, and cost it
-            // nothing.
+            // Reads each file once, so that the page cache has it before the job starts and it
+            // costs the job nothing.
             let one = data::DataArguments { pages: vec![whole.clone()], random: false };
             data::Data::open(&one, 0, 1)?;
             pages.push(whole);
@@ -233,7 +227,7 @@ impl Plan {
         (self.job.tasks * self.job.bytes) as u64
     }
 
-    /// This program's arguments that run the job.
+    /// The arguments of this program that run the job.
     fn job_arguments(&self, progress: &Progress) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = ["bench", "usemem-job", "--tasks"].map(OsString::from).into();
         arguments.push(self.job.tasks.to_string().into());

@@ -1,4 +1,4 @@
-//! What people read.
+//! Output for people.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -26,7 +26,6 @@ pub fn phase_line(name: &str, phase: &PhaseReport) -> String {
     line
 }
 
-/// The whole result.
 pub fn table(
     plan: &Plan,
     managed: &Managed,

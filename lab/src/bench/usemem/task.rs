@@ -1,8 +1,7 @@
-//! One task: fills its memory, reads it back in order, touches it at random; and says how long each
-//! took.
+//! One task: fills its memory, reads it back in order, touches it at random, and reports the times.
 //!
-//! A task is told by lines on its standard input what to do next, so that all tasks begin a phase
-//! together, and returns each with a line of JSON.
+//! Lines on a task's standard input name the next phase, so that all tasks begin a phase together;
+//! the task replies to each with a line of JSON.
 
 use std::io::{BufRead, Write};
 
@@ -14,7 +13,7 @@ use uzswap::{Page, PAGE_SIZE};
 use super::clock::Clock;
 use super::data::{mixed, Data, DataArguments};
 
-/// What a task does one after the other.
+/// The phases of a task, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -22,7 +21,7 @@ pub enum Phase {
     Fill,
     /// Reads every page and checks every byte, in order.
     Read,
-    /// Touches as many pages as there are, each chosen at random, and checks every byte of it.
+    /// Touches as many pages as the memory has, each chosen at random, and checks every byte of it.
     Touch,
 }
 
@@ -30,7 +29,7 @@ impl Phase {
     /// In the order of the job.
     pub const ALL: [Phase; 3] = [Phase::Fill, Phase::Read, Phase::Touch];
 
-    /// Its name, as in the JSON.
+    /// The name in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Fill => "fill",
@@ -40,18 +39,17 @@ impl Phase {
     }
 }
 
-/// How a phase went in one task.
+/// A phase's result in one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// From its beginning to its end, in this task.
     pub seconds: f64,
     /// CPU time of the whole process in the phase, the pager's threads included.
     pub cpu_seconds: f64,
-    /// Touches by latency: nanoseconds and how often; empty but for [`Phase::Touch`].
+    /// Touches by latency: (nanoseconds, count); empty except for [`Phase::Touch`].
     pub touches: Vec<(u64, u64)>,
 }
 
-/// What a task writes, a line each.
+/// The task's lines of output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
@@ -59,7 +57,6 @@ pub enum Line {
     Ready,
     /// Pages done in this phase so far, on request.
     Progress(u64),
-    /// A phase has ended.
     Done(Outcome),
 }
 
@@ -94,10 +91,10 @@ struct Task {
 }
 
 impl TaskArgs {
-    /// Does what the standard input says until it ends.
+    /// Runs the phases that the standard input names until it ends.
     ///
     /// # Errors
-    /// When a byte is not as it was written.
+    /// If a byte is not as it was written.
     pub fn run(&self) -> Result<()> {
         let task = Task {
             memory: Region::map(self.bytes, self.huge).context("cannot map the task's memory")?,
@@ -192,7 +189,7 @@ impl Task {
         Ok(())
     }
 
-    /// Tells how far it is, 128 times a phase, if a reader looks.
+    /// Reports progress 128 times a phase, if requested.
     fn tell(&self, number: usize) -> Result<()> {
         if self.progress && number.is_multiple_of(self.memory.pages.div_ceil(128)) {
             say(&Line::Progress(number as u64))?;
@@ -201,14 +198,14 @@ impl Task {
     }
 }
 
-/// The task's memory: a mapping of its own, as usemem's is.
+/// The task's memory: a mapping of its own, as in usemem.
 struct Region {
     at: *mut Page,
     pages: usize,
 }
 
 impl Region {
-    /// Maps memory, of huge pages if the kernel has them.
+    /// Maps memory, with huge pages if requested and supported.
     fn map(bytes: usize, huge: bool) -> Result<Self> {
         ensure!(bytes > 0 && bytes.is_multiple_of(PAGE_SIZE), "{bytes} bytes are not whole pages");
         let at = sys::memory::map(bytes)?;
@@ -232,13 +229,12 @@ impl Drop for Region {
     }
 }
 
-/// The next of a row of random numbers (splitmix64).
+/// The next number of a sequence of random numbers (splitmix64).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(1);
     mixed(*state)
 }
 
-/// A random number below `limit` from a random word.
 fn below(word: u64, limit: usize) -> usize {
     ((u128::from(word) * limit as u128) >> 64) as usize
 }

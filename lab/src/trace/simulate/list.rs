@@ -1,8 +1,8 @@
-//! Pages in a row, newest first: linked through an array, so that any can leave.
+//! Rows of pages, newest first: linked through an array, so that any page can leave.
 
 const NONE: u32 = u32::MAX;
 
-/// Rows over the same pages; a page is in one of them or in none.
+/// Rows over the same pages; a page is in at most one of them.
 pub struct Rows {
     links: Vec<[u32; 2]>,
     row: Vec<u8>,
@@ -10,7 +10,7 @@ pub struct Rows {
     lens: Vec<usize>,
 }
 
-/// In no row.
+/// The row number of a page that is in no row.
 pub const NOWHERE: u8 = u8::MAX;
 
 impl Rows {
@@ -24,12 +24,10 @@ impl Rows {
         }
     }
 
-    /// The row that a page is in.
     pub fn of(&self, page: u32) -> u8 {
         self.row[page as usize]
     }
 
-    /// Pages in a row.
     pub fn len(&self, row: u8) -> usize {
         self.lens[usize::from(row)]
     }
@@ -48,7 +46,6 @@ impl Rows {
         self.lens[usize::from(row)] += 1;
     }
 
-    /// Takes a page out of its row.
     pub fn take(&mut self, page: u32) {
         let row = usize::from(self.row[page as usize]);
         let [before, after] = self.links[page as usize];
@@ -64,7 +61,6 @@ impl Rows {
         self.lens[row] -= 1;
     }
 
-    /// The last page of a row.
     pub fn last(&self, row: u8) -> Option<u32> {
         Some(self.ends[usize::from(row)][1]).filter(|page| *page != NONE)
     }

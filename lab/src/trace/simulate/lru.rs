@@ -1,9 +1,8 @@
-//! LRU: the page used longest ago goes.
+//! LRU: evicts the page used longest ago.
 
 use super::list::{Rows, NOWHERE};
 use super::Replacement;
 
-/// One row, in the order of use.
 pub struct Lru {
     rows: Rows,
     pages: usize,

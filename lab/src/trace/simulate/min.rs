@@ -1,4 +1,4 @@
-//! Belady's MIN: the page goes whose next use is furthest away.
+//! Belady's MIN: evicts the page whose next use is furthest away.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,8 @@ use super::{Event, References, Replacement};
 
 const NEVER: u32 = u32::MAX;
 
-/// MIN.
 pub struct Min {
-    /// For each event, when its page is used next.
+    /// For each event, the next use of its page.
     next: Vec<u32>,
     /// Pages in memory by their next use.
     order: BTreeSet<(u32, u32)>,

@@ -1,6 +1,6 @@
 //! Plays traces under replacement policies.
 //!
-//! Every policy has the same memory, in pages. What differs is what it sees: the pager's sees faults
+//! Every policy has the same memory, in pages, but sees different events: the pager's sees faults
 //! and evictions alone; LRU and the kernel's two lists see every use, as hardware and simulations
 //! do; MIN sees the future, and is the bound for all.
 
@@ -15,45 +15,39 @@ mod two_lists;
 
 pub use references::{Event, References};
 
-/// A policy in a simulated memory.
 pub trait Replacement {
-    /// Whether a page is in memory.
     fn has(&self, page: u32) -> bool;
-    /// A page that is in memory is used. `at` is the event's number.
+    /// A page in memory is used. `at` is the event's number.
     fn hit(&mut self, page: u32, at: usize);
-    /// A page comes in because it is needed; others go for it if need be.
+    /// A needed page comes in; others leave for it if memory is full.
     fn admit(&mut self, page: u32, first_touch: bool, at: usize);
-    /// A page that is in memory is given back.
+    /// A page in memory is given back.
     fn remove(&mut self, page: u32);
-    /// Pages that were looked at to find some that can go.
+    /// Pages that were scanned to find pages to evict.
     fn looks(&self) -> u64 {
         0
     }
-    /// What else there is to say.
+    /// Further results, as text.
     fn note(&self) -> String {
         String::new()
     }
 }
 
-/// What became of a trace under one policy.
+/// A trace's result under one policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Uses in the trace.
     pub uses: u64,
     /// Pages touched for the first time: no policy avoids them.
     pub first_touches: u64,
-    /// Pages that had to be brought in.
     pub pages_in: u64,
-    /// Pages looked at to find some that can go.
+    /// Pages scanned to find pages to evict.
     pub looks: u64,
-    /// What else there is to say.
     pub note: String,
 }
 
-/// The policies there are, by name.
 pub const POLICIES: [&str; 5] = ["pager", "tracking", "lru", "kernel", "min"];
 
-/// A policy by name, for a memory of so many pages; `None` when there is none of that name.
+/// A policy by name, for a memory of `pages`; `None` for an unknown name.
 pub fn policy<'a>(name: &str, references: &'a References, pages: usize) -> Option<Box<dyn Replacement + 'a>> {
     let count = references.pages();
     Some(match name {
@@ -66,7 +60,6 @@ pub fn policy<'a>(name: &str, references: &'a References, pages: usize) -> Optio
     })
 }
 
-/// Plays a trace.
 pub fn play(references: &References, policy: &mut dyn Replacement) -> Outcome {
     let mut touched = vec![false; references.pages()];
     let mut outcome = Outcome::default();

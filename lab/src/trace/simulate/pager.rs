@@ -8,12 +8,11 @@ fn place(page: u32) -> (usize, usize) {
     (page as usize / BLOCK_PAGES, page as usize % BLOCK_PAGES)
 }
 
-/// The pager.
 pub struct Pager {
     policy: Policy,
     histories: Vec<History>,
     present: Vec<u16>,
-    /// The block that the hand looks at next.
+    /// The next block of the hand.
     hand: usize,
     leaps: Leaps,
     /// The block before.
@@ -27,15 +26,15 @@ pub struct Pager {
     runs: u64,
     tried: u64,
     returned: Returned,
-    /// Pages that are armed, where uses are tracked.
+    /// Armed pages, if uses are tracked.
     armed: Option<Vec<u16>>,
     arms: u64,
     faults: u64,
     seen: Seen,
 }
 
-/// What the pager has seen of memory that fills: it looks once when a half is full, and sees pages
-/// come when five sixths are.
+/// The pager's view of memory that fills: it scans once when a half is full, and sees arrivals from
+/// five sixths on.
 #[derive(PartialEq)]
 enum Seen {
     Nothing,
@@ -44,7 +43,6 @@ enum Seen {
 }
 
 impl Pager {
-    /// A memory of `pages`.
     pub fn new(references: &References, pages: usize) -> Self {
         let blocks = references.pages() / BLOCK_PAGES;
         Pager {
@@ -70,13 +68,12 @@ impl Pager {
         }
     }
 
-    /// The same, where the kernel tells which pages are used.
+    /// A memory of `pages`, where the kernel reports the pages' uses.
     pub fn tracking(references: &References, pages: usize) -> Self {
         let pager = Self::new(references, pages);
         Pager { armed: Some(vec![0; pager.present.len()]), ..pager }
     }
 
-    /// Whether arrivals are seen.
     fn sees_arrivals(&mut self) -> bool {
         if self.seen == Seen::Nothing && self.count >= self.pages / 2 {
             self.seen = Seen::Found;
@@ -92,7 +89,7 @@ impl Pager {
         self.seen == Seen::Arrivals
     }
 
-    /// Pages of a block that go.
+    /// Selects the pages of a block to evict.
     fn choose(&mut self, block: usize) -> u16 {
         let (history, present) = (&self.histories[block], self.present[block].into());
         let Some(armed) = &mut self.armed else {

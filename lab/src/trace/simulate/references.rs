@@ -1,21 +1,19 @@
-//! A trace as simulations want it: pages numbered without gaps, in the order of their addresses,
-//! sixteen numbers a block.
+//! A trace for simulations: pages numbered without gaps, in the order of their addresses, sixteen
+//! numbers a block.
 
 use std::collections::{BTreeMap, HashMap};
 
 use replacement::policy::BLOCK_PAGES;
 use replacement::trace::Reference;
 
-/// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A page, by its number, is used.
     Use(u32),
     /// Pages are given back: `first..end`.
     Drop {
-        /// The first page.
         first: u32,
-        /// Behind the last page.
+        /// Exclusive.
         end: u32,
     },
 }
@@ -29,7 +27,7 @@ pub struct References {
 }
 
 impl References {
-    /// From a trace. What a process used is given back when it is heard of for the last time.
+    /// From a trace. A process's pages are given back after its last event.
     pub fn new(trace: &[Reference]) -> Self {
         let block_of = |page: u64| page / BLOCK_PAGES as u64;
         let mut blocks = BTreeMap::new();
@@ -77,7 +75,7 @@ impl References {
         Self::of(events, blocks.len() as u32)
     }
 
-    /// From events over pages of so many blocks.
+    /// From events over the pages of `blocks` blocks.
     pub fn of(events: Vec<Event>, blocks: u32) -> Self {
         let mut references = References { events, blocks, peak: 0 };
         let mut live = vec![false; references.pages()];
@@ -98,17 +96,16 @@ impl References {
         references
     }
 
-    /// What happens, in order.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// Numbers of pages, used or not.
+    /// Pages numbered, used or not.
     pub fn pages(&self) -> usize {
         self.blocks as usize * BLOCK_PAGES
     }
 
-    /// Most pages that were wanted at one time.
+    /// Most pages in use at one time.
     pub fn peak_pages(&self) -> usize {
         self.peak
     }

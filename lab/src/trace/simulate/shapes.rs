@@ -28,7 +28,6 @@ fn uses(pages: impl Iterator<Item = u64>) -> References {
     References::of(events, blocks)
 }
 
-/// Pages that a policy brings in.
 fn pages_in(name: &str, references: &References, pages: usize) -> u64 {
     let mut policy = policy(name, references, pages).unwrap();
     let outcome = play(references, &mut *policy);
@@ -44,7 +43,7 @@ fn a_loop_over_half_as_much_again_as_memory_keeps_four_fifths_of_what_can_be_kep
     for memory in [2000u64, 3000, 4000, 6000, 8000, 12_000] {
         let pages = memory * 3 / 2;
         let rounds = |count: u64| uses((0..count).flat_map(|_| 0..pages));
-        // Once it has been learned: what is brought in by forty rounds that is not by ten.
+        // After learning: the pages that forty rounds bring in and ten do not.
         let kept = |name| {
             let at = memory as usize;
             30 * pages - (pages_in(name, &rounds(40), at) - pages_in(name, &rounds(10), at))

@@ -1,7 +1,8 @@
 //! The kernel's two lists for anonymous memory, with its refault distances (`mm/vmscan.c`,
-//! `mm/workingset.c`, without the multi-generational LRU): pages begin inactive, are activated when
-//! they were used by the time the inactive list ends, or when they come back sooner than memory is
-//! long; the active list is shortened to the inactive one's length, used pages included.
+//! `mm/workingset.c`, without the multi-generational LRU). Pages begin inactive. They are activated
+//! if they were used before they reach the end of the inactive list, or if their refault distance
+//! is less than the memory's size. The active list is shortened to the inactive one's length, used
+//! pages included.
 
 use super::list::{Rows, NOWHERE};
 use super::Replacement;
@@ -9,11 +10,10 @@ use super::Replacement;
 const INACTIVE: u8 = 0;
 const ACTIVE: u8 = 1;
 
-/// The two lists.
 pub struct TwoLists {
     rows: Rows,
     used: Vec<bool>,
-    /// Evictions and activations when a page went; 0 when it is not out.
+    /// Evictions and activations when a page was evicted; 0 for other pages.
     went: Vec<u64>,
     age: u64,
     pages: usize,

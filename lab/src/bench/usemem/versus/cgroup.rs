@@ -1,4 +1,4 @@
-//! A memory cgroup of our own, version 1 or 2.
+//! A memory cgroup of this program, version 1 or 2.
 
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -10,7 +10,6 @@ use anyhow::{bail, Context, Result};
 
 use super::undo::{Changes, Undo};
 
-/// A memory cgroup with a limit.
 pub struct Cgroup {
     path: PathBuf,
     version: u8,
@@ -25,7 +24,7 @@ struct Place {
     version: u8,
 }
 
-/// Finds the memory controller by the texts of /proc/self/mounts and /proc/self/cgroup.
+/// Finds the memory controller in the texts of /proc/self/mounts and /proc/self/cgroup.
 fn find(mounts: &str, membership: &str) -> Option<Place> {
     let mount = |wanted: &str, option: Option<&str>| {
         mounts.lines().find_map(|line| {
@@ -51,11 +50,11 @@ fn find(mounts: &str, membership: &str) -> Option<Place> {
 }
 
 impl Cgroup {
-    /// Makes a group; `bytes_when` returns its limit by whether zswap's compressed bytes count
+    /// Makes a group. `bytes_when` returns its limit, given whether zswap's compressed bytes count
     /// towards it.
     ///
     /// # Errors
-    /// When there is no memory controller, or this process may not use it.
+    /// If there is no memory controller, or this process may not use it.
     pub fn make(changes: &Changes, bytes_when: impl FnOnce(bool) -> u64) -> Result<Self> {
         let read = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
         let place = find(&read("/proc/self/mounts")?, &read("/proc/self/cgroup")?);
@@ -76,10 +75,7 @@ impl Cgroup {
         self.path.join(names[usize::from(self.version) - 1])
     }
 
-    /// Has `command` start in the group.
-    ///
-    /// # Errors
-    /// When the group's list of processes cannot be opened.
+    /// Starts `command` in the group.
     pub fn enter(&self, command: &mut Command) -> Result<()> {
         let path = self.path.join("cgroup.procs");
         let file = OpenOptions::new().write(true).open(&path).with_context(|| path.display().to_string())?;
@@ -93,22 +89,18 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Anonymous memory that the group's processes have now.
+    /// Anonymous memory of the group's processes.
     pub fn anonymous_bytes(&self) -> Option<u64> {
         let name = if self.version == 1 { "rss" } else { "anon" };
         super::command::stat_field(&self.path.join("memory.stat"), name)
     }
 
-    /// Ends what is left in the group and removes it.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
+    /// Ends the remaining processes of the group and removes it.
     pub fn remove(self) -> Result<()> {
-        // The list of what is to be undone keeps it; to undo it twice does no harm.
+        // The undo journal keeps it; removing it twice does no harm.
         Undo::RemoveCgroup(self.path).undo()
     }
 
-    /// Most memory that the group has used.
     pub fn peak_bytes(&self) -> Option<u64> {
         let text = fs::read_to_string(self.file(["memory.max_usage_in_bytes", "memory.peak"])).ok()?;
         text.trim().parse().ok()
@@ -120,7 +112,7 @@ impl Cgroup {
     }
 }
 
-/// Below this process's own group, so that limits from outside go on counting.
+/// Below this process's own group, so that outer limits still count.
 fn parent_v1(place: &Place) -> PathBuf {
     let own = place.mount.join(&place.own);
     // In a container the group's path may be that of the host.
@@ -132,7 +124,7 @@ fn parent_v1(place: &Place) -> PathBuf {
 }
 
 /// The nearest group above that hands the memory controller down. A group with processes cannot,
-/// but for the root.
+/// except the root.
 fn parent_v2(place: &Place, changes: &Changes) -> Result<PathBuf> {
     if let Some(path) = handing_down(place) {
         return Ok(path);
@@ -179,7 +171,8 @@ mod tests {
         assert_eq!(find("proc /proc proc rw 0 0\n", "0::/\n"), None);
     }
 
-    /// A tree of directories as version 2 has it, with what each group hands down.
+    /// A tree of directories as in version 2; each group comes with the controllers that it hands
+    /// down.
     fn tree(name: &str, groups: &[(&str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("uzswap-cgroup-{}-{name}", std::process::id()));
         for (group, handed_down) in groups {

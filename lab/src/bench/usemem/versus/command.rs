@@ -1,9 +1,9 @@
-//! Any command by the kernel: in a memory cgroup, with zswap in front of a swap file or with that
-//! alone, within a total of memory.
+//! Any command by the kernel: in a memory cgroup, with zswap in front of a swap file or with the
+//! file alone, within a total of memory.
 //!
-//! The total is anonymous memory and the pool together. In version 1 of cgroups the pool is not
-//! charged, and in no version does a limit say beforehand how much of it the pool will be: so the
-//! command runs several times, with another limit each time, until the total meets the budget.
+//! The total is anonymous memory and the pool together. Version 1 of cgroups does not charge the
+//! pool, and in no version does a limit determine the pool's share beforehand: so the command runs
+//! several times, with another limit each time, until the total meets the budget.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,17 +18,15 @@ use super::counters::Counters;
 use super::undo::Changes;
 use super::{counters, lock_machine, Pool, Versus, SAMPLE};
 
-/// Runs until the total is within this share of the budget.
+/// The runs end when the total is within this share of the budget.
 const CLOSE: f64 = 0.03;
-/// Runs at most.
 const RUNS_MAX: usize = 5;
 
-/// How a command went in the kernel's hands.
+/// A command's result under the kernel.
 #[derive(Debug, Clone, Serialize)]
 pub struct InKernel {
-    /// The cgroup's limit, by which the budget was met.
+    /// The cgroup's limit that met the budget.
     pub limit_bytes: u64,
-    /// The largest sum of anonymous memory and pool.
     pub total_peak_bytes: u64,
     /// Pages brought in: from the pool and the disk, readahead included.
     pub pages_in: u64,
@@ -36,7 +34,6 @@ pub struct InKernel {
     pub pages_out: u64,
     /// Written to the swap file, from the pool and past it.
     pub disk_written_bytes: u64,
-    /// Read from it.
     pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when the pool was largest.
     pub ratio: f64,
@@ -47,19 +44,19 @@ pub struct InKernel {
 pub struct ByKernel<'a> {
     /// With zswap or without.
     pub versus: &'a Versus,
-    /// What the program wants, which the swap file has room for.
+    /// The program's demand, which the swap file has room for.
     pub wanted_bytes: u64,
-    /// Where pages may go that the pool has no room for.
+    /// Takes the pages that the pool has no room for.
     pub disk: Option<&'a Path>,
 }
 
 impl ByKernel<'_> {
     /// Finds the cgroup's limit by which anonymous memory and pool together come nearest to
-    /// `budget_bytes`, among the limits in which a command, as `start` makes and waits for it, ends
-    /// well if there are any.
+    /// `budget_bytes`. `start` makes and awaits the command. Limits in which the command ends well
+    /// are preferred.
     ///
     /// # Errors
-    /// When the machine cannot be set up so, or a command cannot be run.
+    /// If the machine cannot be set up, or a command cannot be run.
     pub fn find_limit<T>(
         self,
         budget_bytes: u64,
@@ -84,7 +81,8 @@ impl ByKernel<'_> {
                 if off.abs() <= CLOSE && ended_well {
                     break;
                 }
-                // What cannot end in this limit is given more; else the total says which way.
+                // A command that fails in this limit gets more; otherwise the total gives the
+                // direction.
                 match off > 0.0 && ended_well {
                     true => high = limit,
                     false => low = limit,
@@ -98,11 +96,11 @@ impl ByKernel<'_> {
         })
     }
 
-    /// Runs a command once in a cgroup of this limit. The machine's settings are as before
+    /// Runs a command once in a cgroup of this limit. The machine's settings are restored
     /// afterwards, so other programs can take turns.
     ///
     /// # Errors
-    /// When the machine cannot be set up so, or the command cannot be run.
+    /// If the machine cannot be set up, or the command cannot be run.
     pub fn run<T>(
         self,
         limit_bytes: u64,
@@ -112,7 +110,7 @@ impl ByKernel<'_> {
         self.on_the_machine(budget_bytes, |changes| run_in(changes, limit_bytes, &mut start))
     }
 
-    /// Does something while the machine is set up.
+    /// Runs `act` while the machine is set up.
     fn on_the_machine<T>(self, budget_bytes: u64, act: impl FnOnce(&Changes) -> Result<T>) -> Result<T> {
         self.versus.check()?;
         let machine = lock_machine()?;
@@ -165,9 +163,9 @@ fn run_in<T>(
         InKernel {
             limit_bytes,
             total_peak_bytes,
-            // What zswap stored, and what it refused, for any reason.
+            // Pages that zswap stored, and pages that it refused for any reason.
             pages_in: count("zswpin") + count("pswpin"),
-            // What leaves the pool has been counted.
+            // Pages that leave the pool were counted when they entered it.
             pages_out: (count("zswpout") + count("pswpout")).saturating_sub(count("zswpwb")),
             disk_written_bytes: counters::disk_bytes(&counted, "pswpout"),
             disk_read_bytes: counters::disk_bytes(&counted, "pswpin"),
@@ -185,7 +183,6 @@ pub(super) fn next_name() -> String {
     format!("uzswap-bench-{}-{number}", std::process::id())
 }
 
-/// A field of a cgroup's memory.stat.
 pub(super) fn stat_field(path: &Path, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())

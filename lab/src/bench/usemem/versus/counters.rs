@@ -1,14 +1,13 @@
-//! What the kernel counts, by the names of its people's tables. All are the machine's, not the
-//! job's: with no other swap in use that is the same.
+//! The kernel's counters, by their names in kernel tables. All are the machine's, not the job's:
+//! with no other swap in use that is the same.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// From /proc/vmstat.
 const VMSTAT: [&str; 8] =
     ["zswpout", "zswpin", "zswpwb", "pswpout", "pswpin", "pgmajfault", "swap_ra", "swap_ra_hit"];
-/// From debugfs, where it is mounted.
+/// From debugfs, if it is mounted.
 const REJECTS: [&str; 7] = [
     "reject_compress_poor",
     "reject_compress_fail",
@@ -18,7 +17,6 @@ const REJECTS: [&str; 7] = [
     "pool_limit_hit",
     "written_back_pages",
 ];
-/// Statistics of huge pages of each size.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// All counters at one time.
@@ -30,7 +28,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Reads them.
     pub fn now() -> Self {
         let mut counters = Counters::default();
         counters.add_vmstat(&fs::read_to_string("/proc/vmstat").unwrap_or_default());
@@ -59,7 +56,7 @@ impl Counters {
         }
     }
 
-    /// What was counted from here to `later`.
+    /// The increase of each counter from here to `later`.
     pub fn until(&self, later: &Counters) -> BTreeMap<String, u64> {
         let difference = |(name, value): (&String, &u64)| {
             (name.clone(), value.saturating_sub(self.values.get(name).copied().unwrap_or(0)))
@@ -83,8 +80,7 @@ impl Counters {
     }
 }
 
-/// Bytes that a counter of pages comes to. `pswpout` and `pswpin` are of the disk alone: what zswap
-/// takes or has is not in them.
+/// The bytes of a counter of pages. `pswpout` and `pswpin` concern the disk alone, without zswap.
 pub fn disk_bytes(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
     counters.get(name).copied().unwrap_or(0) * uzswap::PAGE_SIZE as u64
 }

@@ -1,5 +1,5 @@
-//! How the kernel is set up for a comparison: zswap or not, how much its pool may hold, and the
-//! swap file behind it.
+//! The kernel's setup for a comparison: zswap or not, the limit of its pool, and the swap file
+//! behind it.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use super::swap_file;
 use super::undo::Changes;
 use super::{machine_bytes, read_trimmed, ZSWAP};
 
-/// What to compare with.
+/// The kernel's side of the comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Versus {
     /// zswap before a swap file.
     Zswap {
-        /// The kernel's compressor.
+        /// The kernel's name of it.
         compressor: String,
     },
     /// A swap file alone.
@@ -44,7 +44,7 @@ impl FromStr for Versus {
 }
 
 impl Versus {
-    /// What it is called in what people read.
+    /// The name in output for people.
     pub fn title(&self) -> &'static str {
         match self {
             Versus::Zswap { .. } => "kernel zswap",
@@ -52,7 +52,7 @@ impl Versus {
         }
     }
 
-    /// The compressor of zswap, if that is used.
+    /// The compressor of zswap, if it is used.
     pub fn compressor(&self) -> Option<&str> {
         match self {
             Versus::Zswap { compressor } => Some(compressor),
@@ -60,10 +60,10 @@ impl Versus {
         }
     }
 
-    /// Says why the comparison cannot be made here, before anything is measured.
+    /// Checks that the comparison can be made here, before any measurement.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing requirement.
     pub fn check(&self) -> Result<()> {
         // SAFETY: no memory is involved.
         let is_root = unsafe { libc::geteuid() } == 0;
@@ -81,12 +81,12 @@ impl Versus {
     /// Sets the machine up for a job of `job_bytes`.
     ///
     /// Without a disk the pool may hold all of the job, and nothing is written. With one (`disk` is
-    /// the swap file's directory) it is limited, and its shrinker is on: the share of the machine
-    /// that comes next below half of `budget_bytes`, one hundredth at least, since the kernel knows
-    /// no smaller step. Returns that limit.
+    /// the swap file's directory) the pool is limited, and its shrinker is on. The limit is half of
+    /// `budget_bytes`, rounded down to whole hundredths of the machine, the kernel's smallest step,
+    /// and at least one. Returns that limit.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// The kernel's refusals.
     pub(super) fn set_up(
         &self,
         changes: &Changes,
@@ -119,14 +119,14 @@ impl Versus {
         }
         let is_zswap = matches!(self, Versus::Zswap { .. });
         changes.write(&parameter("enabled"), if is_zswap { "Y" } else { "N" })?;
-        // Everything may be out at once, and some slots are kept for pages that are in.
+        // All pages may be out at once, and some slots are kept for pages that are in.
         swap_file::swap_on(changes, job_bytes + job_bytes / 4 + (64 << 20), disk)?;
         Ok(pool_limit)
     }
 }
 
-/// The share of the machine that the pool may take, if it has to be more than it is, so that
-/// nothing is written to the disk: the job's whole size, in case nothing compresses.
+/// The share of the machine that the pool needs so that nothing is written to the disk: the job's
+/// whole size, in case nothing compresses. `None` if the setting suffices.
 fn pool_percent(now: &str, total: u64, machine: u64) -> Result<Option<u64>> {
     let now: u64 = now.parse().with_context(|| format!("max_pool_percent is {now:?}"))?;
     let wanted = (total * 100).div_ceil(machine.max(1)) + 1;

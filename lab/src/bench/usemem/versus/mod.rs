@@ -25,49 +25,45 @@ use super::{Plan, Progress};
 use counters::Counters;
 pub use kernel::Versus;
 
-/// The module's settings.
 const ZSWAP: &str = "/sys/module/zswap/parameters";
-/// Between looks at the pool's size.
+/// Between two samples of the pool's size.
 const SAMPLE: Duration = Duration::from_millis(20);
 
-/// How the job went in the kernel's hands.
+/// The job's result under the kernel.
 #[derive(Debug, Serialize)]
 pub struct KernelZswap {
-    /// The job itself.
     #[serde(flatten)]
     pub driven: Driven,
     /// `kernel zswap` or `kernel swap`.
     pub kind: &'static str,
     /// The kernel's compressor, with zswap.
     pub compressor: Option<String>,
-    /// Most memory that the cgroup used.
     pub cgroup_peak_bytes: u64,
-    /// Most memory of zswap's pool, by samples.
+    /// Peak of zswap's pool, by samples.
     pub pool_peak_bytes: u64,
     /// Whether the pool counts towards the cgroup's limit: not in version 1, where the kernel has
     /// that much more.
     pub pool_within_limit: bool,
-    /// What the pool was limited to, before a disk.
+    /// The pool's limit, if it is before a disk.
     pub pool_limit_bytes: Option<u64>,
     /// Written to the swap file, from the pool and past it.
     pub disk_written_bytes: u64,
-    /// Read from it.
     pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when the pool was largest.
     pub compression_ratio: f64,
     /// Pages stored, by the size of the folios they were evicted in.
     pub stored_pages_by_folio: BTreeMap<String, u64>,
-    /// The machine's counts during the run.
+    /// The increase of the machine's counters during the run.
     pub counters: BTreeMap<String, u64>,
-    /// Settings of the machine that matter and were left as they are.
+    /// Relevant settings of the machine that were not changed.
     pub settings: BTreeMap<String, String>,
 }
 
 /// Runs the job in the plan's memory.
 ///
 /// # Errors
-/// When the machine cannot be set up so, or the job fails. The settings are as before in any case,
-/// unless the error says otherwise.
+/// If the machine cannot be set up, or the job fails. The settings are restored in any case, unless
+/// the error says otherwise.
 pub fn run(plan: &Plan, versus: &Versus, progress: &Progress) -> Result<KernelZswap> {
     versus.check()?;
     let machine = lock_machine()?;
@@ -96,7 +92,7 @@ fn in_cgroup(
     let title = versus.title();
     progress.show(&format!("{title}: setting up ..."));
     let pool_limit = versus.set_up(changes, plan.total_bytes(), plan.ram_bytes, plan.swap.directory())?;
-    // What the pool may hold beside the group is the kernel's memory, too.
+    // The pool beside the group is the kernel's memory, too.
     let beside = pool_limit.unwrap_or(0);
     let group = cgroup::Cgroup::make(changes, |pays_for_the_pool| {
         if pays_for_the_pool {
@@ -157,7 +153,7 @@ fn machine_bytes() -> Result<u64> {
     Ok(meminfo(&text, "MemTotal:"))
 }
 
-/// zswap's pool: largest by its bytes.
+/// zswap's pool. The order compares bytes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Pool {
     bytes: u64,
@@ -171,7 +167,7 @@ impl Pool {
     }
 }
 
-/// Settings that decide how the kernel does.
+/// Settings that affect the kernel's result.
 fn settings() -> BTreeMap<String, String> {
     let files = [
         ("page_cluster", "/proc/sys/vm/page-cluster"),

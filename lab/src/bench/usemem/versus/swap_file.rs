@@ -1,4 +1,4 @@
-//! A swap file of our own.
+//! A swap file of this program.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -14,8 +14,7 @@ use uzswap::PAGE_SIZE;
 use super::undo::{Changes, Undo};
 use program::size::Size;
 
-/// Swap to this file before any other: the highest priority there is, and the flag that says one is
-/// given.
+/// Swap to this file before any other: the highest priority, and the flag that a priority is given.
 const PRIORITY: libc::c_int = 0x8000 | 0x7fff;
 
 /// File systems without blocks of their own on a disk (tmpfs, ramfs, overlayfs, FUSE, NFS): swapon
@@ -25,11 +24,11 @@ const UNFIT: [i64; 5] = [0x0102_1994, 0x8584_58f6, 0x794c_7630, 0x6573_5546, 0x6
 /// Room to leave on the disk.
 const MARGIN_BYTES: u64 = 256 << 20;
 
-/// Makes a swap file of at least `bytes`, in `directory` if that is given and elsewhere if not, and
-/// swaps to it; returns where.
+/// Makes a swap file of at least `bytes`, in `directory` if given, and swaps to it; returns its
+/// path.
 ///
 /// # Errors
-/// Why no place would do.
+/// The reasons why no place suits.
 pub fn swap_on(changes: &Changes, bytes: u64, directory: Option<&Path>) -> Result<PathBuf> {
     if let Some(directory) = directory {
         return swap_on_in(changes, directory, bytes)
@@ -90,7 +89,7 @@ fn create(path: &Path, bytes: u64) -> Result<()> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
     let file = options.open(path).context("cannot make the file")?;
     without_copy_on_write(&file);
-    // SAFETY: sizes a file of our own.
+    // SAFETY: sizes a file of this program.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } != 0 {
         return Err(io::Error::last_os_error()).context("cannot get the file's blocks");
     }
@@ -98,8 +97,8 @@ fn create(path: &Path, bytes: u64) -> Result<()> {
     file.sync_all().context("cannot write the file")
 }
 
-/// Btrfs swaps only to files whose blocks stay where they are. Elsewhere the flag is refused, which
-/// is as good.
+/// Btrfs swaps only to files whose blocks stay where they are. Other file systems refuse the flag,
+/// which does no harm.
 fn without_copy_on_write(file: &File) {
     const FS_IOC_SETFLAGS: libc::c_ulong = 0x4008_6602;
     const FS_NOCOW_FL: libc::c_long = 0x0080_0000;
@@ -127,10 +126,10 @@ fn swapon(path: &Path) -> Result<()> {
     }
 }
 
-/// Stops swapping to a file, if it is swapped to.
+/// Stops swapping to a file, if it is in use.
 ///
 /// # Errors
-/// When its pages find no room in memory.
+/// If its pages find no room in memory.
 pub fn swap_off(path: &Path) -> Result<()> {
     if !is_active(&fs::read_to_string("/proc/swaps").unwrap_or_default(), path) {
         return Ok(());
@@ -145,8 +144,8 @@ pub fn swap_off(path: &Path) -> Result<()> {
 
 /// Whether the text of /proc/swaps has a file.
 fn is_active(swaps: &str, path: &Path) -> bool {
-    // The kernel writes odd bytes in octal; our own names have none, and directories with any are
-    // not chosen twice.
+    // The kernel writes odd bytes in octal; this program's names have none, and directories with
+    // any are not chosen twice.
     let path = path.to_string_lossy().replace(' ', "\\040");
     swaps.lines().skip(1).any(|line| line.split_ascii_whitespace().next() == Some(&*path))
 }

@@ -1,10 +1,10 @@
 //! Restores the machine's settings in every case.
 //!
-//! Before a setting is changed, how to undo it is written down twice: here, and through a pipe to a
-//! *watcher*, a process of its own session that ignores signals and does nothing but wait for the
-//! pipe's end. The pipe ends when this process is done, and also when it panics or is killed, even
-//! by SIGKILL. Then the watcher undoes everything, the last change first. Should the watcher be the
-//! one that is killed, this process undoes everything itself.
+//! Before a setting is changed, its undo is recorded twice: here, and through a pipe to a
+//! *watcher*, a process of its own session that ignores signals and only waits for the pipe's end.
+//! The pipe ends when this process is done, and also when it panics or is killed, even by SIGKILL.
+//! Then the watcher undoes everything, the last change first. If the watcher is killed, this
+//! process undoes everything itself.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -21,40 +21,34 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::swap_file;
 
-/// How to undo one change. Undoing what was never done does no harm.
+/// The undo of one change. Undoing a change that was not made does no harm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Undo {
-    /// Write a setting's value of before.
+    /// Write a setting's earlier value.
     Write {
         /// The setting's file.
         path: PathBuf,
-        /// The value.
         value: String,
     },
-    /// Stop swapping to a file of ours.
+    /// Stop swapping to a file of this program.
     SwapOff(PathBuf),
-    /// Remove a file of ours.
+    /// Remove a file of this program.
     RemoveFile(PathBuf),
     /// Stop a cgroup from handing a controller down.
     HandBack {
         /// Its `cgroup.subtree_control`.
         path: PathBuf,
-        /// The controller.
         controller: String,
     },
-    /// End the processes of a cgroup of ours, and remove it.
+    /// End the processes of a cgroup of this program, and remove it.
     RemoveCgroup(PathBuf),
 }
 
-/// How long processes may take to end, and a cgroup to become empty.
+/// Limit on the time until processes end and a cgroup is empty.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Undo {
-    /// Undoes the change.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn undo(&self) -> Result<()> {
         match self {
             Undo::Write { path, value } => {
@@ -105,7 +99,7 @@ fn remove_cgroup(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Undoes all, the last first; returns what could not be undone.
+/// Undoes all, the last first; returns the failures.
 fn undo_all(changes: &[Undo]) -> Vec<String> {
     changes.iter().rev().filter_map(|change| change.undo().err()).map(|error| format!("{error:#}")).collect()
 }
@@ -115,7 +109,7 @@ struct Journal {
     watcher: Option<(Child, ChildStdin)>,
 }
 
-/// The machine's settings while they are changed. Dropping it puts them back.
+/// The machine's settings while they are changed. Dropping it restores them.
 pub struct Changes {
     journal: Arc<Mutex<Journal>>,
     signals: signal_hook::iterator::Handle,
@@ -126,11 +120,11 @@ fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
 }
 
 impl Changes {
-    /// Starts the watcher, and looks out for signals. The watcher holds `machine` open, so that a
-    /// lock on it lasts until all is undone.
+    /// Starts the watcher, and handles signals. The watcher holds `machine` open, so that a lock on
+    /// it lasts until all is undone.
     ///
     /// # Errors
-    /// When no watcher can be started: nothing should be changed then.
+    /// If no watcher can be started: the caller should change nothing then.
     pub fn begin(machine: &File) -> Result<Self> {
         let descriptor = machine.as_raw_fd();
         let mut command = Command::new("/proc/self/exe");
@@ -159,7 +153,7 @@ impl Changes {
         let shared = Arc::clone(&journal);
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                // Kept locked to the end: nothing is changed any more.
+                // Kept locked to the end: no more changes are made.
                 let mut journal = lock(&shared);
                 journal.finish();
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
@@ -169,7 +163,7 @@ impl Changes {
         Ok(Changes { journal, signals: handle })
     }
 
-    /// Makes a change, after writing down how to undo it.
+    /// Makes a change, after recording its undo.
     ///
     /// # Errors
     /// The change's own, or that the watcher is gone.
@@ -184,20 +178,17 @@ impl Changes {
         change()
     }
 
-    /// Writes a setting.
-    ///
-    /// # Errors
-    /// When the kernel refuses the value.
+    /// Writes a setting, after recording its undo.
     pub fn write(&self, path: &Path, value: &str) -> Result<()> {
         let before = fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let undo = Undo::Write { path: path.to_owned(), value: before.trim().to_owned() };
         self.make(undo, || fs::write(path, value).with_context(|| format!("{value} to {}", path.display())))
     }
 
-    /// Puts everything back.
+    /// Restores everything.
     ///
     /// # Errors
-    /// What could not be put back, if anything.
+    /// Names the settings that could not be restored.
     pub fn end(self) -> Result<()> {
         let left = lock(&self.journal).finish();
         ensure!(left.is_empty(), "not everything could be restored: {}", left.join("; "));
@@ -213,14 +204,14 @@ impl Drop for Changes {
 }
 
 impl Journal {
-    /// Has the watcher undo everything, or does it; returns what is left. Does nothing the second
-    /// time.
+    /// Lets the watcher undo everything, or does it here; returns the failures. Does nothing the
+    /// second time.
     fn finish(&mut self) -> Vec<String> {
         let Some((mut watcher, input)) = self.watcher.take() else { return Vec::new() };
         drop(input);
         match watcher.wait() {
             Ok(status) if status.success() => Vec::new(),
-            // It was killed, or could not do it all. Undoing twice does no harm.
+            // The watcher was killed, or failed in part. Undoing twice does no harm.
             _ => {
                 let left = undo_all(&self.changes);
                 for what in &left {
@@ -232,10 +223,7 @@ impl Journal {
     }
 }
 
-/// The watcher: reads how to undo things until the pipe ends, and then does it.
-///
-/// # Errors
-/// When something could not be undone.
+/// The watcher: reads undo records until the pipe ends, and then applies them.
 pub fn watch() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, libc::SIGPIPE] {
         // SAFETY: ignoring a signal calls no code.
