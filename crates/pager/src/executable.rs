@@ -14,7 +14,6 @@ use sys::PAGE_SIZE;
 
 use crate::registrations::is_private_memory;
 
-/// Most runs of pages per scan.
 const RUNS: usize = 64;
 
 /// Whether most of this process's anonymous memory is executable.

@@ -2,17 +2,17 @@
 //!
 //! * An ending thread gets no fault service: its accesses to missing pages fail in the kernel. It
 //!   clears the word that pthread_join() waits for, and marks the robust mutexes that it holds. If
-//!   these pages were out, other threads would wait for ever. Both start in the thread control block,
-//!   whose list leads to the mutexes.
-//! * set_tid_address(2) and clone(2) can put that word anywhere. All threads of musl clear one word,
-//!   the lock of its thread list, which every thread takes before it ends. The kernel tells the word
-//!   only to its own thread. So the agent reads it on entry and when a thread starts
+//!   these pages were out, other threads would wait for ever. Both start in the thread control
+//!   block, whose list leads to the mutexes.
+//! * set_tid_address(2) and clone(2) can put that word anywhere. All threads of musl clear one
+//!   word, the lock of its thread list, which every thread takes before it ends. The kernel tells
+//!   the word only to its own thread. So the agent reads it on entry and when a thread starts
 //!   (`preload/threads.rs`), as the thread may end before the next look, and `preload/cleared.rs`
 //!   records later changes. Without the preload object, only looks find threads.
 //! * A robust mutex may be taken, and its owner end, between two looks. `preload/robust.rs` records
 //!   each that the C library initialises. Records count at once: the page is no longer chosen.
-//! * /proc/PID/cmdline and environ read the program's initial strings, and return nothing if they are
-//!   out: ps, pgrep, killall and service managers would not find the process.
+//! * /proc/PID/cmdline and environ read the program's initial strings, and return nothing if they
+//!   are out: ps, pgrep, killall and service managers would not find the process.
 //!
 //! If such a page is out, it is brought in: its thread may have started between two looks.
 

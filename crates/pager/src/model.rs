@@ -62,9 +62,7 @@ struct State {
     /// Pages registered with access tracking, and those of them that are armed.
     tracked: BTreeSet<usize>,
     armed: BTreeSet<usize>,
-    /// Whether the kernel has access tracking.
     can_track: bool,
-    /// Present pages, and the number in each.
     pages: BTreeMap<usize, usize>,
     changing: usize,
     events: VecDeque<(u64, Message)>,

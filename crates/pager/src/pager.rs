@@ -34,12 +34,11 @@ impl Pager {
     /// Opens the descriptors and creates every table. Nothing is registered yet.
     ///
     /// # Errors
-    /// [`StartError`] names what is missing.
+    /// [`StartError`] names the missing part.
     pub fn new(config: Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
         let system = |what| move |source| StartError::System { what, source };
         let has_tiers = store.has_tiers();
         let (pages, features) = Pages::new(&config, store, accounts)?;
-        // The caller becomes the control thread.
         pages.add_own_thread();
         let own_page = arena::take(PAGE_SIZE, PAGE_SIZE).map_err(system("a page"))?.as_ptr() as usize;
         Ok(Pager {

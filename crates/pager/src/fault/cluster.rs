@@ -31,7 +31,6 @@ const PAGE_BITS: u32 = CLUSTER_PAGES.trailing_zeros();
 const FAULT_MASK: u32 = (1 << FAULT_BITS) - 1;
 
 impl Clusters {
-    /// At first, clusters are read whole.
     pub fn new() -> Self {
         Clusters {
             trials: std::array::from_fn(|_| AtomicU64::new(0)),

@@ -37,11 +37,9 @@ pub(crate) struct Handlers {
     calls: AtomicU32,
     /// CPU whose handler was called last, or [`ANY`].
     called: AtomicU32,
-    /// Faults that handlers started to serve.
     served: AtomicU32,
 }
 
-/// One handler's record of its usefulness.
 #[derive(Debug)]
 pub(crate) struct Record {
     /// Faults until the next check, and between checks.
@@ -70,7 +68,6 @@ impl Record {
         }
     }
 
-    /// Called when a fault was served.
     pub(crate) fn served(&mut self) {
         self.served_ns = sys::now_ns();
     }
@@ -96,7 +93,6 @@ impl Record {
 }
 
 impl Handlers {
-    /// In a forked child, which has no handlers yet.
     pub(crate) fn reset(&self) {
         for count in [&self.listening, &self.resting, &self.calls, &self.called, &self.served] {
             count.store(0, Ordering::Release);
@@ -182,7 +178,6 @@ impl Handlers {
         self.listening.load(Ordering::Acquire) + self.resting.load(Ordering::Acquire)
     }
 
-    /// Wakes all resting handlers.
     pub(crate) fn call_all(&self) {
         self.called.store(ANY, Ordering::Relaxed);
         self.calls.fetch_add(1, Ordering::AcqRel);
@@ -237,7 +232,6 @@ mod tests {
         let calls = || handlers.calls.load(Ordering::Relaxed);
         assert_eq!((handlers.help_if_stuck(None, || false), calls()), (None, 0));
         assert_eq!((handlers.help_if_stuck(None, || true), calls()), (Some(0), 0));
-        // A fault was served since, so this message is new.
         handlers.served.store(7, Ordering::Relaxed);
         assert_eq!((handlers.help_if_stuck(Some(0), || true), calls()), (Some(7), 0));
         assert_eq!((handlers.help_if_stuck(Some(7), || true), calls()), (Some(7), 1));

@@ -56,7 +56,6 @@ impl FaultState {
     }
 }
 
-/// Serves faults: its own state, and the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct FaultService<'a> {
     faults: &'a Faults,
@@ -110,7 +109,6 @@ impl<'a> FaultService<'a> {
         self.handlers.call_all();
     }
 
-    /// See [`Handlers::help_if_stuck`].
     pub fn help_if_stuck(&self, before: Option<u32>) -> Option<u32> {
         self.handlers.help_if_stuck(before, || self.pages.reports().wait(0))
     }

@@ -16,7 +16,6 @@ pub(super) const PARKED_MAX: usize = 4096;
 /// Nanoseconds between two calls for parked faults.
 const LOOK_NS: u64 = 20_000_000;
 
-/// A thread that waits for a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     pub address: usize,
@@ -28,7 +27,6 @@ pub(crate) struct Fault {
 pub(crate) struct Faults {
     parked: Mutex<VecDeque<Fault>>,
     count: AtomicU32,
-    /// Time of the last [`Faults::look_at_parked`].
     looked_ns: AtomicU64,
     disk: Mutex<VecDeque<(Fault, Stream)>>,
     disk_count: AtomicU32,

@@ -273,11 +273,9 @@ mod tests {
         assert!(wide * 10 < late.len(), "{wide} of {} windows", late.len());
         assert!(wide > 0, "they are tried now and then");
         assert!(windows[..20].contains(&4) && wasted < 400);
-        // First touches are counted separately.
         let first = streams.find(3, 1, Over::Untouched, unseen);
         streams.ended(first, 2);
         assert_eq!(streams.find(3, 2, Over::Untouched, unseen).window(), 4);
-        // When faults form streams again, windows grow again.
         let later = run(&streams, 9, 1 << 30, 600);
         assert_eq!(later[599], 64, "{later:?}");
     }

@@ -36,7 +36,6 @@ impl Forks<'_> {
             let above = thread::renumber_above(descriptor, end).map_err(system(what))?;
             thread::renumber(above, number).map_err(system(what))
         };
-        // Use the parent's numbers.
         keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
         keep(gate, own_gate, "userfaultfd")?;
         let window = self.pages.discard_window();

@@ -2,26 +2,28 @@
 //! pages itself.
 //!
 //! The arena is private memory, which fork() copies. The copy is useful only if no thread of the
-//! pager changed the arena meanwhile, and only the kernel knows when that is: between the last fork
-//! handler and the system call, the C library takes its locks, touches memory that may be out, and
-//! waits for threads that wait for faults. So:
+//! pager changed the arena during the copy, and only the kernel knows when that is: between the
+//! last fork handler and the system call, the C library takes its locks, touches memory that may be
+//! out, and waits for threads that wait for faults. So:
 //!
-//! * Workers and handlers stand still from before the call until after it. The control thread serves
-//!   what must be served, and leaves the arena in order after each step.
-//! * The userfaultfd reports forks: the kernel gives the child its own, with every registration, before
-//!   the child runs. **At no time does the child have an unguarded missing page.** The parent copies
-//!   in the pages that the child touches before it has threads of its own, and changes nothing until
-//!   the child has taken over. The child learns which pages were copied: its table has them out.
-//! * A second userfaultfd, the *gate*, guards the lowest page of the arena. It refuses every operation
-//!   from when fork() reaches that page until its event is read. The control thread asks it after each
-//!   step. Not refused: the step's changes were in order before the arena was copied. Refused: the copy
-//!   may be torn, and the child must not use it. It gets copies of all out pages, and starts again.
-//! * Faults of the forking thread cannot be the latter: it is not in the system call. Those of other
-//!   threads wait a little.
-//! * Once a child exists, no fault is served and no event applied: the child misses what was out at the
-//!   fork. But another thread may have made the child by a bare system call, and the forking thread may
-//!   need a page before its own fork, or after a child that has ended. So after a timeout the children
-//!   get copies of all out pages, and the session continues without them.
+//! * Workers and handlers stand still from before the call until after it. The control thread
+//!   serves urgent faults, and leaves the arena in order after each step.
+//! * The userfaultfd reports forks: the kernel gives the child its own, with every registration,
+//!   before the child runs. **At no time does the child have an unguarded missing page.** The
+//!   parent copies in the pages that the child touches before it has threads of its own, and
+//!   changes nothing until the child has taken over. The child learns which pages were copied: its
+//!   table has them out.
+//! * A second userfaultfd, the *gate*, guards the lowest page of the arena. It refuses every
+//!   operation from when fork() reaches that page until its event is read. The control thread asks
+//!   it after each step. Not refused: the step's changes were in order before the arena was copied.
+//!   Refused: the copy may be torn, and the child must not use it. It gets copies of all out pages,
+//!   and starts again.
+//! * A fault of the forking thread never finds the gate refused, because the thread is not in the
+//!   system call. Faults of other threads wait a little.
+//! * Once a child exists, no fault is served and no event applied: the child misses pages out at
+//!   the fork. But another thread may have made the child by a bare system call, and the forking
+//!   thread may need a page before its own fork, or after a child that has ended. So after a
+//!   timeout the children get copies of all out pages, and the session continues without them.
 //!
 //! | file | what is there |
 //! |---|---|
@@ -76,7 +78,6 @@ pub enum Outcome<'a> {
     Lost,
 }
 
-/// Attends to forks, with the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Forks<'a> {
     lifecycle: Lifecycle<'a>,

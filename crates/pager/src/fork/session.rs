@@ -80,7 +80,6 @@ impl CopiedPages {
 pub struct ForkSession {
     forker: u32,
     pub(super) since_ns: u64,
-    /// Guards this process. Each child has its own.
     pub(super) guard: Guard,
     pub(super) handler: Handler,
     pub(super) held: HeldFaults,
@@ -128,7 +127,6 @@ impl ForkSession {
         self.is_back = true;
     }
 
-    /// Adds a child of this process, by its userfaultfd.
     pub(super) fn add_child(&mut self, descriptor: i32) {
         if self.children.is_empty() {
             self.born_ns = sys::now_ns();

@@ -7,7 +7,6 @@ use crate::units::{block_of, pages_in, span, BLOCK_BYTES};
 
 use super::Lifecycle;
 
-/// Most runs of present pages per scan.
 const RUNS: usize = 512;
 
 impl Lifecycle<'_> {

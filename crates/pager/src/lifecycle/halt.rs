@@ -38,7 +38,6 @@ impl Lifecycle<'_> {
             self.pages.apply_events();
             thread::sleep_ns(10_000);
         }
-        // No slot waits for compression. Return the pages to the system.
         while let Some(slot) = self.pages.staging().oldest() {
             self.pages.staging().give(slot);
         }

@@ -47,7 +47,6 @@ impl LifecycleState {
     }
 }
 
-/// The control thread: its own state, and the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Lifecycle<'a> {
     grace: &'a GracePeriods,

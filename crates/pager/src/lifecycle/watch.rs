@@ -18,7 +18,6 @@ const FAULT_NS_MAX: u64 = 10_000_000_000;
 /// Delay between a change of relatives and measuring the memory shared with them.
 const SETTLED_NS: u64 = 10_000_000;
 
-/// Most runs of present pages per scan of [`Lifecycle::measure_range`].
 const RUNS: usize = 4096;
 
 /// All processes' staged pages may take 1/16 of the budget. Processes are counted every `SHARE_NS`.

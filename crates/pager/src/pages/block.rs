@@ -381,7 +381,6 @@ mod tests {
         block.begin_reading(0x70);
         assert!(block.is_reading() && block.watched() == 0x70);
         assert_eq!((block.mask(PageState::Stored), block.state(5)), (0xf0, PageState::Stored));
-        // One page leaves and another is overwritten.
         block.change(1 << 5, PageState::Stored, PageState::Kernel);
         block.change(1 << 5, PageState::Kernel, PageState::Stored);
         block.change(1 << 6, PageState::Stored, PageState::Kernel);

@@ -30,7 +30,6 @@ impl Change {
     }
 }
 
-/// A process that pages are copied into.
 struct Descendant {
     guard: Guard,
     changes: Vec<Change>,

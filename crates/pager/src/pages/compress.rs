@@ -13,7 +13,6 @@ use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
 use crate::units::{runs, span, PageNumber, BLOCK_PAGES};
 
-/// The result of compressing slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compressed {
     /// Pages are stored, or were no longer needed.

@@ -22,7 +22,6 @@ use super::{Pages, GROUP};
 use crate::units::ALL_PAGES;
 use crate::units::{block_of, index_of, runs, span, within, PageNumber, BLOCK_BYTES};
 
-/// Runs of mapped pages per scan.
 const RUNS: usize = 64;
 
 impl Pages {

@@ -63,7 +63,7 @@ impl DiscardWindow {
     /// Returns the frames of up to [`EXTENT_PAGES`] pages of staging to the system.
     ///
     /// # Safety
-    /// `[at, at + len)` is staging memory whose bytes are not needed and do not change meanwhile.
+    /// `[at, at + len)` is staging memory whose bytes are not needed and do not change.
     pub unsafe fn discard(&self, at: usize, len: usize) {
         assert!(len <= bytes_of(EXTENT_PAGES));
         let _turn = self.turn.lock().expect("no panic while held");

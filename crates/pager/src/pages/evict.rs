@@ -160,7 +160,6 @@ fn move_run(
             None => {}
             Some(Stop::Again) if done > 0 => {}
             Some(Stop::Busy) => {
-                // The address where this call began.
                 busy.get_or_insert(quiet.address(at - done));
                 at += 1;
             }
@@ -250,7 +249,6 @@ mod tests {
         let mut inbound = Inbound::new(pager.own_page());
         assert_eq!(pages.fault_in_within(&block, &mut inbound, 0, true, 4), FaultedIn::Done(4));
         write(base, 2, 99);
-        // The compressor's input is unchanged.
         let slot = block.slot();
         assert_eq!(
             (0..4).map(|page| read(pages.staging.address(slot, 0), page)).collect::<Vec<_>>(),

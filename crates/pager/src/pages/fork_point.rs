@@ -32,7 +32,6 @@ pub(crate) struct ForkPoint {
     before: usize,
 }
 
-/// The effect of a report on an address.
 enum Touch {
     Arrives,
     Moves,
@@ -216,7 +215,6 @@ mod tests {
                 if moved.1 {
                     let (start, len) = (address(from), LEN);
                     reports.push(Message::Remap { from: start, to: address(to), len });
-                    // The kernel reports this as well.
                     reports.push(Message::Unmap { start, end: start + len });
                 }
                 reports
@@ -247,7 +245,6 @@ mod tests {
             let mut space: Space = start.iter().enumerate()
                 .filter_map(|(place, is)| is.map(|is| (place, (place, is)))).collect();
             let mut reports = Vec::new();
-            // The mappings after each number of reports.
             let mut history = vec![(0, space.clone())];
             for (number, call) in calls.iter().enumerate() {
                 reports.extend(step(&mut space, *call, 100 + number));
@@ -286,7 +283,6 @@ mod tests {
     fn what_is_nowhere_does_not_go_to_where_it_once_was() {
         let (from, to) = (address(0), address(1));
         let reports = vec![Message::Remap { from, to, len: LEN }];
-        // Settled: nothing is uncertain.
         let point = ForkPoint::find(Vec::new(), 0, |_| unreachable!());
         assert_eq!(point.in_child(to), Some(to));
         // Not settled: a new mapping cannot be registered yet.

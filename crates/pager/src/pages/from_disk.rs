@@ -25,7 +25,6 @@ const PAGES_MAX: usize = BLOCKS_MAX * BLOCK_PAGES;
 pub(crate) enum FromDisk {
     /// Number of pages in place. The requested page is among them, or gone, or changed.
     Done(usize),
-    /// The page is not in the swap file.
     Elsewhere,
     /// Another thread reads pages of the block.
     Busy,

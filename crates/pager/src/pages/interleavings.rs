@@ -121,7 +121,6 @@ impl World {
         while !self.is_over() {
             let base = PROGRAM + thread_rng().gen_range(0..PLACES) * PLACE_BYTES / BLOCK_BYTES * BLOCK_BYTES;
             let mask = self.pages.pagemap().mapped(base, BLOCK_PAGES) as u32;
-            // Like the clock, which scans many blocks and evicts few.
             let tracker = self.pages.tracker();
             if tracker.sees_uses() && thread_rng().gen_bool(0.5) {
                 let mut runs = [sys::pagemap::Run::default(); BLOCK_PAGES];

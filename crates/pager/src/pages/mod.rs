@@ -77,7 +77,6 @@ use table::AddressTable;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registered {
     Done,
-    /// The kernel refuses the range.
     Refused,
     /// Reports are still unread.
     NotNow,

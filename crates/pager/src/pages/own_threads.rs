@@ -7,7 +7,6 @@ const OWN_THREADS_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ThreadsState {
-    /// All are blocked in a system call.
     Blocked,
     Running,
     Unknown,
@@ -60,7 +59,6 @@ impl OwnThreads {
         }
     }
 
-    /// Whether the program has only one thread.
     pub fn leave_one(&self) -> bool {
         !cfg!(feature = "shuttle") && sys::threads::count().is_some_and(|all| all <= self.count() + 1)
     }

@@ -29,7 +29,6 @@ use crate::units::{
 /// Growth of the pool after which the budget is checked.
 const GROWTH_BYTES: u64 = 1 << 20;
 
-/// A buffer for the pages of one block.
 pub(super) struct Transit {
     pages: NonNull<[u8; PAGE_SIZE]>,
 }
@@ -246,7 +245,6 @@ mod tests {
         pages.settle();
         assert!(!pages.events.is_unsettled());
         assert_eq!(pages.lock(to).mask_of(|state| !state.is_kernels()), ALL_PAGES);
-        // After settling, the next UNMAP counts.
         pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
         assert_eq!(pages.pages_out(), 0);
     }

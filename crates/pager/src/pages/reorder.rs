@@ -15,9 +15,9 @@
 //! under way, and reports about the target of such a REMAP are put aside. Then all reports have
 //! been read, and the mapping now at a place decides:
 //!
-//! * An UNMAP, of either mapping: pages that the table has at an unregistered place are useless, and a
-//!   registered place belongs to the newest mapping. (mremap() also reports an UNMAP of its source,
-//!   where the table has nothing left.)
+//! * An UNMAP, of either mapping: pages that the table has at an unregistered place are useless,
+//!   and a registered place belongs to the newest mapping. (mremap() also reports an UNMAP of its
+//!   source, where the table has nothing left.)
 //! * A REMAP away from the place: every mapping that comes to a place leaves it once, except the
 //!   present one. If more mappings have left than have come since, the first reported was the older
 //!   mapping. Its pages were kept apart when the newer mapping came, and follow it.
@@ -148,7 +148,6 @@ impl Pages {
                 Message::Unmap { start, end } => self.parts(arrivals, aside, start, end),
                 _ => Some(Vec::new()),
             };
-            // Another call has begun.
             let Some(parts) = parts else { return };
             match event {
                 Message::Remove { start, end } => {

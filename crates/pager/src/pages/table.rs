@@ -176,7 +176,6 @@ mod tests {
     #[test]
     fn states_slots_flags_and_lock_share_a_record() {
         let table = AddressTable::new().unwrap();
-        // The highest address, and one below.
         assert!(table.block(USER_END - 1).is_ok());
         let guard = table.lock(0x7fff_1234_5000).unwrap();
         assert_eq!((guard.slot(), guard.base()), (NO_SLOT, 0x7fff_1234_0000));

@@ -13,7 +13,6 @@ use crate::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTE
 
 use super::Reclaimer;
 
-/// Most runs of present pages per scan.
 const RUNS: usize = 128;
 /// A scan that finds fewer pages counts the difference as barred, because a scan costs as much as
 /// looking at this number. A collector's write barrier makes thousands of mostly empty one-page

@@ -217,7 +217,6 @@ mod tests {
             assert_eq!(until_other(&mut trial, false, 40), AVERAGED);
             assert_eq!(until_other(&mut trial, true, 40), kept + 1);
         }
-        // Found worse, the tier must prove itself again.
         assert!((0..AVERAGED).all(|_| !trial.decide(false, 0, true)));
         assert_eq!(until_other(&mut trial, false, 40), AVERAGED);
         assert_eq!(until_other(&mut trial, true, 40), KEPT + 1);

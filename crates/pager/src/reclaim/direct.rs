@@ -200,7 +200,6 @@ impl Reclaimer<'_> {
         has_extent()
     }
 
-    /// One step of reclaim by a handler. Returns false if there is nothing to reclaim.
     pub(crate) fn reclaim_step(&self) -> bool {
         self.if_direct_reclaim_is_allowed(|| self.direct_reclaim_step())
     }

@@ -19,7 +19,6 @@ const LOOK_BACKOFF_MS_MAX: u32 = 8 * BACKOFF_MS_MAX;
 /// The whole of the blocks, for [`Evictions::by_extent`].
 const ALL: u32 = 1 << 16;
 
-/// Counts shared by all evicting threads.
 pub(super) struct Evictions {
     /// Share of recently evicted blocks that left by the extent, of [`ALL`].
     by_extent: AtomicU32,
@@ -36,7 +35,6 @@ pub(super) struct Evictions {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The block was evicted.
     Evicted,
     /// The block could not leave.
     Barred,

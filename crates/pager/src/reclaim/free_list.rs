@@ -6,10 +6,9 @@ use crate::units::{bytes_of, pages_in, BLOCK_PAGES};
 
 use super::Reclaimer;
 
-/// Ready pages kept for the fault handlers, per handler.
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
-/// Ready pages in whole extents that a worker keeps for runs, at most a quarter of staging: what it
-/// compresses in a millisecond.
+/// Ready pages in whole extents that a worker keeps for runs, at most a quarter of staging: its
+/// work of a millisecond.
 const STREAM_PAGES: usize = 512;
 /// Ready pages (two blocks) below which a handler does not rely on a worker.
 pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
@@ -83,7 +82,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Most scattered ready frames while runs come in.
     pub(crate) fn scattered_max(&self) -> usize {
         self.ready_reserve().max(self.pages.staging().pages_max() / 8)
     }

@@ -79,7 +79,6 @@ impl ReclaimState {
     }
 }
 
-/// Makes room: its own state, and the parts of a pager that it uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Reclaimer<'a> {
     workers: &'a Workers,
@@ -172,7 +171,6 @@ impl Reclaimer<'_> {
         self.workers.count() + self.swap.threads()
     }
 
-    /// Wakes all these threads, so that they check for a halt.
     pub fn wake_all(&self) {
         self.workers.wake_all();
         self.swap.wake_all();

@@ -52,7 +52,6 @@ pub(crate) struct Swap {
     threads: AtomicU32,
     /// The writer is working, perhaps waiting for the disk.
     writing: AtomicBool,
-    /// Completed checks of the writer.
     looks: AtomicU32,
     /// The last check wrote something or found enough room.
     progresses: AtomicBool,
@@ -97,7 +96,6 @@ impl Swap {
         self.threads.load(Ordering::SeqCst)
     }
 
-    /// Wakes all threads, so that they check for a halt.
     pub(crate) fn wake_all(&self) {
         for signal in [&self.reads, &self.writes] {
             signal.fetch_add(1, Ordering::SeqCst);
@@ -141,7 +139,6 @@ impl Reclaimer<'_> {
         }
     }
 
-    /// Wakes the writer to check for work.
     pub(crate) fn request_writeback(&self) {
         if self.swap.is_on && !self.swap.is_writing() {
             self.swap.writes.fetch_add(1, Ordering::Release);

@@ -23,9 +23,8 @@ pub(super) struct Workers {
     /// A futex, raised when there may be work.
     pressure: AtomicU32,
     count: AtomicU32,
-    /// Workers that are awake.
     working: AtomicU32,
-    /// Runs come in, and a worker should compress what leaves for them.
+    /// Runs come in: a worker should compress the pages evicted for them.
     streaming: AtomicBool,
 }
 

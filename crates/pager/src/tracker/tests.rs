@@ -45,7 +45,6 @@ fn look(tracker: &dyn AccessTracker, base: usize, room: usize) -> BTreeMap<usize
     found
 }
 
-/// Performs random uses, armings and discards, and calls `touch` for each use.
 fn plays_like_a_model(tracker: &dyn AccessTracker, base: usize, touch: impl Fn(usize), fill: impl Fn(usize)) {
     let mut random = Random(88_172_645_463_325_252);
     let mut model: BTreeMap<usize, bool> = BTreeMap::new();
