@@ -7,8 +7,8 @@ use crate::units::{bytes_of, pages_in, BLOCK_PAGES};
 use super::Reclaimer;
 
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
-/// Ready pages in whole extents that a worker keeps for runs, at most a quarter of staging: its
-/// work of a millisecond.
+/// Ready pages in whole extents that a worker keeps for runs, at most a quarter of staging. A
+/// worker compresses this number in a millisecond.
 const STREAM_PAGES: usize = 512;
 /// Ready pages (two blocks) below which a handler does not rely on a worker.
 pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
