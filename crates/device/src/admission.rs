@@ -17,7 +17,6 @@ const WAIT: Duration = Duration::from_millis(20);
 /// Bounds on the memory that a write can take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Worst {
-    /// Most bytes that a block can take.
     pub(crate) block_bytes: u64,
     /// Most bytes that a piece can take in addition.
     pub(crate) piece_bytes: u64,
@@ -44,13 +43,11 @@ pub(crate) struct AdmissionControl {
     credit: AtomicU64,
     /// The most that writes in progress can take. Raised before credit is taken.
     in_flight: AtomicU64,
-    /// Held by the thread that measures.
     measuring: Mutex<()>,
     waiting: AtomicU64,
     ended: Condvar,
 }
 
-/// An admitted write.
 pub(crate) struct Admission<'a> {
     control: &'a AdmissionControl,
     bytes: u64,
@@ -160,7 +157,7 @@ mod tests {
     const WORST: Worst = Worst { block_bytes: 100, piece_bytes: 0 };
 
     #[test]
-    fn the_bound_holds_whoever_asks() {
+    fn the_bound_holds_for_all_threads() {
         let control = AdmissionControl::new(WORST, u64::MAX);
         let used = AtomicU64::new(0);
         let most = AtomicU64::new(0);
@@ -226,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_has_a_bound_and_what_is_held_is_nobodys() {
+    fn credit_has_a_bound_and_held_bytes_are_not_credit() {
         let control = AdmissionControl::new(WORST, 250);
         let measured = AtomicU64::new(0);
         let free = || {

@@ -26,7 +26,6 @@ pub(crate) struct BlockLocks {
     lost_count: AtomicU64,
 }
 
-/// Exclusive access to blocks of a leaf.
 pub(crate) struct BlockLock<'a> {
     locks: &'a BlockLocks,
     pub(crate) leaf: usize,
@@ -80,7 +79,6 @@ impl BlockLocks {
         }
     }
 
-    /// The lost blocks of a leaf.
     pub(crate) fn lost(&self, leaf: usize) -> u16 {
         self.lost[leaf].load(Ordering::Relaxed)
     }

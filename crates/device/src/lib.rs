@@ -16,25 +16,24 @@
 //!
 //! Blocks have 4 KiB. A request is cut where the pool's leaves end, every 16 blocks; each piece is
 //! one call of the pool, which compresses in batches. Blocks that were never written, or were
-//! discarded, read as zeroes and take no memory. Requests may come from any thread at any time,
-//! several at once; each piece is atomic, a request is not. So are writes of parts of a block.
+//! discarded, read as zeroes and take no memory. Any threads may make requests concurrently. Each
+//! piece is atomic, writes of parts of a block included; a request is not.
 //!
-//! # What is promised when something fails
+//! # Guarantees on failure
 //!
-//! - Where `ram_bytes` leaves no room and there is no swap file ([`Config::swap`]), or none that
-//!   takes more, a write returns [`IoError::NoSpace`], and what it would have replaced is still
-//!   there.
-//! - Where memory fails in the middle of a write, its blocks may be lost: reading them is an error
+//! - If `ram_bytes` leaves no room and the swap file ([`Config::swap`]) is absent or full, a write
+//!   returns [`IoError::NoSpace`], and the earlier content stays.
+//! - If memory fails in the middle of a write, its blocks may be lost: reading them is an error
 //!   until they are written or discarded. They are never zeroes.
-//! - Blocks that the swap file cannot give back are an error at every read, until they are written
-//!   or discarded.
+//! - Blocks that the swap file cannot return are an error at every read, until they are written or
+//!   discarded.
 //!
 //! Nothing outlives the process: a flush promises nothing.
 //!
 //! # Being swapped on
 //!
-//! A process that others swap on must not wait for memory itself. [`Config::is_locked`] makes and
-//! locks all memory at the start; [`sys::flusher`] has what concerns the process and its threads.
+//! A process that others swap on must not wait for memory itself. [`Config::is_locked`] allocates
+//! and locks all memory at the start; [`sys::flusher`] prepares the process and its threads.
 
 mod admission;
 mod block_locks;

@@ -33,7 +33,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Segments cleaned at a time when the thread is otherwise idle.
 const CLEAN_SEGMENTS: u64 = 2;
 
-/// A device's pool, and the bound on its memory.
 pub(crate) struct Memory {
     pub(crate) pool: Pool,
     admission: AdmissionControl,
@@ -115,7 +114,6 @@ impl Memory {
         self.compacted_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes in use, and the most that were seen.
     pub(crate) fn used_bytes(&self) -> (u64, u64) {
         let used = self.pool.pool_bytes() + self.pool.metadata_bytes() + self.swap_bytes;
         let most = self.used_max.fetch_max(used, Ordering::Relaxed);
@@ -220,7 +218,6 @@ impl Memory {
         }
     }
 
-    /// Forgets disk failures.
     pub(crate) fn end_pauses(&self) {
         self.failed_until.store(0, Ordering::Relaxed);
         self.fruitless_until.store(0, Ordering::Relaxed);

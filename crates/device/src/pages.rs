@@ -32,7 +32,6 @@ impl<'a> Pages<'a> {
         self.len += 1;
     }
 
-    /// Adds a buffer of whole pages.
     pub(crate) fn extend(&mut self, bytes: &'a mut [u8]) {
         let (pages, rest) = bytes.as_chunks_mut::<BLOCK_BYTES>();
         debug_assert!(rest.is_empty());

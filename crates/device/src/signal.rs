@@ -3,7 +3,6 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The state that the threads share.
 pub(crate) struct Signal {
     state: Mutex<State>,
     changed: Condvar,
@@ -20,11 +19,9 @@ struct State {
 /// The thread's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The signal was raised.
     Work,
     /// No signal came within the wait.
     Rest,
-    /// The thread ends.
     End,
 }
 
@@ -42,7 +39,6 @@ impl Signal {
         }
     }
 
-    /// Asks the thread to end.
     pub(crate) fn end(&self) {
         self.lock().is_ending = true;
         self.changed.notify_all();

@@ -10,14 +10,12 @@ pub(crate) const LEAF_BYTES: usize = LEAF_BLOCKS * BLOCK_BYTES;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) leaf: usize,
-    /// First byte within the leaf.
     pub(crate) start: usize,
     /// Bytes; at least one.
     pub(crate) len: usize,
 }
 
 impl Piece {
-    /// First block within the leaf.
     pub(crate) fn first_block(self) -> usize {
         self.start / BLOCK_BYTES
     }

@@ -9,7 +9,6 @@ use device::{Config, Device, Error, BLOCK_BYTES};
 use support::fill;
 use swapfile::{OpenError, SwapFile};
 
-/// A field of a status file, in bytes.
 fn field(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field of status");

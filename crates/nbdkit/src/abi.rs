@@ -84,7 +84,6 @@ const _: () = {
     assert!(offset_of!(Plugin, extents) == 280 && offset_of!(Plugin, after_fork) == 336);
 };
 
-/// A list of extents that nbdkit keeps.
 #[repr(C)]
 pub struct Extents {
     _opaque: [u8; 0],

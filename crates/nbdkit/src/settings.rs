@@ -11,7 +11,6 @@ use crate::swap::SwapSettings;
 /// How far a server is made fit to be swapped on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Lock {
-    /// An ordinary server.
     #[default]
     No,
     /// Memory is locked, threads are marked, the out-of-memory killer is told to spare the process;

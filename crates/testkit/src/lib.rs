@@ -1,7 +1,7 @@
 //! Skips that are visible.
 //!
-//! A test that cannot run on this machine calls [`skip!`] with what it needs and a reason, and
-//! returns. The skip is printed past libtest's capture and recorded in `target/skipped`, one line
+//! A test that cannot run on this machine calls [`skip!`] with its need and a reason, and returns.
+//! The skip is printed past libtest's capture and recorded in `target/skipped`, one line
 //! each: need, test, reason, separated by tabs. `.ci/run` empties that file before the tests and
 //! prints the counts by need after them.
 //!

@@ -3,7 +3,6 @@
 //! Source: the kernel's documentation (Documentation/block/ublk.rst) and `linux/ublk_cmd.h`.
 //! Numbers are in the machine's byte order, little-endian on supported machines.
 
-/// Commands to `/dev/ublk-control`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     GetQueueAffinity,
@@ -53,7 +52,6 @@ const fn ioctl(direction: u32, number: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
 }
 
-/// Fetches a tag's first request.
 pub(crate) const fn fetch(is_bare: bool) -> u32 {
     if is_bare {
         0x20
@@ -62,7 +60,6 @@ pub(crate) const fn fetch(is_bare: bool) -> u32 {
     }
 }
 
-/// Ends a tag's request and fetches its next one.
 pub(crate) const fn commit_and_fetch(is_bare: bool) -> u32 {
     if is_bare {
         0x21
@@ -78,7 +75,6 @@ pub(crate) const RESULT_ABORT: i32 = -libc::ENODEV;
 
 /// The device belongs to another user than root.
 pub(crate) const F_UNPRIVILEGED_DEV: u64 = 1 << 5;
-/// Commands are numbered as ioctls are.
 pub(crate) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 /// The server reads and writes a request's bytes at `/dev/ublkcN`.
 pub(crate) const F_USER_COPY: u64 = 1 << 7;
@@ -86,14 +82,12 @@ pub(crate) const F_USER_COPY: u64 = 1 << 7;
 /// State of a device whose server is gone or has not started it yet.
 pub(crate) const S_DEV_DEAD: u16 = 0;
 
-/// Most requests of a queue.
 pub(crate) const QUEUE_DEPTH_MAX: u16 = 4096;
 /// Where the requests' bytes begin in `/dev/ublkcN`.
 const IO_BUF_OFFSET: u64 = 0x8000_0000;
 const TAG_SHIFT: u32 = 25;
 const QUEUE_SHIFT: u32 = TAG_SHIFT + 16;
 
-/// Offset of a request's bytes in `/dev/ublkcN`.
 pub(crate) const fn data_offset(queue: u16, tag: u16) -> u64 {
     IO_BUF_OFFSET + ((queue as u64) << QUEUE_SHIFT | (tag as u64) << TAG_SHIFT)
 }
@@ -105,7 +99,6 @@ pub(crate) const fn descriptors(queue: u16, depth: u16) -> (u64, usize) {
     (queue as u64 * of_a_queue as u64, bytes)
 }
 
-/// A command to `/dev/ublk-control`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ControlCommand {
@@ -144,7 +137,6 @@ pub(crate) struct DeviceInfo {
 /// Attributes: a flush must be requested; writes may ask that they be durable.
 pub(crate) const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
 pub(crate) const ATTR_FUA: u32 = 1 << 3;
-/// The parameters that are given.
 pub(crate) const PARAM_BASIC: u32 = 1 << 0;
 pub(crate) const PARAM_DISCARD: u32 = 1 << 1;
 
@@ -173,7 +165,6 @@ pub(crate) struct Parameters {
     pub(crate) end: u32,
 }
 
-/// A request, as the kernel describes it in a queue's shared memory.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct IoDescriptor {
@@ -184,7 +175,6 @@ pub(crate) struct IoDescriptor {
     pub(crate) addr: u64,
 }
 
-/// A command to `/dev/ublkcN`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct IoCommand {

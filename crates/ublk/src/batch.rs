@@ -16,7 +16,6 @@ use crate::transfer::Transfer;
 /// compresses eight pages at once although each came as its own request.
 pub struct Batch {
     requests: Vec<Request>,
-    /// For the bytes of neighbours, side by side.
     room: Room,
 }
 

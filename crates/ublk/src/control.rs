@@ -15,7 +15,6 @@ const PATH_BYTES: usize = 32;
 /// Largest argument of a command: a mask of 8192 CPUs.
 const ARGUMENT_BYTES_MAX: usize = 1024;
 
-/// The control device, and a ring for its commands.
 pub(crate) struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     file: File,
@@ -25,7 +24,6 @@ pub(crate) struct Control {
     pub(crate) features: u64,
 }
 
-/// The device that a command concerns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) id: u32,

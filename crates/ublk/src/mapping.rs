@@ -47,7 +47,6 @@ impl Drop for Descriptors {
     }
 }
 
-/// Memory of a queue's own, whole pages.
 pub(crate) struct Room {
     at: NonNull<u8>,
     bytes: usize,

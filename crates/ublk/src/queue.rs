@@ -19,9 +19,7 @@ use crate::transfer::Transfer;
 pub(crate) struct QueueSettings {
     pub(crate) id: u16,
     pub(crate) depth: u16,
-    /// Most bytes of a request.
     pub(crate) request_bytes: usize,
-    /// Commands have bare numbers.
     pub(crate) is_bare: bool,
     /// The server reads and writes bytes at the character device when needed; else the kernel
     /// copies each request's bytes to or from a buffer.
@@ -30,7 +28,6 @@ pub(crate) struct QueueSettings {
     pub(crate) is_made_now: bool,
     /// Threads that are not marked as swap's own are an error.
     pub(crate) must_be_marked: bool,
-    /// The CPUs that the thread is bound to.
     pub(crate) cpus: libc::cpu_set_t,
 }
 

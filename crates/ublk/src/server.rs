@@ -129,8 +129,7 @@ impl Server {
             Err(Error::Crashes(_)) if settings.takes_any_kernel => {}
             other => other?,
         }
-        // Finds only devices without a server. A user who may not see others' devices has none to
-        // remove.
+        // Finds only devices without a server, and none of other users for an ordinary user.
         let _ = remove_dead();
         let mut control = Control::open()?;
         if settings.is_unprivileged && !control.has(abi::F_UNPRIVILEGED_DEV) {
@@ -171,7 +170,7 @@ impl Server {
     }
 
     fn begin(&mut self, settings: &Settings, info: &DeviceInfo) -> Result<(), Error> {
-        // First, since the kernel obeys only commands of users who may open it.
+        // First, since the kernel accepts commands only from users that may open it.
         let node = node(PathBuf::from(format!("/dev/ublkc{}", info.dev_id)))?;
         let parameters = settings.parameters(self.device.size_bytes());
         // SAFETY: the type's fields take all of its 64 bytes.

@@ -20,7 +20,6 @@ fn serve(device: &device::Device, queue: &mut Queue, requests: &[Request]) {
     assert!(batch.is_empty());
 }
 
-/// Applies a request to plain bytes.
 fn apply(request: &Request, plain: &mut [u8], bytes: &[u8]) {
     let (at, end) = (request.at as usize, request.at as usize + request.len);
     match request.operation {

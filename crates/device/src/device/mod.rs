@@ -18,7 +18,6 @@ use crate::raw::KeepsRaw;
 use crate::split::{mask_of, split, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 use crate::swap_writer::SwapWriter;
 
-/// Least memory that is locked.
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
 
 /// A range of a device.

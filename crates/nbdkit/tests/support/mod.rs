@@ -57,7 +57,6 @@ pub fn may_mount() -> bool {
     false
 }
 
-/// A directory, removed on drop.
 pub struct Directory(pub PathBuf);
 
 impl Directory {
@@ -99,7 +98,6 @@ impl Drop for Directory {
     }
 }
 
-/// Runs a command that must succeed; returns its output.
 pub fn run(command: &mut Command) -> String {
     let output = output(command);
     assert!(
@@ -124,7 +122,6 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// nbdkit with the plugin, on a socket of its own.
 pub struct Server {
     pub child: Child,
     pub directory: Directory,

@@ -6,7 +6,6 @@ use std::process::Command;
 
 use super::{command, run, Loop};
 
-/// A device that is swapped on.
 pub struct Swap<'a>(&'a Loop);
 
 impl<'a> Swap<'a> {

@@ -8,13 +8,11 @@ use ublk::Transfer;
 
 pub const REQUEST_BYTES: usize = 64 << 10;
 
-/// Requests' bytes and results, by tag.
 pub struct Queue {
     pub bytes: Vec<Vec<u8>>,
     pub results: Vec<Option<i32>>,
     /// The kernel has copied to buffers, and will from them; else the server copies.
     pub has_buffers: bool,
-    /// Copying bytes of this tag fails.
     pub broken: Option<u16>,
     /// Tags in the order in which they ended, and how many had ended at the last report.
     pub ended: Vec<u16>,

@@ -2,7 +2,7 @@
 //!
 //! The kernel people's usemem, with the checks of a memory tester: each task fills its memory,
 //! reads it back in order and touches it at random; every byte that comes back is compared with
-//! what was written. The processes are:
+//! its original content. The processes:
 //!
 //! ```text
 //! bench usemem ─┬─ run ── bench usemem-job ─┬─ bench usemem-task

@@ -88,7 +88,7 @@ fn what_was_hot_goes_when_the_program_goes_on() {
 }
 
 #[test]
-fn nobody_does_better_at_random_and_this_does_no_worse() {
+fn the_pager_is_within_two_percent_of_lru_at_random() {
     let mut random = Random(88_172_645_463_325_252);
     let references = uses((0..400_000u64).map(|_| random.below(8000)));
     let own = pages_in("pager", &references, 4000);
