@@ -19,7 +19,6 @@ use pagecodec::t16::prefetch;
 use uzswap::acomp::{CompressRequest, DecompressRequest, Object, UnitError, UnitResult, MAX_BATCH};
 use uzswap::{Algorithm, Group, Keep, Page, Pool, PoolConfig, PAGE_SIZE};
 
-/// The parameters of one row.
 pub struct Case<'a> {
     /// The corpus' name, as printed in the row.
     pub file: &'a str,
@@ -27,7 +26,6 @@ pub struct Case<'a> {
     pub algorithm: Arc<dyn Algorithm>,
     /// Units a call and a request.
     pub batch: usize,
-    /// Bytes a unit.
     pub unit_size: usize,
     /// Most pages chained to one zspage.
     pub chain: usize,
@@ -40,7 +38,6 @@ pub struct Case<'a> {
     pub rounds: usize,
 }
 
-/// One row of the result.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[allow(missing_docs)]
 pub struct Row {
@@ -118,7 +115,6 @@ struct Full {
     stored_pages: u64,
 }
 
-/// Measures one row.
 pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
     let call_pages = case.batch * case.unit_size / PAGE_SIZE;
     // Whole folios of 64 KiB for each thread, so that no two threads share a leaf.
@@ -298,7 +294,6 @@ impl Worker<'_> {
         Group(if self.case.shared_group { 0 } else { self.thread as u16 })
     }
 
-    /// The pages of a call, counted from the thread's first.
     fn range(&self, call: usize) -> std::ops::Range<usize> {
         call * self.call_pages..((call + 1) * self.call_pages).min(self.pages.len())
     }

@@ -69,7 +69,6 @@ fn compressors(text: &str) -> Result<Names, String> {
 }
 
 impl StoreArgs {
-    /// Measures every row, and prints each as it is done.
     pub fn run(&self) -> Result<()> {
         let registry = uzswap::registry();
         let mut out = std::io::stdout().lock();

@@ -14,7 +14,6 @@ use serde::Serialize;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// From its start to its end.
     pub elapsed_seconds: f64,
     /// CPU time of its processes in user mode.
     pub user_seconds: f64,

@@ -42,7 +42,6 @@ pub enum Data {
     /// The files' pages one after the other, repeated.
     Files {
         files: Vec<MappedPages>,
-        /// Pages of all files.
         pages: usize,
         /// The file page of page 0, so that tasks hold different pages at the same place.
         first: usize,

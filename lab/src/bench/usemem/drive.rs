@@ -16,7 +16,6 @@ use super::Progress;
 /// The report of a job that succeeded.
 #[derive(Debug, Serialize)]
 pub struct Driven {
-    /// From its start to its end.
     pub elapsed_seconds: f64,
     /// CPU time of all its processes, `uzswap run` included.
     pub cpu_seconds: f64,

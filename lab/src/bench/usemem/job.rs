@@ -55,7 +55,6 @@ pub struct PhaseReport {
     /// Sum of the tasks' rates, as usemem counts throughput.
     pub bytes_per_second: f64,
     pub task_bytes_per_second: Vec<f64>,
-    /// Latencies, for touches.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency: Option<Latency>,
 }
@@ -89,7 +88,6 @@ pub enum JobLine {
 }
 
 impl JobArgs {
-    /// Runs the tasks through all phases.
     pub fn run(&self) -> Result<()> {
         let (sender, lines) = mpsc::channel();
         let mut tasks = Vec::new();

@@ -40,7 +40,6 @@ pub struct Outcome {
     /// Pages touched for the first time: no policy avoids them.
     pub first_touches: u64,
     pub pages_in: u64,
-    /// Pages scanned to find pages to evict.
     pub looks: u64,
     pub note: String,
 }

@@ -3,7 +3,6 @@
 use super::{References, Replacement};
 use replacement::policy::{History, Leaps, Policy, Returned, BLOCK_PAGES};
 
-/// Block and bit of a page.
 fn place(page: u32) -> (usize, usize) {
     (page as usize / BLOCK_PAGES, page as usize % BLOCK_PAGES)
 }

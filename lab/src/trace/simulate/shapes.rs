@@ -2,7 +2,6 @@
 
 use super::{play, policy, Event, References, POLICIES};
 
-/// A repeatable source of numbers.
 struct Random(u64);
 
 impl Random {

@@ -42,7 +42,6 @@ pub struct InKernel {
 /// A program by the kernel: within a total, or in a cgroup of a given limit.
 #[derive(Debug, Clone, Copy)]
 pub struct ByKernel<'a> {
-    /// With zswap or without.
     pub versus: &'a Versus,
     /// The program's demand, which the swap file has room for.
     pub wanted_bytes: u64,
