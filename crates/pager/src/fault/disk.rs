@@ -75,7 +75,7 @@ impl FaultService<'_> {
             self.read_on();
             self.gate.dismiss_reports();
         };
-        let (page, window) = (pages_in(at), stream.window());
+        let (page, window) = (pages_in(at), stream.ahead());
         // A stream predicts the next pages. Otherwise the neighbours are likely.
         let ahead = if window == 1 && self.clusters.comes_whole(page as u64) {
             page - page % CLUSTER_PAGES..page - page % CLUSTER_PAGES + CLUSTER_PAGES
@@ -92,7 +92,7 @@ impl FaultService<'_> {
                 self.accounts.add(Counter::DiskFaults, 1);
                 self.accounts.add(Counter::DiskPagesIn, pages as u64);
                 let end = if ahead.start < page { ahead.end } else { page + pages.max(1) };
-                self.streams.ended(stream, end as u64);
+                self.streams.ended(stream, ahead.start..end);
                 self.reclaimer.note_arrivals(pages);
                 handler.owe(pages);
                 // The page did not come: it changed, or an event was applied. Its thread retries.

@@ -1,16 +1,18 @@
 //! Readahead: which faults continue a sequential stream, and how far to look ahead.
 //!
-//! Each thread has a few streams: the page where the last window ended, and the window's size. A
-//! fault that continues a stream multiplies its window by four, up to the limit. Any other fault
-//! starts a stream with a window of one page, so random access pays for one page only. Entries are
-//! single words, so races do no harm.
+//! Each thread has a few streams: the page where the last window ended, the window's size, and
+//! whether the stream descends. A fault that continues a stream multiplies its window by four, up
+//! to the limit. Any other fault starts a stream with a window of one page, so random access pays
+//! for one page only. The next fault, behind that page or in front of it, decides the direction.
+//! Only streams over out pages descend. Entries are single words, so races do no harm.
 //!
 //! Neighbours sometimes fault by chance, and the pages read ahead are wasted. A window counts as
-//! used if the thread's next fault is behind its end, and as wasted if its stream is replaced
-//! first. If the kernel shows which pages are used, these decide instead. Used windows are counted
-//! for every size, separately for out pages and first touches. A size whose windows are mostly
-//! wasted is not used, except for an occasional trial.
+//! used if the thread's next fault continues it, and as wasted if its stream is replaced first. If
+//! the kernel shows which pages are used, these decide instead. Used windows are counted for every
+//! size, separately for out pages in each direction and for first touches. A size whose windows are
+//! mostly wasted is not used, except for an occasional trial.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const THREADS: usize = 64;
@@ -77,7 +79,7 @@ pub struct Streams {
     entries: [[AtomicU64; STREAMS]; THREADS],
     turn: [AtomicU64; THREADS],
     window_log_max: u32,
-    outcomes: [[Outcomes; SIZES]; 2],
+    outcomes: [[Outcomes; SIZES]; 3],
     tries: AtomicU32,
 }
 
@@ -87,6 +89,7 @@ pub struct Stream {
     column: usize,
     log: u32,
     over: Over,
+    descends: bool,
     /// Unused pages, except the first, of the stream's last window or of a replaced stream's.
     wasted: u64,
 }
@@ -96,22 +99,65 @@ impl Stream {
         1 << self.log
     }
 
+    /// Pages of the window from the faulting one on. The others are in front of it.
+    pub fn ahead(&self) -> usize {
+        if self.descends {
+            1
+        } else {
+            self.window()
+        }
+    }
+
     pub fn wasted(&self) -> u64 {
         self.wasted
     }
 }
 
-/// An entry: kind, logarithm of the window, and its end. Never zero.
-fn entry(over: Over, log: u32, next_page: u64) -> u64 {
-    let kind = if over == Over::Out { 0 } else { 16 };
-    u64::from(log | kind | 32) << NEXT_BITS | next_page & ((1 << NEXT_BITS) - 1)
+/// The last window of a stream.
+#[derive(Clone, Copy)]
+struct Last {
+    over: Over,
+    descends: bool,
+    log: u32,
+    /// The page behind its end, or in front of its start if the stream descends.
+    next: u64,
 }
 
-/// Kind, logarithm and end of a nonzero entry.
-fn parts(entry: u64) -> Option<(Over, u32, u64)> {
-    let head = (entry >> NEXT_BITS) as u32;
-    let over = if head & 16 == 0 { Over::Out } else { Over::Untouched };
-    (entry != 0).then_some((over, head & 15, entry & ((1 << NEXT_BITS) - 1)))
+impl Last {
+    /// The window as a word: direction, kind, logarithm and end. Never zero.
+    fn entry(self) -> u64 {
+        let head =
+            self.log | u32::from(self.descends) << 3 | u32::from(self.over == Over::Untouched) << 4 | 32;
+        u64::from(head) << NEXT_BITS | self.next & ((1 << NEXT_BITS) - 1)
+    }
+
+    fn of(entry: u64) -> Option<Self> {
+        let head = (entry >> NEXT_BITS) as u32;
+        let over = if head & 16 == 0 { Over::Out } else { Over::Untouched };
+        let next = entry & ((1 << NEXT_BITS) - 1);
+        (entry != 0).then_some(Last { over, descends: head & 8 != 0, log: head & 7, next })
+    }
+
+    /// Whether the stream descends, if a fault at `page` continues it.
+    fn continues(&self, page: u64, over: Over) -> Option<bool> {
+        // Some pages behind a window may have been in memory.
+        let gap = 1 << self.log;
+        match self.descends {
+            true => (self.next.wrapping_sub(page) < gap).then_some(true),
+            false if page.wrapping_sub(self.next) < gap => Some(false),
+            // A single page has no direction yet.
+            false => (self.log == 0 && page + 2 == self.next && over == Over::Out).then_some(true),
+        }
+    }
+
+    /// The pages that came with the faulting one.
+    fn ahead(&self) -> Range<u64> {
+        let ahead = (1 << self.log) - 1;
+        match self.descends {
+            true => self.next + 1..self.next + 1 + ahead,
+            false => self.next.saturating_sub(ahead)..self.next,
+        }
+    }
 }
 
 impl Streams {
@@ -127,14 +173,15 @@ impl Streams {
         }
     }
 
-    fn outcomes(&self, over: Over, log: u32) -> &Outcomes {
-        &self.outcomes[usize::from(over == Over::Untouched)][log as usize]
+    fn outcomes(&self, over: Over, descends: bool, log: u32) -> &Outcomes {
+        let kind = if over == Over::Untouched { 2 } else { usize::from(descends) };
+        &self.outcomes[kind][log as usize]
     }
 
     /// The window after a used one of size `log`: up to four times as long, if such windows pay.
-    fn grown(&self, over: Over, log: u32) -> u32 {
+    fn grown(&self, over: Over, descends: bool, log: u32) -> u32 {
         let most = (log + 2).min(self.window_log_max);
-        let pays = |log: &u32| self.outcomes(over, *log).pays();
+        let pays = |log: &u32| self.outcomes(over, descends, *log).pays();
         match (1..=most).rev().find(pays) {
             Some(best) if best == most => most,
             _ if self.tries.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRY_EVERY) => most,
@@ -150,23 +197,20 @@ impl Streams {
         thread: u32,
         page: u64,
         over: Over,
-        uses: impl Fn(std::ops::Range<u64>) -> Option<Uses>,
+        uses: impl Fn(Range<u64>) -> Option<Uses>,
     ) -> Stream {
         let row = thread as usize % THREADS;
         for (column, entry) in self.entries[row].iter().enumerate() {
-            let Some(last) = parts(entry.load(Ordering::Relaxed)) else { continue };
-            let (_, log, next) = last;
-            // Some pages behind a window may have been in memory.
-            let gap = if log == 0 { 1 } else { 1 << log };
-            if page.wrapping_sub(next) < gap {
-                let wasted = self.judge(over, last, true, &uses);
-                return Stream { row, column, log: self.grown(over, log), over, wasted };
-            }
+            let Some(last) = Last::of(entry.load(Ordering::Relaxed)) else { continue };
+            let Some(descends) = last.continues(page, over) else { continue };
+            let wasted = self.judge(over, last, true, &uses);
+            let log = self.grown(over, descends, last.log);
+            return Stream { row, column, log, over, descends: descends && log > 0, wasted };
         }
         let column = self.turn[row].fetch_add(1, Ordering::Relaxed) as usize % STREAMS;
-        let last = parts(self.entries[row][column].load(Ordering::Relaxed));
-        let wasted = last.map_or(0, |last| self.judge(last.0, last, false, &uses));
-        Stream { row, column, log: 0, over, wasted }
+        let last = Last::of(self.entries[row][column].load(Ordering::Relaxed));
+        let wasted = last.map_or(0, |last| self.judge(last.over, last, false, &uses));
+        Stream { row, column, log: 0, over, descends: false, wasted }
     }
 
     /// Records among the outcomes of `over` whether a window was used. `continued` says whether its
@@ -174,31 +218,31 @@ impl Streams {
     fn judge(
         &self,
         over: Over,
-        (was_over, log, next): (Over, u32, u64),
+        last: Last,
         continued: bool,
-        uses: impl Fn(std::ops::Range<u64>) -> Option<Uses>,
+        uses: impl Fn(Range<u64>) -> Option<Uses>,
     ) -> u64 {
-        if log == 0 {
+        if last.log == 0 {
             return 0;
         }
-        let ahead = (1 << log) - 1;
-        let seen = match was_over {
-            Over::Out => uses(next.saturating_sub(ahead)..next).filter(|uses| uses.seen > 0),
+        let seen = match last.over {
+            Over::Out => uses(last.ahead()).filter(|uses| uses.seen > 0),
             // Pages that are filled or mapped come unarmed.
             Over::Untouched => None,
         };
         let used = seen.map_or(continued, Uses::is_enough);
-        self.outcomes(over, log).note(used);
+        self.outcomes(over, last.descends, last.log).note(used);
         match seen {
             Some(uses) => uses.seen - uses.used,
             None if continued => 0,
-            None => ahead,
+            None => (1 << last.log) - 1,
         }
     }
 
-    pub fn ended(&self, stream: Stream, next_page: u64) {
-        self.entries[stream.row][stream.column]
-            .store(entry(stream.over, stream.log, next_page), Ordering::Relaxed);
+    pub fn ended(&self, stream: Stream, window: Range<usize>) {
+        let Stream { row, column, log, over, descends, .. } = stream;
+        let next = if descends { window.start as u64 - 1 } else { window.end as u64 };
+        self.entries[row][column].store(Last { over, descends, log, next }.entry(), Ordering::Relaxed);
     }
 }
 
@@ -206,8 +250,16 @@ impl Streams {
 mod tests {
     use super::*;
 
-    fn unseen(_pages: std::ops::Range<u64>) -> Option<Uses> {
+    fn unseen(_pages: Range<u64>) -> Option<Uses> {
         None
+    }
+
+    /// Records the whole window. Returns the page behind it, or in front of it.
+    fn end(streams: &Streams, stream: Stream, page: u64) -> u64 {
+        let (page, ahead) = (page as usize, stream.ahead());
+        let start = page + ahead - stream.window();
+        streams.ended(stream, start..page + ahead);
+        (if stream.descends { start - 1 } else { page + ahead }) as u64
     }
 
     /// The windows of faults, each at the end of the last window.
@@ -216,11 +268,50 @@ mod tests {
         (0..faults)
             .map(|_| {
                 let stream = streams.find(thread, page, Over::Out, unseen);
-                page += stream.window() as u64;
-                streams.ended(stream, page);
+                page = end(streams, stream, page);
                 stream.window()
             })
             .collect()
+    }
+
+    #[test]
+    fn descending_streams_widen_as_ascending_ones_also_two_in_turn() {
+        let streams = Streams::new(64);
+        let mut windows = [const { Vec::new() }; 3];
+        let mut pages = [100_000, 200_000, 300_000];
+        for fault in 0..5 {
+            for (index, (page, windows)) in pages.iter_mut().zip(&mut windows).enumerate() {
+                let stream = streams.find(1, *page, Over::Out, unseen);
+                windows.push((stream.window(), stream.ahead()));
+                let next = end(&streams, stream, *page);
+                // The first two descend, and find some pages in memory; the third ascends.
+                *page = match (index, fault) {
+                    (2, _) => next,
+                    (_, 0) => *page - 1,
+                    (_, fault) => next - fault % 3,
+                };
+            }
+        }
+        assert_eq!(windows[0], [(1, 1), (4, 1), (16, 1), (64, 1), (64, 1)]);
+        assert_eq!(windows[1], windows[0]);
+        assert_eq!(windows[2], [(1, 1), (4, 4), (16, 16), (64, 64), (64, 64)]);
+        let stream = streams.find(1, pages[0] - 64, Over::Out, unseen);
+        assert_eq!(stream.window(), 1, "too far away");
+        // First touches are awaited upwards only.
+        streams.ended(streams.find(2, 500, Over::Untouched, unseen), 500..501);
+        assert_eq!(streams.find(2, 499, Over::Untouched, unseen).window(), 1);
+    }
+
+    #[test]
+    fn pages_that_came_in_front_of_a_fault_are_looked_at() {
+        let streams = Streams::new(64);
+        for (page, ahead) in [(1000, 0..0), (999, 0..0), (995, 996..999), (979, 980..995)] {
+            let stream = streams.find(1, page, Over::Out, |pages| {
+                assert_eq!(pages, ahead);
+                Some(Uses { seen: 3, used: 3 })
+            });
+            end(&streams, stream, page);
+        }
     }
 
     #[test]
@@ -264,7 +355,7 @@ mod tests {
             for page in [turn * 1000, turn * 1000 + 1] {
                 let stream = streams.find(3, page, Over::Out, unseen);
                 wasted += stream.wasted();
-                streams.ended(stream, page + stream.window() as u64);
+                end(&streams, stream, page);
                 windows.push(stream.window());
             }
         }
@@ -274,7 +365,7 @@ mod tests {
         assert!(wide > 0, "they are tried now and then");
         assert!(windows[..20].contains(&4) && wasted < 400);
         let first = streams.find(3, 1, Over::Untouched, unseen);
-        streams.ended(first, 2);
+        streams.ended(first, 1..2);
         assert_eq!(streams.find(3, 2, Over::Untouched, unseen).window(), 4);
         let later = run(&streams, 9, 1 << 30, 600);
         assert_eq!(later[599], 64, "{later:?}");
@@ -289,8 +380,7 @@ mod tests {
             for fault in 0..1000 {
                 let stream = streams.find(3, page, Over::Out, |_| uses);
                 wide += u32::from(fault >= 500 && stream.window() > 1);
-                page += stream.window() as u64;
-                streams.ended(stream, page);
+                page = end(&streams, stream, page);
             }
             wide
         };
@@ -308,7 +398,7 @@ mod tests {
             let (mut wide, mut ahead, mut wasted) = (0, 0, 0);
             for turn in 0..400u64 {
                 for page in [turn * 1000, turn * 1000 + 1] {
-                    let uses = |pages: std::ops::Range<u64>| {
+                    let uses = |pages: Range<u64>| {
                         assert_eq!(pages.start % 1000, 2, "behind the page that was asked for");
                         let seen = pages.end - pages.start;
                         Some(Uses { seen, used: seen * used_percent / 100 })
@@ -317,7 +407,7 @@ mod tests {
                     wide += usize::from(stream.window() > 1);
                     ahead += stream.window() as u64 - 1;
                     wasted += stream.wasted();
-                    streams.ended(stream, page + stream.window() as u64);
+                    end(&streams, stream, page);
                 }
             }
             (wide, ahead, wasted)

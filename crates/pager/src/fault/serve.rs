@@ -120,21 +120,44 @@ impl FaultService<'_> {
         if stream.wasted() > 0 {
             self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
-        let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
-            // Another thread serves the fault from here on.
-            self.faults.set_busy(handler.index, 0);
-            handler.owed = 0;
-            return;
-        };
-        let ahead = self.fault_in_ahead(&mut handler.inbound, page + done, stream, done);
-        self.streams.ended(stream, (page + done + ahead) as u64);
-        self.reclaimer.note_arrivals(done + ahead);
+        let mut window = self.fault_in_up_to(&mut handler.inbound, page, stream.window() - stream.ahead());
+        let mut came = window.len();
+        if !window.contains(&page) {
+            let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
+                // Another thread serves the fault from here on.
+                self.faults.set_busy(handler.index, 0);
+                self.reclaimer.note_arrivals(came);
+                handler.owed = came;
+                return;
+            };
+            window = page..page + done;
+            window.end += self.fault_in_ahead(&mut handler.inbound, window.end, stream, done);
+            came += window.len();
+        }
+        self.streams.ended(stream, window);
+        self.reclaimer.note_arrivals(came);
         self.count_fault(fault);
-        if over == Over::Out && done + ahead > 1 {
-            self.accounts.add(Counter::ReadAhead, (done + ahead - 1) as u64);
+        if over == Over::Out && came > 1 {
+            self.accounts.add(Counter::ReadAhead, (came - 1) as u64);
         }
         self.faults.set_busy(handler.index, 0);
-        handler.owed = done + ahead;
+        handler.owed = came;
+    }
+
+    /// Brings in up to `before` out pages in front of `page`, then `page` itself, and stops at the
+    /// first obstacle. Returns the pages that came.
+    fn fault_in_up_to(&self, inbound: &mut Inbound, page: usize, before: usize) -> std::ops::Range<usize> {
+        let is_out = |page: &usize| self.pages.is_out(bytes_of(*page));
+        let pages = (page.saturating_sub(before)..page).rev().take_while(is_out).count();
+        let mut came = page - pages..page - pages;
+        while pages > 0 && came.end <= page {
+            let (at, left) = (bytes_of(came.end), page + 1 - came.end);
+            match self.pages.fault_in_for(inbound, bytes_of(page), at, false, left) {
+                FaultedIn::Done(done) => came.end += done,
+                _ => break,
+            }
+        }
+        came
     }
 
     /// The uses of the armed, present pages of a range of page numbers. `None` if uses are not
@@ -173,7 +196,7 @@ impl FaultService<'_> {
         let at = page_of(fault.address);
         let mut tries = 0u32;
         loop {
-            match self.pages.fault_in(inbound, at, fault.write, stream.window()) {
+            match self.pages.fault_in(inbound, at, fault.write, stream.ahead()) {
                 FaultedIn::Done(pages) => return Some(pages),
                 FaultedIn::OnDisk if self.hand_to_disk(fault, stream) => return None,
                 FaultedIn::OnDisk => {}
@@ -238,7 +261,7 @@ impl FaultService<'_> {
     /// pages. Only stored pages are read ahead; first touches beyond the block may never come.
     fn fault_in_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
         let mut at = start;
-        let mut left = stream.window().saturating_sub(done);
+        let mut left = stream.ahead().saturating_sub(done);
         // A whole run was brought in, or the window ended with its block.
         if done > BLOCK_PAGES {
             return 0;

@@ -13,7 +13,7 @@ use super::run::PageRun;
 use super::staging::Frame;
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
-use crate::units::{bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES};
+use crate::units::{block_of, bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES};
 
 /// Windows for which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
@@ -41,6 +41,18 @@ pub(super) enum PlacedBack {
 impl Pages {
     /// Brings in the page at `at` and following pages in the same state, up to `window` pages.
     pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
+        self.fault_in_for(inbound, at, at, write, window)
+    }
+
+    /// The same on behalf of a thread that waits for the page at `needed`, there or further on.
+    pub fn fault_in_for(
+        &self,
+        inbound: &mut Inbound,
+        needed: usize,
+        at: usize,
+        write: bool,
+        window: usize,
+    ) -> FaultedIn {
         if window >= LONG_WINDOW_MIN {
             if let Some(pages) = self.fault_in_run(at, write, window, inbound.reads_disk) {
                 return FaultedIn::Done(pages);
@@ -53,7 +65,10 @@ impl Pages {
         if let FaultedIn::Done(pages) = brought {
             match was_kernels {
                 true => self.policy.touched(block.history(), span(index, pages)),
-                false => self.note_returned(block.history(), span(index, pages), span(index, 1), false),
+                false => {
+                    let needed = if block_of(needed) == block.base() { span(index_of(needed), 1) } else { 0 };
+                    self.note_returned(block.history(), span(index, pages), needed, false);
+                }
             }
         }
         brought

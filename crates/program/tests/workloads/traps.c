@@ -86,6 +86,19 @@ static void mode_plain(size_t pages) {
     for (size_t i = 0; i < pages; i++) check_page((uint64_t *)(at + i * PAGE), i, generation[i]);
 }
 
+// In order, upwards or downwards, eight times.
+static void in_order(size_t pages, int down) {
+    char *at = map_pages(pages);
+    fill(at, pages, 0);
+    for (size_t i = 0; i < 8 * pages; i++) {
+        size_t page = down ? pages - 1 - i % pages : i % pages;
+        check_page((uint64_t *)(at + page * PAGE), page, 0);
+    }
+}
+
+static void mode_forward(size_t pages) { in_order(pages, 0); }
+static void mode_backward(size_t pages) { in_order(pages, 1); }
+
 struct share {
     char *at;
     size_t pages;
@@ -642,7 +655,7 @@ int main(int count, char **arguments) {
         const char *name;
         void (*run)(size_t);
     } modes[] = {
-        {"plain", mode_plain},     {"threads", mode_threads}, {"fork", mode_fork}, {"drop_fork", mode_drop_fork},     {"raw_fork", mode_raw_fork}, {"forks_at_once", mode_forks_at_once},
+        {"plain", mode_plain}, {"forward", mode_forward}, {"backward", mode_backward}, {"threads", mode_threads}, {"fork", mode_fork}, {"drop_fork", mode_drop_fork},     {"raw_fork", mode_raw_fork}, {"forks_at_once", mode_forks_at_once},
         {"fork_full", mode_fork_full}, {"fork_exec", mode_fork_exec}, {"fork_apart", mode_fork_apart},
         {"discard", mode_discard}, {"remap", mode_remap},     {"kernel", mode_kernel}, {"close", mode_close},
         {"segv", mode_segv},       {"sparse", mode_sparse},   {"random", mode_random},
