@@ -38,6 +38,7 @@ pub fn staging_bytes(budget_bytes: u64) -> usize {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
+    /// No userfaultfd.
     Userfaultfd(#[from] OpenError),
     /// No memory, or no /proc.
     #[error("{what}: {source}")]

@@ -148,7 +148,7 @@ fn programs_that_cannot_be_started_are_named_with_the_reason() {
     let (closed, data) = (scratch.path("closed"), scratch.write("data", "text"));
     std::fs::create_dir(&closed).unwrap();
     std::fs::write(closed.join("program"), "").unwrap();
-    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
     let (closed, data) = (closed.join("program"), data.to_str().unwrap().to_owned());
     let mut cases = vec![
         ("", 127, "the program's name is empty: write"),

@@ -72,6 +72,7 @@ impl Staging {
         Some(self.first_slot(extent))
     }
 
+    /// Ready extents.
     pub fn ready_extents(&self) -> usize {
         match self.ready_pages() {
             0..EXTENT_PAGES => 0,

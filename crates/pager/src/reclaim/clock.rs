@@ -113,8 +113,7 @@ impl Reclaimer<'_> {
     fn look_on(&self, hand: &mut Hand, looked: &mut Looked) -> Option<(usize, u32)> {
         let mut wraps = 0;
         loop {
-            loop {
-                let Some((base, mask, used)) = hand.next_seen() else { break };
+            while let Some((base, mask, used)) = hand.next_seen() {
                 if hand.leaps.skips(mask.count_ones()) {
                     continue;
                 }
