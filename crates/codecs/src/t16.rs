@@ -1,5 +1,5 @@
 //! T16 behind [`acomp`], in batches of eight. A unit of one page is one T16 object;
-//! [`crate::unit`] describes larger units.
+//! The module `unit` describes larger units.
 
 use acomp::{
     Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Page, Registry, UnitError,

@@ -1,6 +1,6 @@
 //! The table of counters. To add a counter, add one line here and call
-//! `accounts.add(Counter::…, by)` where the event happens. The ledger's field, the report's key, the
-//! Prometheus line and the row in `docs/user/report.md` follow from the line.
+//! `accounts.add(Counter::…, by)` where the event happens. The ledger's field, the report's key,
+//! the Prometheus line and the row in `docs/user/report.md` follow from the line.
 
 /// The unit of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
