@@ -91,7 +91,7 @@ counters! {
     ZswpIn: Pages, report "zswpin", prometheus "uzswap_loaded_pages_total", kernel;
     /// Pages written to the swap file (0 without `--swap`).
     ZswpWb: Pages, report "zswpwb", prometheus "uzswap_written_back_pages_total", kernel;
-    /// Pages kept in the pool as they are (none, under `run`).
+    /// Pages kept in the pool as they are (under `run`: with `--swap`, or after mremap()).
     StoredIncompressiblePages: Pages, report "stored_incompressible_pages", prometheus "uzswap_stored_raw_pages_total", kernel;
     /// Pages that did not shrink and stay in memory.
     RejectCompressPoor: Pages, report "reject_compress_poor", prometheus "uzswap_incompressible_pages_total", kernel;
@@ -99,8 +99,7 @@ counters! {
     RejectCompressFail: Pages, report "reject_compress_fail", prometheus "uzswap_compress_failed_pages_total", kernel;
     /// Pages refused for other reasons, such as lack of memory.
     RejectAllocFail: Pages, report "reject_alloc_fail", prometheus "uzswap_refused_pages_total", kernel;
-    /// Pages that the kernel did not let leave, each time: locked, sealed or under a protection
-    /// key.
+    /// Pages that the kernel did not let leave, each time: locked or under a protection key.
     Immovable: Pages, report "immovable_pages", prometheus "uzswap_immovable_pages_total";
     /// Stores refused because the pool was full.
     PoolLimitHit: Times, report "pool_limit_hit", prometheus "uzswap_pool_limit_hit_total", kernel;

@@ -143,7 +143,7 @@ impl Last {
         // Some pages behind a window may have been in memory.
         let gap = 1 << self.log;
         match self.descends {
-            true => (self.next.wrapping_sub(page) < gap).then_some(true),
+            true => (over == Over::Out && self.next.wrapping_sub(page) < gap).then_some(true),
             false if page.wrapping_sub(self.next) < gap => Some(false),
             // A single page has no direction yet.
             false => (self.log == 0 && page + 2 == self.next && over == Over::Out).then_some(true),
@@ -241,7 +241,7 @@ impl Streams {
 
     pub fn ended(&self, stream: Stream, window: Range<usize>) {
         let Stream { row, column, log, over, descends, .. } = stream;
-        let next = if descends { window.start as u64 - 1 } else { window.end as u64 };
+        let next = if descends { (window.start as u64).wrapping_sub(1) } else { window.end as u64 };
         self.entries[row][column].store(Last { over, descends, log, next }.entry(), Ordering::Relaxed);
     }
 }

@@ -14,6 +14,8 @@
 //! handler that needs an event reads on past any number of faults, which are parked for the next
 //! free handler. If the queue is full, a fault is sent back: its thread is woken and faults again.
 
+use std::ops::Range;
+
 use sys::PAGE_SIZE;
 
 use crate::accounts::Counter;
@@ -120,13 +122,14 @@ impl FaultService<'_> {
         if stream.wasted() > 0 {
             self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
         }
-        let mut window = self.fault_in_up_to(&mut handler.inbound, page, stream.window() - stream.ahead());
-        let mut came = window.len();
+        let before = stream.window() - stream.ahead();
+        let (mut window, mut came) = self.fault_in_up_to(&mut handler.inbound, page, before);
         if !window.contains(&page) {
             let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
                 // Another thread serves the fault from here on.
                 self.faults.set_busy(handler.index, 0);
                 self.reclaimer.note_arrivals(came);
+                self.accounts.add(Counter::ReadAhead, came as u64);
                 handler.owed = came;
                 return;
             };
@@ -144,25 +147,30 @@ impl FaultService<'_> {
         handler.owed = came;
     }
 
-    /// Brings in up to `before` out pages in front of `page`, then `page` itself, and stops at the
-    /// first obstacle. Returns the pages that came.
-    fn fault_in_up_to(&self, inbound: &mut Inbound, page: usize, before: usize) -> std::ops::Range<usize> {
+    /// Brings in up to `before` out pages in front of `page`, then `page` itself. Skips pages in
+    /// the swap file, and stops at any other obstacle. Returns the last run of pages that came, and
+    /// the number of all that came.
+    fn fault_in_up_to(&self, inbound: &mut Inbound, page: usize, before: usize) -> (Range<usize>, usize) {
         let is_out = |page: &usize| self.pages.is_out(bytes_of(*page));
         let pages = (page.saturating_sub(before)..page).rev().take_while(is_out).count();
-        let mut came = page - pages..page - pages;
-        while pages > 0 && came.end <= page {
-            let (at, left) = (bytes_of(came.end), page + 1 - came.end);
+        let (mut run, mut came) = (page - pages..page - pages, 0);
+        while pages > 0 && run.end <= page {
+            let (at, left) = (bytes_of(run.end), page + 1 - run.end);
             match self.pages.fault_in_for(inbound, bytes_of(page), at, false, left) {
-                FaultedIn::Done(done) => came.end += done,
+                FaultedIn::Done(done) => {
+                    run.end += done;
+                    came += done;
+                }
+                FaultedIn::OnDisk => run = run.end + 1..run.end + 1,
                 _ => break,
             }
         }
-        came
+        (run, came)
     }
 
     /// The uses of the armed, present pages of a range of page numbers. `None` if uses are not
     /// tracked. This is a system call, made after windows of more than one page, not at each fault.
-    fn uses_of(&self, pages: std::ops::Range<u64>) -> Option<Uses> {
+    fn uses_of(&self, pages: Range<u64>) -> Option<Uses> {
         let tracker = self.pages.tracker();
         if !tracker.sees_uses() {
             return None;

@@ -8,7 +8,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-use sys::userfaultfd::{feature, OpenError, Progress, Stop, WRITE_PROTECT};
+use sys::userfaultfd::{feature, Progress, Stop, WRITE_PROTECT};
 use sys::{arena, memory, PAGE_SIZE};
 
 use super::extents::EXTENT_PAGES;
@@ -39,7 +39,7 @@ impl DiscardWindow {
         }
         let (at, turn) = (at.as_ptr() as usize, Mutex::new(()));
         let window = DiscardWindow { at, silent: Userfaultfd::open(feature::MOVE)?, program, turn };
-        window.guard().map_err(|_| OpenError::Features { missing: feature::PAGEFAULT_FLAG_WP })?;
+        window.guard().map_err(system)?;
         Ok(window)
     }
 
