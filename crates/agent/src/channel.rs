@@ -87,12 +87,16 @@ pub fn receive_from_parent(connection: i32) -> Option<Message> {
     let parent = || unsafe { libc::getppid() };
     let before = parent();
     // A child of a bare fork may hold the parent's end too, if forked while both ends were open.
-    while !wait([connection, -1, -1, -1], 1000)[0] {
-        if parent() != before {
+    loop {
+        // Read before the wait: a message that the parent sent before its end counts.
+        let is_orphan = parent() != before;
+        if wait([connection, -1, -1, -1], 1000)[0] {
+            return receive(connection);
+        }
+        if is_orphan {
             return None;
         }
     }
-    receive(connection)
 }
 
 /// Waits until one of `descriptors` is readable, at most `timeout_ms`. Ignores descriptors of -1.

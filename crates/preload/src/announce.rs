@@ -10,9 +10,9 @@ use doorway::control_page::{halt, kind};
 use doorway::PAGE_SIZE;
 
 use crate::control_page::{self, CONTROL_PAGE};
-use crate::mappings;
 use crate::signals::blocked;
 use crate::system::{self, now_ns};
+use crate::{fork, mappings};
 
 /// Mappings from this size on are announced.
 pub const LARGE_BYTES: usize = 512 * 1024;
@@ -30,7 +30,8 @@ const KNOWN: u32 = 2;
 
 /// Registers `[start, start + len)` if memory is tight; `what` is a value of [`kind`].
 pub fn announce(start: usize, len: usize, what: u32) {
-    if len < LARGE_BYTES || control_page::is_agents(start) {
+    // A filter may forbid the calls that a request takes.
+    if len < LARGE_BYTES || control_page::is_agents(start) || fork::expects_filter() || is_over() {
         return;
     }
     if !control_page::has_pager() || !control_page::is_tight_with(len) {
@@ -67,7 +68,7 @@ static RELEASED: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) 
 pub fn release_around(start: usize, len: usize) {
     let is_known = |[from, to]: &[AtomicUsize; 2]| {
         (from.load(Ordering::Relaxed)..to.load(Ordering::Acquire)).contains(&start)
-            && len <= to.load(Ordering::Relaxed) - start
+            && len <= to.load(Ordering::Relaxed).saturating_sub(start)
     };
     if len == 0 || RELEASED.iter().any(is_known) {
         return;
@@ -100,12 +101,14 @@ pub fn note_references() {
     }
 }
 
-fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
+/// Everything is in for good, and no thread serves requests.
+fn is_over() -> bool {
     let forks = &CONTROL_PAGE.forks;
-    // Everything is in for good, and no thread serves requests.
-    let is_over =
-        forks.stopped.load(Ordering::Acquire) != 0 && forks.state.load(Ordering::Acquire) == halt::HALTED;
-    if control_page::has_pager() && control_page::is_own_process() && !is_over {
+    forks.stopped.load(Ordering::Acquire) != 0 && forks.state.load(Ordering::Acquire) == halt::HALTED
+}
+
+fn insist(start: usize, len: usize, what: u32, wait_ns: u64) {
+    if control_page::has_pager() && control_page::is_own_process() && !is_over() {
         blocked(|| {
             system::lock(&CONTROL_PAGE.announcement.one);
             ask(start, len, what, wait_ns);
@@ -131,8 +134,13 @@ fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     announcement.give_up();
 }
 
-/// In a forked child: the waiting threads exist only in the parent.
+/// In a forked child: the waiting threads exist only in the parent, and a new pager has released
+/// nothing.
 pub fn forget() {
+    for [from, to] in &RELEASED {
+        to.store(0, Ordering::Release);
+        from.store(0, Ordering::Release);
+    }
     CONTROL_PAGE.announcement.give_up();
     CONTROL_PAGE.announcement.one.store(0, Ordering::Release);
 }

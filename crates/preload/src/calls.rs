@@ -284,7 +284,8 @@ unsafe extern "C" fn syscall_of_program(
     let (operation, flags) = (a as c_uint as usize, b as c_uint as usize);
     let sets_filter = number == libc::SYS_seccomp && matches!(operation, SET_MODE_STRICT | SET_MODE_FILTER);
     let is_for_all = operation == SET_MODE_FILTER && flags & FILTER_FLAG_TSYNC != 0;
-    if sets_filter && is_for_all && !is_no_filter(c) {
+    // A filter in force may forbid the calls that read the new one.
+    if sets_filter && is_for_all && (fork::expects_filter() || !is_no_filter(c)) {
         fork::stop_for_good(end::FILTERED);
     }
     cleared::note_call(number, &[a, b, c, d, e, f]);

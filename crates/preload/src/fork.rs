@@ -77,8 +77,15 @@ pub fn stop_for_good(why: u32) {
         CONTROL_PAGE.end.store(why, Ordering::Release);
         // The state stays: the pager is halted for good. Forks find it stopped.
         with_halt(None, || {});
+    } else {
+        wait_until_stopped();
     }
     if why == end::FILTERED {
+        // An earlier filter may forbid the calls below, and the control thread is quiet since then.
+        static IS_BOUND: AtomicU32 = AtomicU32::new(0);
+        if IS_BOUND.swap(1, Ordering::AcqRel) != 0 {
+            return;
+        }
         forks.quiet.fetch_max(1, Ordering::AcqRel);
         while is_alive() && forks.quiet.load(Ordering::Acquire) != QUIET {
             system::wake(&forks.state);
@@ -86,6 +93,20 @@ pub fn stop_for_good(why: u32) {
         }
         // The control thread makes no more reports.
         tasks::wait_for_call(forks.thread.load(Ordering::Acquire));
+    }
+}
+
+/// Waits for the thread that ends paging. A halt seen under the lock is not that of a fork.
+fn wait_until_stopped() {
+    let forks = &CONTROL_PAGE.forks;
+    let is_halted = || {
+        system::lock(&forks.one);
+        let is_halted = forks.state.load(Ordering::Acquire) == halt::HALTED;
+        system::unlock(&forks.one);
+        is_halted
+    };
+    while is_alive() && !signals::blocked(is_halted) {
+        system::yield_now();
     }
 }
 
@@ -241,7 +262,8 @@ unsafe extern "C" fn prepare() {
     system::lock(&forks.one);
     SIGNALS.store(before, Ordering::Relaxed);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
-    if is_set(&forks.stopped) {
+    // If another thread has yet to halt the pager for good, this one halts it.
+    if is_set(&forks.stopped) && (!is_alive() || forks.state.load(Ordering::Acquire) == halt::HALTED) {
         close_other_end();
         forks.keeps.store(0, Ordering::Release);
         forks.connection.store(connection, Ordering::Release);

@@ -88,7 +88,9 @@ pub unsafe extern "C" fn clone(
     if flags & libc::CLONE_VFORK != 0 {
         return while_shared(|| call(flags, cleared));
     }
-    let word = if flags & libc::CLONE_CHILD_CLEARTID == 0 { CONTROL_PAGE.sharing.count() } else { None };
+    // CLONE_CHILD_SETTID has the same argument.
+    let names_word = flags & (libc::CLONE_CHILD_CLEARTID | libc::CLONE_CHILD_SETTID) != 0;
+    let word = if names_word { None } else { CONTROL_PAGE.sharing.count() };
     let Some(word) = word else {
         set(&CONTROL_PAGE.sharing.uncounted);
         return call(flags, cleared);
