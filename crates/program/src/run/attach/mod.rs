@@ -164,6 +164,8 @@ impl Attacher {
                         Err(Failure::Anothers) => (State::Refused, None),
                         Err(Failure::NotYet) if known.since.elapsed() < BUSY => (State::Waiting, None),
                         Err(Failure::NotYet) => (State::Refused, Some("it could not be stopped".to_owned())),
+                        // The process has executed another program since.
+                        Err(Failure::Refused(_)) if Identity::of(pid) != Some(known.identity) => continue,
                         Err(Failure::Refused(why)) => (State::Refused, Some(why)),
                     };
                     notes.extend(why.filter(|_| !is_lost).and_then(|why| note(pid, &why)));
