@@ -19,11 +19,10 @@ const PRODUCT: [&str; 6] =
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// C libraries inside crates: the crate, the library, the file with its licence.
-const C_LIBRARIES: [(&str, &str, &str); 5] = [
+const C_LIBRARIES: [(&str, &str, &str); 4] = [
     // Both have the same author; the package omits the library's own copy of the licence.
     ("aegis", "libaegis", "LICENSE"),
     ("libdeflate-sys", "libdeflate", "libdeflate/COPYING"),
-    ("libz-sys", "zlib", "src/zlib/LICENSE"),
     ("lz4-sys", "LZ4", "liblz4/lib/LICENSE"),
     ("zstd-sys", "Zstandard", "zstd/LICENSE"),
 ];

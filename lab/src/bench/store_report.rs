@@ -54,7 +54,7 @@ fn compressors(text: &str) -> Result<Names, String> {
     let mut names: Vec<String> = Vec::new();
     for part in text.split(',') {
         match names.last_mut() {
-            Some(last) if part.contains('=') => {
+            Some(last) if part.contains('=') && !part.contains(':') => {
                 last.push(',');
                 last.push_str(part);
             }
