@@ -69,8 +69,10 @@ pub unsafe extern "C" fn __register_atfork(
 /// Brings everything in, and halts the pager for good. `why` is a value of [`end`].
 pub fn stop_for_good(why: u32) {
     debug_assert_ne!(why, end::NONE);
+    /// Set once a filter for all threads may forbid the calls below: everything is in since then.
+    static IS_BOUND: AtomicU32 = AtomicU32::new(0);
     let forks = &CONTROL_PAGE.forks;
-    if !is_alive() || !is_own_process() {
+    if is_set(&IS_BOUND) || !is_alive() || !is_own_process() {
         return;
     }
     if forks.stopped.swap(1, Ordering::AcqRel) == 0 {
@@ -81,11 +83,6 @@ pub fn stop_for_good(why: u32) {
         wait_until_stopped();
     }
     if why == end::FILTERED {
-        // An earlier filter may forbid the calls below, and the control thread is quiet since then.
-        static IS_BOUND: AtomicU32 = AtomicU32::new(0);
-        if IS_BOUND.swap(1, Ordering::AcqRel) != 0 {
-            return;
-        }
         forks.quiet.fetch_max(1, Ordering::AcqRel);
         while is_alive() && forks.quiet.load(Ordering::Acquire) != QUIET {
             system::wake(&forks.state);
@@ -93,6 +90,7 @@ pub fn stop_for_good(why: u32) {
         }
         // The control thread makes no more reports.
         tasks::wait_for_call(forks.thread.load(Ordering::Acquire));
+        set(&IS_BOUND);
     }
 }
 

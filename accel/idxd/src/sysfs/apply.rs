@@ -218,7 +218,7 @@ fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
     }
 }
 
-/// Whether the attributes are those of before, regardless of enabled states.
+/// Whether the attributes are unchanged, regardless of enabled states.
 fn is_configured_as(present: &Device, before: &Device) -> bool {
     let wanted = Configuration::whole(before);
     let engines =
