@@ -25,10 +25,10 @@ pub fn note_process() {
 }
 
 /// Whether the agent works for this process. A child of a bare clone() has a copy of the memory, or
-/// shares it, and has no agent that replies or releases locks. Usually makes no system call: the
-/// program may have forbidden itself all.
+/// shares it, and has no agent that replies or releases locks. Makes no system call under a filter,
+/// which may forbid all: a process that shares the memory unseen is then taken for its creator.
 pub fn is_own_process() -> bool {
-    let is_known = is_set(&WIPED.0[0]) && !sharing::is_possible();
+    let is_known = is_set(&CONTROL_PAGE.forks.filtered) && is_set(&WIPED.0[0]) && !sharing::is_possible();
     is_known || PROCESS.load(Ordering::Acquire) == system::process_id()
 }
 
