@@ -9,7 +9,7 @@
 //! In the child, this module makes one thread, on a stack that the agent prepared.
 
 use core::ffi::{c_int, c_long, c_void, CStr};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use doorway::control_page::{brings_in, end, halt, QUIET, RESTART};
 
@@ -19,8 +19,10 @@ use crate::control_page::{
 };
 use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks, threads};
 
-/// Set while a child of a bare clone(), which has no agent, forks; its children have none either.
-static IS_BARE: AtomicU32 = AtomicU32::new(0);
+/// The thread pointer of the thread that holds [`doorway::control_page::Forks::one`] for a fork, 0
+/// for none: a forked child has it, too. A child of a bare clone(), which has no agent, and may
+/// share this memory, forks beside it, and its children have none either.
+static FORKER: AtomicUsize = AtomicUsize::new(0);
 /// Blocked signals before the fork of the thread that holds [`doorway::control_page::Forks::one`].
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 type Handler = Option<unsafe extern "C" fn()>;
@@ -248,16 +250,20 @@ fn close_other_end() {
     }
 }
 
+fn is_forker() -> bool {
+    FORKER.load(Ordering::Relaxed) == threads::pointer()
+}
+
 unsafe extern "C" fn prepare() {
     let forks = &CONTROL_PAGE.forks;
     if !is_own_process() {
-        set(&IS_BARE);
         return;
     }
     // A handler that forks would wait for this thread.
     let before = signals::block();
     // One fork at a time from here on.
     system::lock(&forks.one);
+    FORKER.store(threads::pointer(), Ordering::Relaxed);
     SIGNALS.store(before, Ordering::Relaxed);
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
     // If another thread has yet to halt the pager for good, this one halts it.
@@ -275,7 +281,7 @@ unsafe extern "C" fn prepare() {
 
 unsafe extern "C" fn parent() {
     let forks = &CONTROL_PAGE.forks;
-    if IS_BARE.swap(0, Ordering::AcqRel) != 0 {
+    if !is_forker() {
         return;
     }
     set(&forks.forked);
@@ -292,13 +298,14 @@ unsafe extern "C" fn parent() {
     // the process waits, at most two seconds (the agent's `BIRTH_NS`).
     wait_for_children();
     let before = SIGNALS.load(Ordering::Relaxed);
+    FORKER.store(0, Ordering::Relaxed);
     system::unlock(&forks.one);
     signals::restore(before);
 }
 
 unsafe extern "C" fn child() {
     let forks = &CONTROL_PAGE.forks;
-    if is_set(&IS_BARE) {
+    if !is_forker() {
         return;
     }
     note_process();
@@ -319,6 +326,7 @@ unsafe extern "C" fn child() {
         start_anew();
     }
     let before = SIGNALS.load(Ordering::Relaxed);
+    FORKER.store(0, Ordering::Relaxed);
     forks.one.store(0, Ordering::Release);
     signals::restore(before);
 }

@@ -67,14 +67,14 @@ pub fn prepare() {
     }
 }
 
-/// The calling thread. Never [`FREE`] or [`GIVEN`]: it is an address.
-fn own() -> usize {
+/// The calling thread's pointer. Never [`FREE`] or [`GIVEN`]: it is an address.
+pub fn pointer() -> usize {
     // SAFETY: reads the thread pointer.
     unsafe { libc::pthread_self() as usize }
 }
 
 fn take(places: &'static [Place]) -> Option<&'static Place> {
-    let takes = |place: &&Place| place.owner.load(Ordering::Relaxed) == FREE && place.change(FREE, own());
+    let takes = |place: &&Place| place.owner.load(Ordering::Relaxed) == FREE && place.change(FREE, pointer());
     for _ in 0..LOOKS_MAX {
         if let Some(place) = places.iter().find(takes) {
             return Some(place);
@@ -90,7 +90,7 @@ pub fn forget() {
 }
 
 fn forget_others(places: &[Place]) {
-    places.iter().filter(|place| place.owner.load(Ordering::Relaxed) != own()).for_each(Place::free);
+    places.iter().filter(|place| place.owner.load(Ordering::Relaxed) != pointer()).for_each(Place::free);
 }
 
 /// The new thread's first step. Returns its function.
@@ -159,7 +159,7 @@ fn create(
     let answer = make(trampoline as *const c_void, (&raw const *place).cast_mut().cast());
     match answer {
         // Unless the thread has begun and freed it: it may be another's.
-        0 => _ = place.change(own(), GIVEN),
+        0 => _ = place.change(pointer(), GIVEN),
         _ => place.free(),
     }
     answer
@@ -254,14 +254,14 @@ mod tests {
         static OWN: [Place; 4] = [const { Place::new() }; 4];
         control_page::note_process();
         // A thread that was not forked, and one of this thread that had not begun.
-        OWN[0].owner.store(own() + 8, Ordering::Relaxed);
+        OWN[0].owner.store(pointer() + 8, Ordering::Relaxed);
         assert_eq!(create(&OWN, null(), null_mut(), |_, _| 0), 0);
         let owners = || [0, 1, 2, 3].map(|index| OWN[index].owner.load(Ordering::Relaxed));
-        assert_eq!(owners(), [own() + 8, GIVEN, FREE, FREE]);
+        assert_eq!(owners(), [pointer() + 8, GIVEN, FREE, FREE]);
         create(&OWN, null(), null_mut(), |_, place| {
             assert_eq!(place.cast_const().cast(), &raw const OWN[2]);
             forget_others(&OWN);
-            assert_eq!(owners(), [FREE, FREE, own(), FREE]);
+            assert_eq!(owners(), [FREE, FREE, pointer(), FREE]);
             0
         });
         assert_eq!(owners(), [FREE, FREE, GIVEN, FREE]);
