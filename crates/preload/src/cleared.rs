@@ -6,14 +6,26 @@
 //! by number. It does not see a program's own system call instructions.
 
 use core::ffi::{c_int, c_long};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::calls::raw_syscall;
 use crate::control_page::CONTROL_PAGE;
-use crate::system;
+use crate::{fork, system, threads};
 
 /// Distance from the word to the list of robust mutexes in glibc's control blocks of all
 /// architectures (struct pthread: `tid`, `robust_head`).
 const LIST_BEHIND_BYTES: usize = 16;
+
+/// Distance from the first thread's pointer to its word. glibc's other threads have the same;
+/// musl's share one word, which is elsewhere.
+static BEHIND_POINTER: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Notes the first thread's word. The object's constructor calls this.
+pub fn prepare() {
+    let word = of_this_thread();
+    BEHIND_POINTER.store(word.wrapping_sub(threads::pointer()), Ordering::Relaxed);
+    CONTROL_PAGE.cleared.note(word);
+}
 
 /// The calling thread's word; 0 if the kernel does not report it.
 pub fn of_this_thread() -> usize {
@@ -27,7 +39,12 @@ pub fn of_this_thread() -> usize {
 /// Notes the calling thread's word, and its list of robust mutexes, which the C library keeps next
 /// to it, sometimes on the next page.
 pub fn note_this_thread() {
-    let word = of_this_thread();
+    let word = match BEHIND_POINTER.load(Ordering::Relaxed) {
+        // A filter might end the thread for the call.
+        behind @ ..doorway::PAGE_SIZE if fork::expects_filter() => threads::pointer() + behind,
+        _ if fork::expects_filter() => return,
+        _ => of_this_thread(),
+    };
     CONTROL_PAGE.cleared.note(word);
     let list = word + LIST_BEHIND_BYTES;
     if word != 0 && list / doorway::PAGE_SIZE != word / doorway::PAGE_SIZE {

@@ -41,7 +41,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     fork::install();
     control_page::note_process();
     CONTROL_PAGE.is_alive.store(1, core::sync::atomic::Ordering::Release);
-    CONTROL_PAGE.cleared.note(cleared::of_this_thread());
+    cleared::prepare();
     let mut entries: [&[u8]; VARIABLES_MAX] = [b""; VARIABLES_MAX];
     // SAFETY: as above.
     let all =

@@ -5,12 +5,13 @@ mod support;
 use support::{managed, workload_in, Scratch};
 
 /// Regressions: _exit() called getpid(), for which the filter killed it. The agent's threads
-/// outlived the program's last one. A query about filters counted as setting one, so paging ended.
+/// outlived the program's last one. A new thread asked for its word by prctl(). A query about
+/// filters counted as setting one, so paging ended.
 #[test]
 fn a_program_with_a_strict_filter_ends_as_it_would_and_a_refused_one_changes_nothing() {
     let scratch = Scratch::new("filter-strict");
     let Some(workload) = workload_in(&scratch, "filter") else { return };
-    for how in ["probe", "exit", "return", "killed"] {
+    for how in ["probe", "exit", "return", "thread", "killed"] {
         let command = [&*workload, how, "64"];
         let (output, report) = managed("40M", &scratch, &["-q"], &command);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -5,13 +5,14 @@
  * alone), seccomp (the same), threads (all threads), alone (all threads, which may not even wait for each other;
  * it starts nothing), locked (the same, after all memory was locked).
  * The last two give up root, too, if they have it. Others start nothing: probe (asks for a filter that the kernel does not
- * take, as libseccomp does), exit and return (the calling thread may read, write, map memory and end), killed (the same,
- * and the kernel ends that thread, the only one).
+ * take, as libseccomp does), exit and return (the calling thread may read, write, map memory and end), thread (and make
+ * others), killed (the same, and the kernel ends that thread, the only one).
  * Exit status: 0 right, 2 no filter can be set, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
  * locked, 9 root cannot be given up. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -65,7 +66,9 @@ static int set_filter(const char *how) {
 /* For the calling thread; `verdict` on all but what every program does. */
 static int set_strict_filter(unsigned verdict) {
     static const int allowed[] = {SYS_read, SYS_write, SYS_mmap, SYS_munmap, SYS_mprotect, SYS_madvise, SYS_brk,
-                                  SYS_futex, SYS_fstat, SYS_exit, SYS_exit_group, SYS_rt_sigreturn};
+                                  SYS_futex, SYS_fstat, SYS_exit, SYS_exit_group, SYS_rt_sigreturn,
+                                  SYS_clone, SYS_clone3, SYS_rseq, SYS_set_robust_list, SYS_rt_sigprocmask,
+                                  SYS_rt_sigaction};
     enum { COUNT = sizeof allowed / sizeof *allowed };
     struct sock_filter code[COUNT + 3];
     code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
@@ -76,6 +79,11 @@ static int set_strict_filter(unsigned verdict) {
     struct sock_fprog program = {COUNT + 3, code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
+static void *check_beside(void *unused) {
+    check();
+    return unused;
 }
 
 static void await(pid_t pid) {
@@ -106,11 +114,13 @@ int main(int argc, char **argv) {
         check();
         return 0;
     }
-    int is_killed = !strcmp(how, "killed"), is_return = !strcmp(how, "return");
-    if (is_killed || is_return || !strcmp(how, "exit")) {
+    int is_killed = !strcmp(how, "killed"), is_return = !strcmp(how, "return"), is_thread = !strcmp(how, "thread");
+    if (is_killed || is_return || is_thread || !strcmp(how, "exit")) {
         if (set_strict_filter(is_killed ? SECCOMP_RET_KILL_THREAD : SECCOMP_RET_KILL_PROCESS)) return 2;
         check();
         if (is_killed) syscall(SYS_chdir, "/");
+        pthread_t thread;
+        if (is_thread && (pthread_create(&thread, NULL, check_beside, NULL) || pthread_join(thread, NULL))) return 3;
         if (is_return) return 0;
         _exit(0);
     }
