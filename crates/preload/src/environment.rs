@@ -32,7 +32,7 @@ use crate::calls::raw_syscall;
 use doorway::runtime::{is_runtime, Runtime, NAME_BYTES};
 
 use crate::target::Target;
-use crate::{fork, scratch};
+use crate::{fork, scratch, system};
 
 /// Strings, up to a null pointer.
 pub type Strings = *const *const c_char;
@@ -395,17 +395,31 @@ struct Room<const ENTRIES: usize> {
 // SAFETY: null pointers and numbers.
 unsafe impl<const ENTRIES: usize> scratch::Plain for Room<ENTRIES> {}
 
+/// Whether the kernel can read the environment: it refuses others.
+fn is_readable(environment: Strings) -> bool {
+    // The array and the strings are in different pages.
+    let (mut array, mut strings) = (system::Reader::new(), system::Reader::new());
+    let mut places = (environment.addr()..).step_by(size_of::<usize>());
+    environment.is_null()
+        || places.try_for_each(|place| match array.pointer(place) {
+            Some(0) => Err(true),
+            Some(string) => strings.string_len(string, usize::MAX).map(|_| ()).ok_or(false),
+            None => Err(false),
+        }) == Err(true)
+}
+
 /// Calls `act` with an environment that has this object's variables, for the program `target`.
 ///
 /// # Safety
-/// As [`entries`] and [`Target::runtime`].
+/// As [`entries`] and [`Target::runtime`], or unreadable.
 pub unsafe fn completed(
     environment: Strings,
     target: Target,
     mut act: impl FnMut(Strings) -> c_long,
 ) -> c_long {
+    let own = OWN.get().filter(|_| is_readable(environment));
     // SAFETY: the caller's environment, which does not change during the call.
-    let Some(change) = OWN.get().and_then(|own| unsafe { own.change(environment, target) }) else {
+    let Some(change) = own.and_then(|own| unsafe { own.change(environment, target) }) else {
         return act(environment);
     };
     // SAFETY: as above; there is room for all entries and the null pointer.

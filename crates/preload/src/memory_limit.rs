@@ -12,7 +12,6 @@ use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use doorway::control_page::end;
-use doorway::PAGE_SIZE;
 
 use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::is_alive;
@@ -98,19 +97,12 @@ unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
     if !is_alive() && SHOWN.load(Ordering::Relaxed) == 0 || (start as isize) < system::NO_ADDRESS_BELOW {
         return None;
     }
-    // Higher pages may be unmapped, too. Makes no call under a filter, which might kill for it.
-    let can_ask = !fork::expects_filter();
-    let byte = |len: usize| {
-        let at = start + len;
-        let is_new = len == 0 || at.is_multiple_of(PAGE_SIZE);
-        // SAFETY: the kernel has just read there, or in the same page.
-        (!is_new || !can_ask || system::is_readable(at)).then(|| unsafe { *path.add(len) } as u8)
-    };
-    let begins = |name: &[u8]| (0..name.len()).all(|at| byte(at) == Some(name[at]));
+    let mut reader = system::Reader::new();
+    let mut begins = |name: &[u8]| (0..name.len()).all(|at| reader.byte(start + at) == Some(name[at]));
     if !begins(PROCESSES) && !begins(ROOT) {
         return None;
     }
-    let len = (0..PATH_BYTES_MAX).map_while(byte).position(|byte| byte == 0)?;
+    let len = reader.string_len(start, PATH_BYTES_MAX)?;
     // SAFETY: `len + 1` bytes were read, and the last one is zero.
     CStr::from_bytes_with_nul(unsafe { core::slice::from_raw_parts(path.cast(), len + 1) }).ok()
 }
@@ -264,6 +256,7 @@ interposed!(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use doorway::PAGE_SIZE;
 
     #[test]
     fn the_own_groups_files_are_known() {

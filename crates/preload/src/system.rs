@@ -190,6 +190,43 @@ pub fn is_readable(address: usize) -> bool {
     call(libc::SYS_rt_sigprocmask, arguments) != -(libc::EFAULT as isize)
 }
 
+/// Bytes at addresses from the program, which may be wrong. Asks the kernel once for each page.
+pub struct Reader {
+    /// The last page that the kernel could read.
+    page: usize,
+    can_ask: bool,
+}
+
+impl Reader {
+    /// Under a filter, which might kill for the call, the addresses are trusted.
+    pub fn new() -> Self {
+        Reader { page: 0, can_ask: !crate::fork::expects_filter() }
+    }
+
+    pub fn byte(&mut self, at: usize) -> Option<u8> {
+        let page = at / doorway::PAGE_SIZE;
+        if at < NO_ADDRESS_BELOW as usize || page != self.page && self.can_ask && !is_readable(at) {
+            return None;
+        }
+        self.page = page;
+        // SAFETY: the kernel has read there, or in the same page.
+        Some(unsafe { core::ptr::with_exposed_provenance::<u8>(at).read() })
+    }
+
+    /// A pointer, which may begin anywhere.
+    pub fn pointer(&mut self, at: usize) -> Option<usize> {
+        self.byte(at)?;
+        self.byte(at.checked_add(size_of::<usize>() - 1)?)?;
+        // SAFETY: as above.
+        Some(unsafe { core::ptr::with_exposed_provenance::<usize>(at).read_unaligned() })
+    }
+
+    /// The length of a terminated string.
+    pub fn string_len(&mut self, start: usize, max: usize) -> Option<usize> {
+        (0..max).map_while(|len| self.byte(start.checked_add(len)?)).position(|byte| byte == 0)
+    }
+}
+
 /// Whether this thread may change its root directory and open its own files in /proc under any
 /// root: it is root's, and CAP_SYS_CHROOT is effective.
 pub fn may_change_root() -> bool {
@@ -265,6 +302,11 @@ mod tests {
     fn what_the_kernel_says() {
         let here = 0u8;
         assert!(is_readable((&raw const here).addr()) && !is_readable(0x10007) && !is_readable(1 << 62));
+        let (mut reader, words) = (Reader::new(), [7usize, 9]);
+        let here = words.as_ptr().addr();
+        assert_eq!([here, here + 8, 8, 0x10008].map(|at| reader.pointer(at)), [Some(7), Some(9), None, None]);
+        assert_eq!(reader.string_len(c"four".as_ptr().addr(), 5), Some(4));
+        assert_eq!(reader.string_len(c"four".as_ptr().addr(), 4), None);
         assert!(now_ns() > 0 && descriptors_max() > 2);
         assert_ne!(thread_id(), 0);
         let file = open(c"/proc/self/stat", libc::O_RDONLY);

@@ -43,8 +43,9 @@ impl Target {
 /// # Safety
 /// A NUL-terminated string, or an invalid address.
 unsafe fn text<'a>(string: *const c_char) -> Option<&'a CStr> {
-    // SAFETY: the caller's promise.
-    (string as isize >= system::NO_ADDRESS_BELOW).then(|| unsafe { CStr::from_ptr(string) })
+    system::Reader::new().string_len(string.addr(), libc::PATH_MAX as usize)?;
+    // SAFETY: readable up to its end, which was found.
+    Some(unsafe { CStr::from_ptr(string) })
 }
 
 fn of_file(file: isize) -> Option<Runtime> {

@@ -103,6 +103,10 @@ int main(void) {
     TRY(unshare(1));
     TRY(setns(-1, 0));
     TRY(execve("/no/such/file", (char *[]){"a", NULL}, (char *[]){NULL}));
+    TRY(execve(bad, (char *[]){"a", NULL}, (char *[]){NULL}));
+    TRY(execve("/bin/true", bad, (char *[]){NULL}));
+    TRY(execve("/bin/true", (char *[]){"a", NULL}, bad));
+    TRY(execve("/bin/true", (char *[]){"a", NULL}, (char *[]){"A=B", bad, NULL}));
     TRY(syscall(SYS_execveat, -1, "", (char *[]){"a", NULL}, (char *[]){NULL}, 0));
 
     pthread_t thread;
