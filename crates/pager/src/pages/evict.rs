@@ -165,9 +165,9 @@ fn move_run(
             }
             Some(Stop::Again) if pages.mover.is_changing() => break,
             Some(Stop::Hole | Stop::Again) => at += 1,
-            Some(Stop::Exists) if heals < 2 => {
-                heals += 1;
-                // The first page that has not moved is at `at`.
+            Some(stop) => {
+                heals += usize::from(stop == Stop::Exists);
+                // The first page that has not moved is at `at`; others may have, for any error.
                 let (source, target) = (page_at(block.base(), at), pages.staging.address(slot, at));
                 let arrived = pages.mover.arrived(target, source, end - at) as u32;
                 moved |= arrived << at;
@@ -179,12 +179,13 @@ fn move_run(
                     unsafe { pages.staging.discard_stray(slot, at + first, count) };
                 }
                 at += arrived.trailing_ones() as usize;
-            }
-            Some(_) => {
-                // Locked, read-only, executable or under a protection key: immovable.
-                pages.accounts.add(Counter::Immovable, (end - at) as u64);
-                block.refuse(span(at, end - at), now_ms());
-                at = end;
+                if stop != Stop::Exists || heals > 2 {
+                    // Locked, read-only, executable or under a protection key: immovable.
+                    let left = span(at, end - at) & !moved;
+                    pages.accounts.add(Counter::Immovable, left.count_ones().into());
+                    block.refuse(left, now_ms());
+                    at = end;
+                }
             }
         }
     }
