@@ -129,7 +129,10 @@ impl Pagemap {
         let bytes = count.min(entries.len()) * 8;
         let offset = (start / PAGE_SIZE * 8) as libc::off_t;
         // SAFETY: `entries` has room for `bytes`.
-        unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
+        let read = || unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
+        let len = insist(read).unwrap_or(0);
+        // Pages that have moved would count as lost.
+        assert_eq!(len, bytes as isize, "the pagemap cannot be read (error {})", errno());
         // Bit 63: present. Bit 62: swapped, migrating or a guard region, which has bit 58.
         let is_mapped = |entry: &u64| *entry >> 62 != 0 && *entry >> 58 & 1 == 0;
         entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(is_mapped(entry)) << index)
@@ -159,17 +162,39 @@ impl Pagemap {
             return_mask: told,
         };
         // SAFETY: the vector has the given length.
-        let found = unsafe { libc::ioctl(self.descriptor, PAGEMAP_SCAN, &mut argument) };
-        if found < 0 {
-            return Err(errno());
-        }
+        let found = insist(|| unsafe { libc::ioctl(self.descriptor, PAGEMAP_SCAN, &mut argument) as isize })?;
         Ok((found as usize, argument.walk_end as usize))
+    }
+}
+
+/// Repeats a call for as long as it fails for want of memory or because it was interrupted.
+fn insist(mut call: impl FnMut() -> isize) -> Result<isize, i32> {
+    loop {
+        match call() {
+            found @ 0.. => return Ok(found),
+            _ if matches!(errno(), libc::ENOMEM | libc::EINTR | libc::EAGAIN) => std::thread::yield_now(),
+            _ => return Err(errno()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a failure of the kernel counted as "nothing is mapped".
+    #[test]
+    fn want_of_memory_is_no_answer() {
+        let mut errors = [libc::ENOMEM, libc::EINTR, libc::EBADF, libc::EPERM].into_iter();
+        let mut fail = || {
+            // SAFETY: this thread's errno.
+            unsafe { *libc::__errno_location() = errors.next().unwrap() };
+            -1
+        };
+        assert_eq!(insist(&mut fail), Err(libc::EBADF));
+        assert_eq!(insist(|| 7), Ok(7));
+        assert_eq!(insist(fail), Err(libc::EPERM));
+    }
 
     #[test]
     fn touched_pages_are_found() {
