@@ -35,6 +35,8 @@ const LOWEST: usize = 1 << 16;
 /// At the bound, processes of that user that fork or need a page wait.
 const ADOPTED_MAX: usize = 64;
 const SPACES_MAX: usize = 2 * ADOPTED_MAX;
+/// One user's address spaces that are not watched yet: what needs a page of one waits.
+const WAITING_MAX: usize = 256;
 const WATCHERS_MAX: usize = 512;
 const LOOK: Duration = Duration::from_millis(50);
 const SAID_MAX: usize = 64;
@@ -47,6 +49,8 @@ type Tree = Arc<dyn Fn() -> Vec<i32> + Send + Sync>;
 pub struct Orphans {
     tree: Tree,
     counts: HashMap<Owner, Arc<AtomicUsize>>,
+    /// Userfaultfds for which a watcher is still to be had, with creators and owners.
+    waiting: Vec<(Foreign, u32, Owner)>,
     sender: SyncSender<String>,
     said: Receiver<String>,
 }
@@ -55,19 +59,34 @@ impl Orphans {
     /// Starts without any; `tree` lists the processes that may share an address space.
     pub fn new(tree: impl Fn() -> Vec<i32> + Send + Sync + 'static) -> Self {
         let (sender, said) = mpsc::sync_channel(SAID_MAX);
-        Orphans { tree: Arc::new(tree), counts: HashMap::new(), sender, said }
+        Orphans { tree: Arc::new(tree), counts: HashMap::new(), waiting: Vec::new(), sender, said }
     }
 
     /// Takes over the userfaultfds of a process whose pager has ended.
     pub fn adopt(&mut self, kept: Vec<Foreign>, creator: u32, owner: Owner) {
-        let count = self.counts.entry(owner).or_default();
-        for reports in kept {
+        self.waiting.extend(kept.into_iter().map(|reports| (reports, creator, owner)));
+        self.watch_waiting();
+        let mut owns = 0;
+        self.waiting.retain(|(_, _, other)| {
+            owns += usize::from(*other == owner);
+            *other != owner || owns <= WAITING_MAX
+        });
+        if owns > WAITING_MAX {
+            let _ = self.sender.try_send(format!(
+                "{owner}: more than {} address spaces outlive the processes that paged them: pages that are out read as \
+                 zeroes in some of them",
+                ADOPTED_MAX + WAITING_MAX
+            ));
+        }
+    }
+
+    /// Watches the first of those that wait, as far as their users' bounds permit.
+    fn watch_waiting(&mut self) {
+        for (reports, creator, owner) in std::mem::take(&mut self.waiting) {
+            let count = self.counts.entry(owner).or_default();
             let Some(counted) = Counted::one_more(count, ADOPTED_MAX) else {
-                let _ = self.sender.try_send(format!(
-                    "{owner}: more than {ADOPTED_MAX} address spaces outlive the processes that paged them: pages that are \
-                     out read as zeroes in some of them"
-                ));
-                return;
+                self.waiting.push((reports, creator, owner));
+                continue;
             };
             let (tree, sender) = (Arc::clone(&self.tree), self.sender.clone());
             let space = Space { reports, creator, owner, tree, sender, counted };
@@ -75,8 +94,9 @@ impl Orphans {
         }
     }
 
-    /// Returns messages about ended processes.
-    pub fn said(&self) -> impl Iterator<Item = String> + '_ {
+    /// Returns messages about ended processes. The supervisor calls this in every turn.
+    pub fn said(&mut self) -> impl Iterator<Item = String> + '_ {
+        self.watch_waiting();
         self.said.try_iter()
     }
 }
@@ -250,11 +270,18 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(orphans.said().count(), 0);
-        // The number of watched spaces per user is bounded.
-        let many = (0..2 * ADOPTED_MAX).map(|_| reports.try_clone().unwrap().into()).collect();
-        orphans.adopt(many, 1, owner);
-        assert_eq!(spaces(&orphans), ADOPTED_MAX);
-        assert!(orphans.said().all(|line| line.contains("more than 64 address spaces")));
+        // The number of watched spaces per user is bounded; regression: others were let go.
+        let many = |count| (0..count).map(|_| reports.try_clone().unwrap().into()).collect();
+        orphans.adopt(many(2 * ADOPTED_MAX), 1, owner);
+        assert_eq!((spaces(&orphans), orphans.waiting.len()), (ADOPTED_MAX, ADOPTED_MAX + 1));
+        assert_eq!(orphans.said().count(), 0);
+        orphans.adopt(many(WAITING_MAX), 1, owner);
+        assert_eq!(orphans.waiting.len(), WAITING_MAX);
+        assert!(orphans.said().any(|line| line.contains("more than 320 address spaces")));
+        // Room for one is taken by the first that waits.
+        orphans.counts[&owner].fetch_sub(1, Ordering::Relaxed);
+        assert_eq!(orphans.said().count(), 0);
+        assert_eq!((spaces(&orphans), orphans.waiting.len()), (ADOPTED_MAX, WAITING_MAX - 1));
     }
 
     #[test]
