@@ -143,6 +143,7 @@ pub(crate) extern "C" fn run(_argument: usize) {
 fn live() -> bool {
     thread::close_all_files();
     thread::name(c"uzswap");
+    thread::renounce_new_rights();
     thread::hurry();
     credentials::say_own();
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {

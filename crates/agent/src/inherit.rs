@@ -42,6 +42,7 @@ fn inherit(channel: i32) {
         Err(error) => end_child(format_args!("no descriptor is left: {error}")),
     };
     thread::name(c"uzswap");
+    thread::renounce_new_rights();
     thread::hurry();
     channel::send(channel, channel::TAKE, &[], None);
     let answer = channel::receive_from_parent(channel);

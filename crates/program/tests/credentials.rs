@@ -6,7 +6,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{can_link_statically, compile_with, managed, workload_in, Scratch};
+use support::{can_link_statically, can_manage, compile_with, has, managed, workload_in, Scratch};
 
 const RAM_MIB: &str = "40";
 
@@ -93,4 +93,27 @@ fn rights_given_up_by_a_static_program() {
     for way in WAYS {
         run(&scratch, way, &[program.to_str().unwrap(), "bare", "64", RAM_MIB]);
     }
+}
+
+/// A program that renounces new rights had threads of the agent's that did not.
+#[test]
+fn the_agent_s_threads_gain_no_rights() {
+    if !can_manage() || !has("python3") {
+        return;
+    }
+    let script = "import os, time\n\
+                  a = bytearray(range(256)) * (300 << 10)\n\
+                  def look():\n  \
+                    for t in os.listdir('/proc/self/task'):\n    \
+                      text = open(f'/proc/self/task/{t}/status').read()\n    \
+                      name, gains = text.split()[1], 'NoNewPrivs:\\t0' in text\n    \
+                      if name.startswith('uzswap') == gains: print(name, gains)\n\
+                  print(sum(a[i + 7] for i in range(0, len(a), 4096)), flush=True)\n\
+                  look()\n\
+                  if os.fork() == 0:\n  look(); os._exit(0)\n\
+                  os.wait()\n";
+    let scratch = Scratch::new("new-rights");
+    let (output, report) = managed("40M", &scratch, &["-q"], &["python3", "-c", script]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "134400\n", "{output:?} {report}");
+    assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was out: {report}");
 }

@@ -374,6 +374,13 @@ pub fn name(name: &std::ffi::CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
+/// The calling thread, and those that it makes from now on, gain no rights by executing programs: a
+/// program may have renounced that, and its agent executes none.
+pub fn renounce_new_rights() {
+    // SAFETY: affects exec only.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+}
+
 /// Raises the calling thread's priority above the program's, where permitted (root, CAP_SYS_NICE).
 pub fn hurry() {
     // SAFETY: changes the nice value of this thread.
