@@ -1,14 +1,14 @@
 //! This process's place in the ledger of its tree.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use ledger::wire::{self, Kind, Packet};
+use ledger::wire::{self, Kind, Packet, Received};
 use ledger::{Counter, Ledger, Slot};
 use pager::Accounts;
 use replacement::trace::Reference;
 use sys::privileged::{PrivilegedFile, PrivilegedHelper};
-use sys::PAGE_SIZE;
+use sys::{packets, PAGE_SIZE};
 
 use crate::broken::{self, Point};
 use crate::control;
@@ -36,8 +36,8 @@ const GUARDIAN_NS: u64 = 2_000_000_000;
 pub enum JoinError {
     /// The supervisor has ended, or never existed.
     NoSupervisor,
-    /// The supervisor is in another network namespace, where this process cannot reach it.
-    Elsewhere,
+    /// The program has given up rights, before the supervisor was reached.
+    Interrupted,
     /// Every slot is taken. The supervisor reports it.
     Refused,
     /// The limit on descriptors (RLIMIT_NOFILE) leaves none for the connection, or for the ledger.
@@ -85,9 +85,12 @@ impl Ledgered {
     }
 
     fn ask(name: &[u8]) -> Result<Place, JoinError> {
-        let socket = connect(name)?;
         let hello = Packet::new(Kind::Hello, 0, 0);
-        let answer = wire::send(socket, &hello, None).and_then(|()| wire::receive_all(socket));
+        let (socket, answer) = match connect(name) {
+            Ok(socket) => (socket, wire::send(socket, &hello, None).and_then(|()| wire::receive_all(socket))),
+            Err(None) => await_supervisor(&hello)?,
+            Err(Some(error)) => return Err(error),
+        };
         let refused = match answer {
             Ok(Some(received)) if received.packet.kind() == Some(Kind::Welcome) => {
                 if let [Some(board), Some(ledger)] = received.descriptors {
@@ -104,13 +107,13 @@ impl Ledgered {
             }
             Ok(Some(_)) => JoinError::Refused,
             // The supervisor does not count this process in its tree, or has ended.
-            _ => connect(name).map_or_else(
-                |error| error,
-                |again| {
+            _ => match connect(name) {
+                Ok(again) => {
                     close(again);
                     JoinError::Refused
-                },
-            ),
+                }
+                Err(error) => error.unwrap_or(JoinError::Refused),
+            },
         };
         close(socket);
         Err(refused)
@@ -207,14 +210,44 @@ fn tell_unmanaged(socket: i32, why: &str) {
     let _ = wire::send(socket, &Packet::with_text(Kind::Unmanaged, why), None);
 }
 
-fn connect(name: &[u8]) -> Result<i32, JoinError> {
+/// Connects to the supervisor. The error is `None` if it is in another network namespace.
+fn connect(name: &[u8]) -> Result<i32, Option<JoinError>> {
     wire::connect(name).map_err(|error| match error.raw_os_error() {
         // The supervisor is foreign, or has another user: this process sends it nothing.
-        Some(libc::EPERM) => JoinError::Refused,
-        Some(libc::EMFILE | libc::ENFILE) => JoinError::NoDescriptor,
-        _ if wire::is_elsewhere(name) => JoinError::Elsewhere,
-        _ => JoinError::NoSupervisor,
+        Some(libc::EPERM) => Some(JoinError::Refused),
+        Some(libc::EMFILE | libc::ENFILE) => Some(JoinError::NoDescriptor),
+        _ if wire::is_elsewhere(name) => None,
+        _ => Some(JoinError::NoSupervisor),
     })
+}
+
+/// Interval at which a thread that waits for the supervisor serves the program.
+const AWAIT_MS: i32 = 20;
+
+/// Reaches a supervisor in another network namespace: makes a connection and waits until the
+/// supervisor, which looks at its tree's processes once they have grown, takes the other end out of
+/// this thread's file table. This thread's name tells the number. Returns the answer to `hello`.
+fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Received>>), JoinError> {
+    let Ok([own, theirs]) = packets::pair() else { return Err(JoinError::NoDescriptor) };
+    let sent =
+        packets::ask_for_senders(theirs.as_raw_fd()).and_then(|()| wire::send(own.as_raw_fd(), hello, None));
+    if sent.is_err() {
+        return Err(JoinError::Refused);
+    }
+    let name = format!("{}{}\0", wire::WAITING_NAME, theirs.as_raw_fd());
+    sys::thread::name(std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).expect("one NUL, at the end"));
+    let mut answered = libc::pollfd { fd: own.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    while unsafe { libc::poll(&mut answered, 1, AWAIT_MS) } <= 0 {
+        control::end_if_program_ended();
+        crate::fork::answer_halt();
+        if crate::credentials::are_wanted() || crate::fork::has_stopped() {
+            return Err(JoinError::Interrupted);
+        }
+    }
+    sys::thread::name(c"uzswap");
+    let socket = own.into_raw_fd();
+    Ok((socket, wire::receive_all(socket)))
 }
 
 fn close(socket: i32) {

@@ -2,6 +2,7 @@
 //! `doorway`'s module of the same name.
 
 use std::mem::size_of;
+use std::os::fd::IntoRawFd;
 
 use sys::{packets, process};
 
@@ -33,7 +34,9 @@ impl Message {
 /// Takes over this side's end of a connection that `thread` made: descriptor `number` in that
 /// thread's file table, with socket cookie `cookie`.
 pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
-    let end = process::descriptor_of(thread, number).ok()?;
+    // SAFETY: takes nothing.
+    let own = unsafe { libc::getpid() };
+    let end = process::descriptor_of(own, thread as i32, number).ok()?.into_raw_fd();
     let (mut found, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let at = std::ptr::from_mut(&mut found).cast();
     // SAFETY: `len` bytes are writable.

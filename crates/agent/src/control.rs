@@ -151,7 +151,8 @@ fn live() -> bool {
         // The supervisor injected this object. If it is gone, it was killed, and its tree must end.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         // The supervisor knows this or finds out, and reports it.
-        Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => return false,
+        Err(JoinError::Interrupted) => return true,
+        Err(JoinError::Refused | JoinError::NoDescriptor) => return false,
     };
     if accounts.ledger().settings().lends {
         sys::privileged::set(&RIGHTS);

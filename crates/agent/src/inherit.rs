@@ -113,7 +113,10 @@ fn inherit(channel: i32) {
             }
         }
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
-        Err(JoinError::Refused | JoinError::Elsewhere | JoinError::NoDescriptor) => {
+        // The pager ends, as in a process that gives up rights; there may be another one.
+        Err(JoinError::Interrupted) if credentials::take() && !fork::has_stopped() => return run(0),
+        Err(JoinError::Interrupted) => {}
+        Err(JoinError::Refused | JoinError::NoDescriptor) => {
             fork::note_stopped();
             retire::retire();
         }

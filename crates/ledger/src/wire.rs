@@ -126,6 +126,10 @@ pub fn is_elsewhere(name: &[u8]) -> bool {
     matches!((number, network_namespace()), (Some(theirs), Some(own)) if theirs != own)
 }
 
+/// The name of a process's thread that waits for a supervisor [elsewhere](is_elsewhere), up to the
+/// number of the descriptor that the supervisor is to take.
+pub const WAITING_NAME: &str = "uzswap-at-";
+
 /// The namespace's number, unique while the machine runs (Linux 5.14).
 fn network_namespace() -> Option<u64> {
     let descriptor = packets::socket().ok()?;

@@ -155,18 +155,6 @@ fn programs_where_the_object_cannot_be_opened_run_without_it() {
 }
 
 #[test]
-fn programs_that_cannot_reach_the_supervisor_run_without_it() {
-    let Some(workload) = workload() else { return };
-    if !can_isolate() {
-        return;
-    }
-    // The other namespace lacks the supervisor's abstract address.
-    let inside = format!("MARK=1 {workload} work 63; MARK=1 {workload} work 63");
-    let report = child_is_left_alone("network", &["unshare", "-n", "sh", "-c", &inside]);
-    assert_eq!(report["zswpout"], 0, "{report}");
-}
-
-#[test]
 fn processes_in_a_namespace_of_their_own_are_known_by_their_numbers_outside() {
     let Some(workload) = workload() else { return };
     if can_isolate() {

@@ -41,6 +41,40 @@ fn a_user_namespace_of_its_own() {
     }
 }
 
+/// The supervisor's address exists in its own network namespace only: such programs were in no
+/// book. Where the object cannot be loaded, the report says why they are not managed.
+#[test]
+fn a_network_namespace_of_its_own() {
+    if !can_manage() || !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-rn", "true"]) {
+        return;
+    }
+    let scratch = Scratch::new("network-namespaces");
+    for (how, seconds) in [("-n", 60), ("-rn", 10), ("-rnpf", 10)] {
+        if is_refused_bare(&["unshare", how, "true"]) {
+            continue;
+        }
+        // The supervisor takes a while to find it.
+        let job = format!(
+            "import os, time\n{JOB}\nend = time.time() + {seconds}\n\
+             resident = lambda: open('/proc/thread-self/statm').read().split()[1]\n\
+             while int(resident()) > 15000 and time.time() < end: sum(a[i + 7] for i in range(0, len(a), 4096))\n\
+             if os.fork() == 0:\n  print(sum(a[i + 7] for i in range(0, len(a), 4096)), flush=True)\n  \
+             os._exit(0)\nos.wait()"
+        );
+        let (output, report) = managed("40M", &scratch, &["-q"], &["unshare", how, "python3", "-c", &job]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            (output.status.code(), &*printed),
+            (Some(0), "134400\n134400\n"),
+            "{how}: {said} {report}"
+        );
+        let is_paged = report["zswpout"].as_u64().unwrap() > 1000;
+        let is_named = report["unmanaged"].as_array().is_some_and(|named| !named.is_empty());
+        assert!(is_paged && !is_named || how != "-n" && is_named, "{how}: {report}");
+    }
+}
+
 /// Chromium's first process ends when it is not single-threaded.
 #[test]
 fn threads_that_a_program_counts_are_its_own() {

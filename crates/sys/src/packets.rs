@@ -208,6 +208,19 @@ pub fn ask_for_senders(socket: i32) -> io::Result<()> {
     }
 }
 
+/// Whether a descriptor is a SOCK_SEQPACKET unix socket.
+pub fn is_packet_socket(descriptor: i32) -> bool {
+    let is = |option, expected| {
+        let (mut found, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+        let value = std::ptr::from_mut(&mut found).cast();
+        // SAFETY: `value` has `len` bytes.
+        unsafe {
+            libc::getsockopt(descriptor, libc::SOL_SOCKET, option, value, &mut len) == 0 && found == expected
+        }
+    };
+    is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_SEQPACKET)
+}
+
 /// The process that connected to this socket, or the one that listened where it connected, and its
 /// effective user, in the caller's numbers. `None` if the process is not in the caller's process
 /// namespace or one below.

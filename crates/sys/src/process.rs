@@ -17,26 +17,26 @@ pub fn handle(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Duplicates a descriptor of a thread of this process that has its own file table. Before Linux
+/// Duplicates a descriptor of a process's thread, which may have its own file table. Before Linux
 /// 6.9 it comes from the first thread's table.
 ///
 /// # Errors
-/// EPERM if a filter refuses pidfd_getfd(2), EBADF or ESRCH if there is none.
-pub fn descriptor_of(thread: u32, number: i32) -> io::Result<i32> {
+/// EPERM if pidfd_getfd(2) is refused, EBADF or ESRCH if there is none.
+pub fn descriptor_of(process: i32, thread: i32, number: i32) -> io::Result<OwnedFd> {
     /// `PIDFD_THREAD` of the kernel's pidfd.h.
     const THREAD: i32 = libc::O_EXCL;
     // SAFETY: takes numbers.
     let of_thread = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, THREAD) };
     let handle = match of_thread {
-        // SAFETY: takes nothing.
-        -1 => handle(unsafe { libc::getpid() })?,
+        -1 => handle(process)?,
         // SAFETY: just opened.
         raw => unsafe { OwnedFd::from_raw_fd(raw as i32) },
     };
     // SAFETY: takes numbers.
     match unsafe { libc::syscall(libc::SYS_pidfd_getfd, handle.as_raw_fd(), number, 0) } {
         -1 => Err(io::Error::last_os_error()),
-        raw => Ok(raw as i32),
+        // SAFETY: just opened.
+        raw => Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) }),
     }
 }
 

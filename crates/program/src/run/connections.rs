@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ledger::wire::{self, Kind, Packet};
+use sys::{packets, process};
 
 use super::aside::Foreign;
 use super::descriptors;
@@ -178,6 +179,20 @@ impl Connections {
             }
         }
         true
+    }
+
+    /// Takes a connection out of the file table of an agent's thread, which cannot connect from its
+    /// network namespace. The process may have put anything there.
+    pub fn take_from(&mut self, pid: i32, thread: i32, number: i32, notes: &mut Notes) {
+        let Ok(socket) = process::descriptor_of(pid, thread, number).map(Foreign::from) else { return };
+        if packets::is_packet_socket(socket.as_raw_fd())
+            && packets::peer(socket.as_raw_fd()).is_some_and(|(maker, _)| maker == pid)
+            && packets::ask_for_senders(socket.as_raw_fd()).is_ok()
+        {
+            // SAFETY: changes a flag of a socket.
+            unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+            self.admit(socket, notes);
+        }
     }
 
     /// Frees one descriptor for a moment.

@@ -166,6 +166,9 @@ impl Supervisor {
         for note in self.attacher.look(guardian, &managed) {
             self.notes.note_unmanaged(&note);
         }
+        for (pid, thread, number) in self.attacher.take_waiting() {
+            self.connections.take_from(pid, thread, number, &mut self.notes);
+        }
         if let Some(guardian) = &self.guardian {
             guardian.note_members(self.attacher.members());
         }

@@ -81,6 +81,8 @@ pub struct Attacher {
     socket: String,
     known: HashMap<i32, Known>,
     members: Vec<i32>,
+    /// Processes whose agents wait for the supervisor, with [`process::waiting_agent`]'s numbers.
+    waiting: Vec<(i32, i32, i32)>,
     next: Instant,
     grown_bytes: u64,
     has_noted_full: bool,
@@ -95,6 +97,7 @@ impl Attacher {
             socket: socket.to_owned(),
             known: HashMap::new(),
             members: Vec::new(),
+            waiting: Vec::new(),
             next: Instant::now(),
             grown_bytes: GROWN_BYTES.min(budget_bytes / 8).max(4 << 20),
             has_noted_full: false,
@@ -131,12 +134,23 @@ impl Attacher {
             let has_grown = || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
             // A process that gives up rights is between two connections.
             let is_rejoining = || !self.known.contains_key(&pid) && process::has_agent(pid);
-            if !managed.contains(&pid) && has_grown() && !is_rejoining() {
-                notes.extend(self.consider(pid));
+            if managed.contains(&pid) || !has_grown() {
+                continue;
+            }
+            match process::waiting_agent(pid) {
+                Some((thread, number)) => self.waiting.push((pid, thread, number)),
+                None if is_rejoining() => {}
+                None => notes.extend(self.consider(pid)),
             }
         }
         self.next = Instant::now() + (start.elapsed() * LOOK_SHARE).clamp(LOOK, LOOK_MAX);
         notes
+    }
+
+    /// Takes the agents found by the last look that wait for the supervisor: processes, threads and
+    /// descriptors.
+    pub fn take_waiting(&mut self) -> Vec<(i32, i32, i32)> {
+        std::mem::take(&mut self.waiting)
     }
 
     /// Notes that a process's agent cannot work there.

@@ -186,6 +186,17 @@ pub fn has_agent(pid: i32) -> bool {
     })
 }
 
+/// Returns the thread of a process's agent that waits for this supervisor, and the number of the
+/// descriptor that it offers: `ledger`'s `WAITING_NAME`.
+pub fn waiting_agent(pid: i32) -> Option<(i32, i32)> {
+    /// The agent's thread is one of the first, and programs may have thousands.
+    const THREADS_MAX: usize = 64;
+    threads(pid).into_iter().take(THREADS_MAX).find_map(|thread| {
+        let name = fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).ok()?;
+        Some((thread, name.trim_end().strip_prefix(ledger::wire::WAITING_NAME)?.parse().ok()?))
+    })
+}
+
 /// Returns whether two processes share an address space, as between vfork() and exec.
 pub fn share_memory(one: i32, other: i32) -> bool {
     const KCMP_VM: usize = 1;
