@@ -175,8 +175,10 @@ fn a_uzswap_under_uzswap_pages_its_programs_alone() {
         managed("1G", &scratch, &["-q"], &[&own, "run", "-q", "--ram", "1G", "--", "sh", "-c", count]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "one object");
     let command = [&own, "run", "-q", "--ram", "40M", "--report", &inner, "--", workload, "execve", "64"];
-    let (output, _) = managed("1G", &scratch, &["-q"], &command);
+    let (output, outer) = managed("1G", &scratch, &["-q"], &command);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    // Regression: its memory was in no budget of the outer one, without a word.
+    assert!(outer["unmanaged"].to_string().contains("a run inside of this one"), "{outer}");
     let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&inner).unwrap()).unwrap();
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
 }

@@ -227,7 +227,8 @@ pub fn take_name() {
     unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
 }
 
-fn has_supervisor_name(pid: i32) -> bool {
+/// Returns whether a process has the name of supervisors, which any program may take.
+pub fn has_supervisor_name(pid: i32) -> bool {
     let name = fs::read(format!("/proc/{pid}/comm"));
     name.is_ok_and(|name| name.strip_suffix(b"\n") == Some(NAME.to_bytes()))
 }

@@ -81,6 +81,8 @@ pub struct Attacher {
     socket: String,
     known: HashMap<i32, Known>,
     members: Vec<i32>,
+    /// Supervisors of runs inside of this one that were named.
+    inner: Vec<i32>,
     /// Processes whose agents wait for the supervisor, with [`process::waiting_agent`]'s numbers.
     waiting: Vec<(i32, i32, i32)>,
     next: Instant,
@@ -97,6 +99,7 @@ impl Attacher {
             socket: socket.to_owned(),
             known: HashMap::new(),
             members: Vec::new(),
+            inner: Vec::new(),
             waiting: Vec::new(),
             next: Instant::now(),
             grown_bytes: GROWN_BYTES.min(budget_bytes / 8).max(4 << 20),
@@ -121,8 +124,15 @@ impl Attacher {
         if start < self.next {
             return Vec::new();
         }
-        self.members = descendants(except);
+        let mut inner = Vec::new();
+        self.members = tree::descendants_and(except, &mut inner);
         let mut notes = self.take_results();
+        for run in inner {
+            if !self.inner.contains(&run) {
+                self.inner.push(run);
+                notes.extend(note(run, "a run inside of this one, whose programs are not in this budget"));
+            }
+        }
         let alive = &self.members;
         self.known.retain(|pid, known| {
             // Exec starts a new look at the process.

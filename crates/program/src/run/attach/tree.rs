@@ -2,12 +2,18 @@
 
 use std::fs;
 
+use super::super::peers::has_supervisor_name;
 use super::process::program_of;
 use crate::rights;
 
 /// Returns all descendants of this process, including adopted orphans, without `except` and the
 /// helper. A process that runs this program has its own tree, which is skipped.
 pub fn descendants(except: Option<i32>) -> Vec<i32> {
+    descendants_and(except, &mut Vec::new())
+}
+
+/// As [`descendants`]; adds the supervisors of skipped trees to `inner`.
+pub fn descendants_and(except: Option<i32>, inner: &mut Vec<i32>) -> Vec<i32> {
     let own = program_of("self");
     let mut found = Vec::new();
     add_children(std::process::id() as i32, except, &mut found);
@@ -17,6 +23,10 @@ pub fn descendants(except: Option<i32>) -> Vec<i32> {
         next += 1;
         if own.is_none() || program_of(&pid.to_string()) != own {
             add_children(pid, None, &mut found);
+        } else {
+            let mut children = Vec::new();
+            add_children(pid, None, &mut children);
+            inner.extend(children.into_iter().filter(|child| has_supervisor_name(*child)));
         }
     }
     found
