@@ -14,6 +14,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -29,8 +30,9 @@ use super::peers::{Ids, Owner};
 
 /// An address for queries, which change nothing there, mapped or not.
 const ASKED: usize = 1 << 30;
-/// Start of the range in which waiters are woken: the kernel refuses lower addresses.
-const LOWEST: usize = 1 << 16;
+/// The range in which waiters are woken: the kernel refuses lower addresses, and on x86-64 the last
+/// page.
+const WOKEN: Range<usize> = 1 << 16..USER_END - PAGE_SIZE;
 /// Bounds for one user: address spaces taken over at a time, and all watched ones with their forks.
 /// At the bound, processes of that user that fork or need a page wait.
 const ADOPTED_MAX: usize = 64;
@@ -40,6 +42,8 @@ const WAITING_MAX: usize = 256;
 const WATCHERS_MAX: usize = 512;
 const LOOK: Duration = Duration::from_millis(50);
 const SAID_MAX: usize = 64;
+/// Looks for a waiting process after which it is named as one that waits for ever.
+const LOOKS: u32 = 40;
 
 static WATCHERS: Aside = Aside::new(WATCHERS_MAX);
 
@@ -80,8 +84,9 @@ impl Orphans {
         }
     }
 
-    /// Watches the first of those that wait, as far as their users' bounds permit.
-    fn watch_waiting(&mut self) {
+    /// Watches the first of those that wait, as far as their users' bounds permit. The supervisor
+    /// calls this in every turn.
+    pub fn watch_waiting(&mut self) {
         for (reports, creator, owner) in std::mem::take(&mut self.waiting) {
             let count = self.counts.entry(owner).or_default();
             let Some(counted) = Counted::one_more(count, ADOPTED_MAX) else {
@@ -94,9 +99,8 @@ impl Orphans {
         }
     }
 
-    /// Returns messages about ended processes. The supervisor calls this in every turn.
-    pub fn said(&mut self) -> impl Iterator<Item = String> + '_ {
-        self.watch_waiting();
+    /// Returns messages about ended processes.
+    pub fn said(&self) -> impl Iterator<Item = String> + '_ {
         self.said.try_iter()
     }
 }
@@ -144,8 +148,9 @@ impl Space {
             return;
         }
         // The kernel reports faults again that the pager had read.
-        self.userfaultfd().wake(LOWEST, USER_END - LOWEST);
+        self.userfaultfd().wake(WOKEN.start, WOKEN.len());
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        let mut looks = 0;
         while !self.is_over() {
             if !self.userfaultfd().wait(LOOK.as_millis() as i32) {
                 continue;
@@ -157,7 +162,21 @@ impl Space {
                 continue;
             }
             match messages[0] {
-                Message::Fault { thread, .. } => self.end_waiting(thread),
+                // A process that gets another parent during the look, as its creator ends, is in no
+                // list. The kernel reports its fault again.
+                Message::Fault { thread, .. } if !self.end_waiting(thread) => {
+                    looks += 1;
+                    if looks == LOOKS {
+                        self.say(format!(
+                            "process {}: it has ended, and thread {thread} of another one that shares its memory waits for \
+                             ever for a page of it",
+                            self.creator
+                        ));
+                    }
+                    std::thread::sleep(LOOK);
+                    self.userfaultfd().wake(WOKEN.start, WOKEN.len());
+                }
+                Message::Fault { .. } => looks = 0,
                 // The child lacks the same pages.
                 Message::Fork { descriptor } => {
                     // SAFETY: the kernel opened it for this process just now.
@@ -175,24 +194,25 @@ impl Space {
         }
     }
 
-    /// Ends the process whose thread waits for a page, except the creator, which is ending.
-    fn end_waiting(&self, thread: u32) {
+    fn say(&self, text: String) {
+        let _ = self.sender.try_send(text);
+    }
+
+    /// Ends the process whose thread waits for a page, except the creator, which is ending. Returns
+    /// whether it was found and ended.
+    fn end_waiting(&self, thread: u32) -> bool {
         let creator = self.creator;
         // In another process namespace, a thread of another user may have the same number.
         let mut tree = (self.tree)().into_iter().filter(|pid| is_of(*pid, self.owner));
         let found = tree.find(|pid| has_waiting(*pid, thread));
-        let said = match found.map(|pid| (pid, end(pid, thread, creator, self.owner))) {
-            None => format!(
-                "process {creator}: it has ended, and thread {thread} of another one that shares its memory waits for ever \
-                 for a page of it"
-            ),
-            Some((pid, Some(name))) => format!(
+        let ended = found.and_then(|pid| Some((pid, end(pid, thread, creator, self.owner)?)));
+        if let Some((pid, name)) = &ended {
+            self.say(format!(
                 "process {pid} ({name}): ended, since it needs a page of memory that it shared with process {creator}, which \
                  was killed"
-            ),
-            Some((_, None)) => return,
-        };
-        let _ = self.sender.try_send(said);
+            ));
+        }
+        ended.is_some()
     }
 }
 
@@ -233,6 +253,7 @@ fn has_waiting(pid: i32, thread: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sys::userfaultfd::{feature, MISSING};
 
     #[test]
     fn a_space_is_over_when_its_last_process_has_ended() {
@@ -280,8 +301,50 @@ mod tests {
         assert!(orphans.said().any(|line| line.contains("more than 320 address spaces")));
         // Room for one is taken by the first that waits.
         orphans.counts[&owner].fetch_sub(1, Ordering::Relaxed);
-        assert_eq!(orphans.said().count(), 0);
+        orphans.watch_waiting();
         assert_eq!((spaces(&orphans), orphans.waiting.len()), (ADOPTED_MAX, WAITING_MAX - 1));
+    }
+
+    /// Regressions: a process waited for ever if the ended pager had read its fault (the kernel
+    /// refused to wake so long a range), or if the first look missed it.
+    #[test]
+    fn a_process_that_waits_is_found_whoever_read_its_fault_and_whenever() {
+        if Userfaultfd::open(feature::THREAD_ID).map(Userfaultfd::close).is_err() {
+            testkit::skip!("userfaultfd", "no userfaultfd");
+            return;
+        }
+        let at = sys::memory::map(PAGE_SIZE).unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        // SAFETY: the child only makes system calls, and touches its page.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let sent = Userfaultfd::open(feature::THREAD_ID).is_ok_and(|opened| {
+                opened.register(at.as_ptr() as usize, PAGE_SIZE, MISSING).is_ok()
+                    && sys::packets::send(theirs.as_raw_fd(), &[&[1]], &[opened.descriptor()]).is_ok()
+            });
+            // SAFETY: its own page, for which it waits; then ends the child.
+            unsafe { libc::_exit(if sent { i32::from(at.as_ptr().read_volatile()) } else { 1 }) };
+        }
+        let (_, [raw, _]) = sys::packets::receive(ours.as_raw_fd(), &mut [0]).unwrap();
+        // As a pager that has ended since.
+        let mut read = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
+        let reports = Userfaultfd::from_descriptor(raw);
+        assert!(reports.wait(60_000) && reports.read(&mut read, 1) == 1);
+        let looks = AtomicUsize::new(0);
+        let mut orphans = Orphans::new(move || match looks.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Vec::new(),
+            _ => vec![child],
+        });
+        // SAFETY: takes nothing.
+        let owner = Owner::of(&Ids::of_user(unsafe { libc::geteuid() }));
+        // SAFETY: received just now.
+        orphans.adopt(vec![unsafe { OwnedFd::from_raw_fd(raw) }.into()], 1, owner);
+        let mut status = 0;
+        // SAFETY: a child of this test.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "{status}");
+        let said = orphans.said.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(said.contains("needs a page of memory"), "{said}");
     }
 
     #[test]

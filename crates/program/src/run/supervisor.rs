@@ -197,6 +197,7 @@ impl Supervisor {
         if polled[1].revents != 0 {
             self.connections.accept_waiting(&mut self.notes);
         }
+        self.orphans.watch_waiting();
         for failure in self.orphans.said() {
             self.notes.note_failure(failure);
         }
