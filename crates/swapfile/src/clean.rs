@@ -193,24 +193,38 @@ impl Writer {
             (live[count], records[count]) = (Some(*place), *record);
             count += 1;
         }
-        if count == 0 {
-            return Ok(());
-        }
-        let mut first = moving.pack.as_mut().and_then(|pack| pack.add(&records[..count]));
-        if first.is_none() {
-            self.flush(owner, moving, report)?;
-            let mut pack = self.pack(Age::Old)?;
-            first = pack.add(&records[..count]);
-            moving.pack = Some(pack);
-        }
-        let first = first.expect("an empty pack has room for a block");
-        let pack = moving.pack.as_mut().expect("made above");
-        for (number, place) in live.iter().flatten().enumerate() {
-            let start = place.position();
-            pack.object_mut(first + number).copy_from_slice(&buffer[start..start + place.len()]);
-            moving.from.push(*place);
+        let mut done = 0;
+        while done < count {
+            let (first, fitting) = self.make_room(owner, &records[done..count], moving, report)?;
+            let pack = moving.pack.as_mut().expect("made above");
+            for (number, place) in live[done..done + fitting].iter().flatten().enumerate() {
+                let start = place.position();
+                pack.object_mut(first + number).copy_from_slice(&buffer[start..start + place.len()]);
+                moving.from.push(*place);
+            }
+            done += fitting;
         }
         Ok(())
+    }
+
+    /// Makes room for the first of a block's objects, at least one, and for all if possible. Returns
+    /// the number of the first and how many fit.
+    fn make_room(
+        &mut self,
+        owner: &dyn Owner,
+        records: &[Record],
+        moving: &mut Moving,
+        report: &mut CleanReport,
+    ) -> Result<(usize, usize), WriteError> {
+        if let Some(first) = moving.pack.as_mut().and_then(|pack| pack.add(records)) {
+            return Ok((first, records.len()));
+        }
+        self.flush(owner, moving, report)?;
+        let pack = moving.pack.insert(self.pack(Age::Old)?);
+        // Parts of a block that were stored together and alone can be longer than the rest of a
+        // segment.
+        let some = (1..=records.len()).rev().find_map(|count| Some((pack.add(&records[..count])?, count)));
+        Ok(some.expect("an empty pack has room for an object"))
     }
 
     /// Writes the pack and tells the owner the new places.

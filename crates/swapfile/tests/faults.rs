@@ -192,6 +192,23 @@ fn cleaning_that_finds_no_room_says_so_and_changes_nothing() {
     world.end();
 }
 
+/// Regression: where a segment's rest was shorter than the objects of one block, cleaning panicked.
+#[test]
+fn a_block_that_is_longer_than_the_rest_of_a_segment_is_moved_in_parts() {
+    let (mut world, _) = World::in_memory(64);
+    for block in 0..48u64 {
+        // Each in a segment of its own.
+        world.writer.close_logs();
+        let len = |part: u64| 30_000 + (block * 7919 + part * 104_729) as usize % 35_000;
+        let parts: Vec<_> = (0..3).map(|part| (1, block * 16 + part, vec![block as u8; len(part)])).collect();
+        assert_eq!(world.write(&parts).unwrap(), 3);
+    }
+    world.writer.close_logs();
+    assert_eq!(world.clean(48).unwrap().objects, 3 * 48);
+    world.keys().chunks(16).for_each(|keys| world.read(keys).unwrap());
+    world.end();
+}
+
 #[test]
 fn old_is_apart_from_new() {
     let (mut world, _) = World::in_memory(64);
