@@ -143,6 +143,7 @@ mod tests {
         let (thread, cookie) = (sys::thread::id() as u32, cookie(ends[1]));
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                sys::thread::leave_file_table().unwrap();
                 sys::thread::close_all_files();
                 assert_eq!(take(thread, ends[1], cookie + 1), None);
                 assert_eq!(take(thread, i32::MAX, cookie), None);
