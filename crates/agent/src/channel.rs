@@ -32,11 +32,13 @@ impl Message {
 }
 
 /// Takes over this side's end of a connection that `thread` made: descriptor `number` in that
-/// thread's file table, with socket cookie `cookie`.
+/// thread's file table, with socket cookie `cookie`. Before Linux 6.9 the first thread's table is
+/// looked at, which is usually the same; the cookie tells.
 pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
     // SAFETY: takes nothing.
-    let own = unsafe { libc::getpid() };
-    let end = process::descriptor_of(own, thread as i32, number).ok()?.into_raw_fd();
+    let own = || process::handle(unsafe { libc::getpid() });
+    let handle = process::thread_handle(thread as i32).or_else(|_| own()).ok()?;
+    let end = process::descriptor_of(&handle, number).ok()?.into_raw_fd();
     let (mut found, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let at = std::ptr::from_mut(&mut found).cast();
     // SAFETY: `len` bytes are writable.

@@ -9,29 +9,33 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// # Errors
 /// ESRCH if there is none, EMFILE if no descriptor is left.
 pub fn handle(pid: i32) -> io::Result<OwnedFd> {
+    open(pid, 0)
+}
+
+/// A handle of the current thread with this number, which may have its own file table.
+///
+/// # Errors
+/// EINVAL before Linux 6.9, ESRCH if there is none.
+pub fn thread_handle(thread: i32) -> io::Result<OwnedFd> {
+    /// `PIDFD_THREAD` of the kernel's pidfd.h.
+    const THREAD: i32 = libc::O_EXCL;
+    open(thread, THREAD)
+}
+
+fn open(number: i32, flags: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers.
-    match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } {
+    match unsafe { libc::syscall(libc::SYS_pidfd_open, number, flags) } {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: just opened.
         raw => Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) }),
     }
 }
 
-/// Duplicates a descriptor of a process's thread, which may have its own file table. Before Linux
-/// 6.9 it comes from the first thread's table.
+/// Duplicates a descriptor in the file table of the process or thread behind a handle.
 ///
 /// # Errors
 /// EPERM if pidfd_getfd(2) is refused, EBADF or ESRCH if there is none.
-pub fn descriptor_of(process: i32, thread: i32, number: i32) -> io::Result<OwnedFd> {
-    /// `PIDFD_THREAD` of the kernel's pidfd.h.
-    const THREAD: i32 = libc::O_EXCL;
-    // SAFETY: takes numbers.
-    let of_thread = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, THREAD) };
-    let handle = match of_thread {
-        -1 => handle(process)?,
-        // SAFETY: just opened.
-        raw => unsafe { OwnedFd::from_raw_fd(raw as i32) },
-    };
+pub fn descriptor_of(handle: &OwnedFd, number: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers.
     match unsafe { libc::syscall(libc::SYS_pidfd_getfd, handle.as_raw_fd(), number, 0) } {
         -1 => Err(io::Error::last_os_error()),

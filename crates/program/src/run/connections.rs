@@ -182,9 +182,11 @@ impl Connections {
     }
 
     /// Takes a connection out of the file table of an agent's thread, which cannot connect from its
-    /// network namespace. The process may have put anything there.
+    /// network namespace. The process may have put anything there. Never looks at another thread's
+    /// table: a socket of the program's would be changed.
     pub fn take_from(&mut self, pid: i32, thread: i32, number: i32, notes: &mut Notes) {
-        let Ok(socket) = process::descriptor_of(pid, thread, number).map(Foreign::from) else { return };
+        let taken = process::thread_handle(thread).and_then(|handle| process::descriptor_of(&handle, number));
+        let Ok(socket) = taken.map(Foreign::from) else { return };
         if packets::is_packet_socket(socket.as_raw_fd())
             && packets::peer(socket.as_raw_fd()).is_some_and(|(maker, _)| maker == pid)
             && packets::ask_for_senders(socket.as_raw_fd()).is_ok()
@@ -266,6 +268,28 @@ fn kept_is_right(kept: usize, descriptor: &Foreign) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The process may have put anything under the number that its thread's name tells.
+    #[test]
+    fn nothing_but_a_packet_socket_of_the_maker_s_is_taken() {
+        let listener = packets::pair().unwrap();
+        let mut connections = Connections::new(listener.into_iter().next().unwrap(), 1);
+        let own = std::process::id() as i32;
+        let mut take = |pid, file: i32| {
+            connections.take_from(pid, sys::thread::id(), file, &mut Notes::new());
+            (connections.len() + connections.refused() as usize) == 1
+        };
+        let stream = std::os::unix::net::UnixStream::pair().unwrap();
+        let pair = packets::pair().unwrap();
+        let [stream, packet] = [stream.0.as_raw_fd(), pair[0].as_raw_fd()];
+        let zero = File::open("/dev/zero").unwrap();
+        assert!(!take(own, zero.as_raw_fd()) && !take(own, stream) && !take(own, 1 << 20));
+        assert!(!take(1, packet), "another made it");
+        // SAFETY: reads a flag of this test's socket.
+        let flags = || unsafe { libc::fcntl(packet, libc::F_GETFL) };
+        assert_eq!(flags() & libc::O_NONBLOCK, 0, "unchanged");
+        assert!(take(own, packet), "judged as a connection");
+    }
 
     #[test]
     fn nothing_but_a_userfaultfd_is_agreed_on() {
