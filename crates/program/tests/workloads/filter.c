@@ -7,7 +7,7 @@
  * The last two give up root, too, if they have it. Others start nothing: probe (asks for a filter that the kernel does not
  * take, as libseccomp does), exit and return (the calling thread may read, write, map memory and end), thread (and make
  * others), killed (the same, and the kernel ends that thread, the only one).
- * Exit status: 0 right, 2 no filter can be set, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
+ * Exit status: 0 right, 2 no filter can be set, 3 no thread can be made, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
  * locked, 9 root cannot be given up. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
@@ -63,20 +63,21 @@ static int set_filter(const char *how) {
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, all, &program);
 }
 
-/* For the calling thread; `verdict` on all but what every program does. */
-static int set_strict_filter(unsigned verdict) {
+/* For the calling thread; `verdict` on all but what every program does, and what makes threads if `makes_threads`. */
+static int set_strict_filter(unsigned verdict, int makes_threads) {
     static const int allowed[] = {SYS_read, SYS_write, SYS_mmap, SYS_munmap, SYS_mprotect, SYS_madvise, SYS_brk,
                                   SYS_futex, SYS_fstat, SYS_exit, SYS_exit_group, SYS_rt_sigreturn,
                                   SYS_clone, SYS_clone3, SYS_rseq, SYS_set_robust_list, SYS_rt_sigprocmask,
                                   SYS_rt_sigaction};
-    enum { COUNT = sizeof allowed / sizeof *allowed };
-    struct sock_filter code[COUNT + 3];
+    enum { ALL = sizeof allowed / sizeof *allowed, MAKE_THREADS = 6 /* the last ones */ };
+    int count = makes_threads ? ALL : ALL - MAKE_THREADS;
+    struct sock_filter code[ALL + 3];
     code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-    for (int at = 0; at < COUNT; at++)
-        code[1 + at] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[at], COUNT - at, 0);
-    code[COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict);
-    code[COUNT + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    struct sock_fprog program = {COUNT + 3, code};
+    for (int at = 0; at < count; at++)
+        code[1 + at] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, allowed[at], count - at, 0);
+    code[count + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict);
+    code[count + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {count + 3, code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return -1;
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
 }
@@ -116,7 +117,7 @@ int main(int argc, char **argv) {
     }
     int is_killed = !strcmp(how, "killed"), is_return = !strcmp(how, "return"), is_thread = !strcmp(how, "thread");
     if (is_killed || is_return || is_thread || !strcmp(how, "exit")) {
-        if (set_strict_filter(is_killed ? SECCOMP_RET_KILL_THREAD : SECCOMP_RET_KILL_PROCESS)) return 2;
+        if (set_strict_filter(is_killed ? SECCOMP_RET_KILL_THREAD : SECCOMP_RET_KILL_PROCESS, is_thread)) return 2;
         check();
         if (is_killed) syscall(SYS_chdir, "/");
         pthread_t thread;
