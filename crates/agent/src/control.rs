@@ -142,16 +142,16 @@ pub(crate) extern "C" fn run(_argument: usize) {
 /// Returns false if this process must have no agent, and true when the program has given up rights.
 fn live() -> bool {
     thread::close_all_files();
-    thread::name(c"uzswap");
     thread::renounce_new_rights();
+    thread::name(c"uzswap");
     thread::hurry();
     credentials::say_own();
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The supervisor injected this object. If it is gone, it was killed, and its tree must end.
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
-        // The supervisor knows this or finds out, and reports it.
         Err(JoinError::Interrupted) => return true,
+        // The supervisor knows this or finds out, and reports it.
         Err(JoinError::Refused | JoinError::NoDescriptor) => return false,
     };
     if accounts.ledger().settings().lends {

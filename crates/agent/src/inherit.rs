@@ -41,8 +41,8 @@ fn inherit(channel: i32) {
         Ok(above) => above,
         Err(error) => end_child(format_args!("no descriptor is left: {error}")),
     };
-    thread::name(c"uzswap");
     thread::renounce_new_rights();
+    thread::name(c"uzswap");
     thread::hurry();
     channel::send(channel, channel::TAKE, &[], None);
     let answer = channel::receive_from_parent(channel);

@@ -101,13 +101,16 @@ fn the_agent_s_threads_gain_no_rights() {
     if !can_manage() || !has("python3") {
         return;
     }
-    let script = "import os, time\n\
+    let script = "import os\n\
                   a = bytearray(range(256)) * (300 << 10)\n\
                   def look():\n  \
+                    agents = 0\n  \
                     for t in os.listdir('/proc/self/task'):\n    \
                       text = open(f'/proc/self/task/{t}/status').read()\n    \
                       name, gains = text.split()[1], 'NoNewPrivs:\\t0' in text\n    \
-                      if name.startswith('uzswap') == gains: print(name, gains)\n\
+                      agents += name.startswith('uzswap')\n    \
+                      if name.startswith('uzswap') == gains: print(name, gains)\n  \
+                    if not agents: print('no agent')\n\
                   print(sum(a[i + 7] for i in range(0, len(a), 4096)), flush=True)\n\
                   look()\n\
                   if os.fork() == 0:\n  look(); os._exit(0)\n\
