@@ -81,7 +81,7 @@ pub struct Attacher {
     socket: String,
     known: HashMap<i32, Known>,
     members: Vec<i32>,
-    /// Supervisors of runs inside of this one that were named.
+    /// Supervisors of runs inside of this one, which were named.
     inner: Vec<i32>,
     /// Processes whose agents wait for the supervisor, with [`process::waiting_agent`]'s numbers.
     waiting: Vec<(i32, i32, i32)>,
@@ -127,12 +127,10 @@ impl Attacher {
         let mut inner = Vec::new();
         self.members = tree::descendants_and(except, &mut inner);
         let mut notes = self.take_results();
-        for run in inner {
-            if !self.inner.contains(&run) {
-                self.inner.push(run);
-                notes.extend(note(run, "a run inside of this one, whose programs are not in this budget"));
-            }
+        for run in inner.iter().filter(|run| !self.inner.contains(run)) {
+            notes.extend(note(*run, "a run inside of this one, whose programs are not in this budget"));
         }
+        self.inner = inner;
         let alive = &self.members;
         self.known.retain(|pid, known| {
             // Exec starts a new look at the process.
