@@ -20,8 +20,8 @@
 //!   forks;
 //! * the forking thread may not open what the child's pager needs, which it finds out by opening
 //!   it, and the supervisor cannot open it instead (it has changed its user, or has few
-//!   descriptors). A root directory without /proc does not matter as long as
-//!   the child may leave it: the child's agent gets the root of the parent's;
+//!   descriptors). A root directory without /proc does not matter as long as the child may leave
+//!   it: the child's agent gets the root of the parent's;
 //! * after MADV_WIPEONFORK or MADV_DONTFORK: the kernel does not tell which pages a child has;
 //! * with accelerators: a child does not have their portals;
 //! * before the pager is set up: nothing is out.

@@ -19,9 +19,10 @@
 //! | record | process | the pipe that references are recorded in, please | - |
 //! | recorded | supervisor | here it is, or there is none | the pipe |
 //!
-//! Every process of the network namespace knows the address, so the kernel's credentials prove a
-//! process's identity. The supervisor accepts only its tree, and checks again at each packet that
-//! requests something. A process accepts only a supervisor of root or of its own user.
+//! Every process of the network namespace knows the address, and a process of another one offers
+//! the supervisor a connection of its own making ([`WAITING_NAME`]), so the kernel's credentials
+//! prove a process's identity. The supervisor accepts only its tree, and checks again at each
+//! packet that requests something. A process accepts only a supervisor of root or of its own user.
 //!
 //! All calls are plain blocking system calls without allocation, because pager threads make them
 //! too. The end of a connection means the end of the process.

@@ -39,11 +39,11 @@ pub fn of_this_thread() -> usize {
 /// Notes the calling thread's word, and its list of robust mutexes, which the C library keeps next
 /// to it, sometimes on the next page.
 pub fn note_this_thread() {
-    let word = match BEHIND_POINTER.load(Ordering::Relaxed) {
-        // A filter might end the thread for the call.
-        behind @ ..doorway::PAGE_SIZE if fork::expects_filter() => threads::pointer() + behind,
-        _ if fork::expects_filter() => return,
-        _ => of_this_thread(),
+    // A filter might end the thread for the call.
+    let word = match (fork::expects_filter(), BEHIND_POINTER.load(Ordering::Relaxed)) {
+        (false, _) => of_this_thread(),
+        (true, behind @ ..doorway::PAGE_SIZE) => threads::pointer() + behind,
+        (true, _) => return,
     };
     CONTROL_PAGE.cleared.note(word);
     let list = word + LIST_BEHIND_BYTES;
