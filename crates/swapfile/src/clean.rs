@@ -207,8 +207,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for the first of a block's objects, at least one, and for all if possible. Returns
-    /// the number of the first and how many fit.
+    /// Makes room for the first of a block's objects, at least one, and for all if possible.
+    /// Returns the number of the first and how many fit.
     fn make_room(
         &mut self,
         owner: &dyn Owner,

@@ -182,12 +182,14 @@ impl Zswap {
         let mut writer = shrinker.writer.take().expect("a store with a swap file writes to it");
         let mut round = Round::default();
         let mut pack = None;
+        let mut is_split = false;
         while round.bytes < goal_bytes || round.objects < OBJECTS_MIN {
             if report.failures >= FAILURES_MAX {
                 break;
             }
             let Some(mut pinned) = self.next_leaf(shrinker, only) else {
-                round.is_dry = true;
+                // The rest of a leaf waits for the write of its first part.
+                round.is_dry = !is_split;
                 break;
             };
             if self.add_leaf(&pinned, pack.as_mut(), &mut round) {
@@ -207,8 +209,11 @@ impl Zswap {
                 }
             }
             if self.pin_again(&mut pinned) {
-                let is_added = self.add_leaf(&pinned, pack.as_mut(), &mut round);
-                assert!(is_added, "an empty pack has room for a leaf");
+                // Units of which most pages were replaced can be longer, together, than a pack.
+                while !self.add_leaf(&pinned, pack.as_mut(), &mut round) {
+                    self.unpin_half(&mut pinned);
+                    is_split = true;
+                }
             }
         }
         if let Some(pack) = pack {
@@ -257,6 +262,21 @@ impl Zswap {
         }
         leaf.busy |= pinned.mask;
         true
+    }
+
+    /// Unpins the last half of a leaf's objects.
+    fn unpin_half(&self, pinned: &mut Pinned<'_>) {
+        let objects = self.going(pinned).len;
+        assert!(objects > 1, "an empty pack has room for an object");
+        let mut state = pinned.cell.lock();
+        let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
+        let leaf = state.tree.leaf(&self.slabs, name);
+        let mut last = pinned.mask;
+        for _ in 0..objects / 2 {
+            last &= !leaf.unit_of(last.trailing_zeros() as usize);
+        }
+        pinned.mask &= !last;
+        pinned.cell.unpin(&mut state, &self.slabs, name, last);
     }
 
     fn going(&self, pinned: &Pinned<'_>) -> Going {

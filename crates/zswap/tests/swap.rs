@@ -663,3 +663,20 @@ fn a_store_gone_leaves_its_file_empty_and_a_file_has_one_writer() {
     assert_eq!(world.swap.file.counters().used_bytes, 0);
     Zswap::new(again, Trim::new("trim", 1)).unwrap();
 }
+
+/// Each store replaces all but the first page of the unit before, so that the leaf's sixteen units
+/// have 136 pages, more than a write.
+#[test]
+fn a_block_of_units_that_were_mostly_replaced_is_written() {
+    let world = world_with(Config { unit_size: 65536, ..Config::default() });
+    let mut expected = Vec::new();
+    for first in 0..16 {
+        let mut all = raw_pages(16 - first, 1 + first as u64);
+        all.iter_mut().for_each(|page| page[3800..].fill(0));
+        world.zswap.store(A, first as u64, &refs(&all)).unwrap();
+        expected.push(all[0]);
+    }
+    assert!(world.zswap.shrink(0).reached);
+    assert_eq!(load(&world.zswap, A, 0, 16, Keep::Exclusive), Ok(expected));
+    assert_file_empty(&world.swap.file);
+}
