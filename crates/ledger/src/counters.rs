@@ -99,7 +99,8 @@ counters! {
     RejectCompressFail: Pages, report "reject_compress_fail", prometheus "uzswap_compress_failed_pages_total", kernel;
     /// Pages refused for other reasons, such as lack of memory.
     RejectAllocFail: Pages, report "reject_alloc_fail", prometheus "uzswap_refused_pages_total", kernel;
-    /// Pages that the kernel did not let leave, each time: locked or under a protection key.
+    /// Pages that the kernel did not let leave, each time: read-only, locked or under a protection
+    /// key.
     Immovable: Pages, report "immovable_pages", prometheus "uzswap_immovable_pages_total";
     /// Stores refused because the pool was full.
     PoolLimitHit: Times, report "pool_limit_hit", prometheus "uzswap_pool_limit_hit_total", kernel;

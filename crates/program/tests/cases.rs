@@ -126,10 +126,12 @@ fn a_heap_that_may_be_executed_keeps_its_budget() {
     survives("executable_fork", "60M");
 }
 
-/// mprotect ran at eight calls a second.
+/// mprotect ran at eight calls a second, and the report blamed memory touched too fast.
 #[test]
 fn a_write_barrier_of_thousands_of_mappings() {
-    survives("barrier", "120M");
+    let Some(report) = survives("barrier", "60M") else { return };
+    let reason = report["over_limit_reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("read-only"), "{reason}");
 }
 
 /// The kernel does not fault in pages at a thread's end, so it missed held robust mutexes.

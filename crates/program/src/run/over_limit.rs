@@ -1,11 +1,15 @@
 //! Why a tree exceeded its budget: the figures at the largest excess, and their interpretation.
 
+use std::time::{Duration, Instant};
+
 use ledger::{Counter, Tree};
 
 /// A cause must account for at least 1/2 of the excess.
 const SHARE: u64 = 2;
 /// A pool of 5/8 of the budget leaves the program too little.
 const POOL_SHARE: (u64, u64) = (5, 8);
+/// Interval within which a pager looks again after it found nothing to evict, on a busy machine.
+const LOOKS: Duration = Duration::from_millis(500);
 
 /// The largest excess over the budget, and the figures at that moment.
 #[derive(Debug, Default, Clone)]
@@ -18,7 +22,26 @@ pub struct OverLimit {
     immovable_pages: u64,
     brought_in_pages: u64,
     forks: u64,
+    /// A pager just found nothing to evict.
+    is_stuck: bool,
     pauses: Pauses,
+    stuck: Stuck,
+}
+
+/// When a pager last found nothing to evict.
+#[derive(Debug, Default, Clone, Copy)]
+struct Stuck {
+    times: u64,
+    since: Option<Instant>,
+}
+
+impl Stuck {
+    fn note(&mut self, times: u64) -> bool {
+        if times > self.times {
+            *self = Stuck { times, since: Some(Instant::now()) };
+        }
+        self.since.is_some_and(|since| since.elapsed() < LOOKS)
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -64,6 +87,7 @@ impl OverLimit {
         let is_paused = tree.live().any(|live| live.slot.is_pause_wanted() || live.slot.is_paused());
         let brought_in_pages = tree.sum(Counter::BroughtIn);
         self.pauses.note(is_paused, bytes > 0, brought_in_pages);
+        let is_stuck = self.stuck.note(tree.sum(Counter::OverBudget));
         if bytes > self.bytes {
             *self = OverLimit {
                 bytes,
@@ -74,7 +98,9 @@ impl OverLimit {
                 immovable_pages: tree.sum(Counter::Immovable),
                 brought_in_pages: brought_in_pages.saturating_sub(self.pauses.brought_in_pages),
                 forks: tree.sum(Counter::Forks),
+                is_stuck,
                 pauses: self.pauses,
+                stuck: self.stuck,
             };
         }
     }
@@ -101,6 +127,7 @@ impl OverLimit {
             _ if explains(self.poor_pages) => Cause::Incompressible,
             _ if explains(self.immovable_pages) => Cause::Immovable,
             _ if self.pool_bytes >= pool_max => Cause::PoolFull,
+            _ if self.is_stuck => Cause::Immovable,
             _ if self.forks > 0 => Cause::Forks,
             _ => Cause::Pace,
         })
@@ -114,7 +141,9 @@ impl OverLimit {
                 format!("{} pages came back because paging had to end", self.brought_in_pages)
             }
             Cause::Incompressible => format!("{} pages did not compress", self.poor_pages),
-            Cause::Immovable => "pages could not leave: they are locked or under a protection key".to_owned(),
+            Cause::Immovable => {
+                "pages could not leave: they are read-only, locked or under a protection key".to_owned()
+            }
             Cause::PoolFull => "what is compressed took most of it".to_owned(),
             Cause::Forks => {
                 format!("{} forks: pages shared with a child are copied when they change", self.forks)
@@ -157,6 +186,7 @@ mod tests {
         assert_eq!(over(|one| one.immovable_pages = 4096).cause(), Some(Cause::Immovable));
         assert_eq!(over(|one| one.brought_in_pages = 4096).cause(), Some(Cause::PagingEnded));
         assert_eq!(over(|one| one.pool_bytes = 90 << 20).cause(), Some(Cause::PoolFull));
+        assert_eq!(over(|one| (one.is_stuck, one.forks) = (true, 3)).cause(), Some(Cause::Immovable));
         assert_eq!(over(|one| one.forks = 3).cause(), Some(Cause::Forks));
         let paused = over(|one| (one.is_paused, one.brought_in_pages) = (true, 1 << 20));
         assert_eq!(paused.cause(), Some(Cause::Paused));

@@ -176,11 +176,11 @@ static void open_page(int number, siginfo_t *info, void *context) {
 static void mode_barrier(void) {
     struct sigaction action = {.sa_sigaction = open_page, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &action, NULL);
-    barrier_pages = 200 * MIB / PAGE;
+    barrier_pages = 100 * MIB / PAGE;
     barrier_at = map_filled(barrier_pages, 0);
     for (int round = 0; round < 2; round++) {
         if (mprotect(barrier_at, barrier_pages * PAGE, PROT_READ) != 0) wrong("mprotect");
-        for (size_t i = 0; i < 8000; i++) {
+        for (size_t i = 0; i < 4000; i++) {
             size_t page = i * 6 + round;
             volatile uint64_t *word = (uint64_t *)(barrier_at + page * PAGE);
             word[9] = ~word[9];
@@ -188,7 +188,7 @@ static void mode_barrier(void) {
         }
         check(barrier_at, barrier_pages, 0, "behind the barrier");
     }
-    if (barrier_opened != 16000) wrong("the barrier opened another number of pages");
+    if (barrier_opened != 8000) wrong("the barrier opened another number of pages");
 }
 
 // A page of stack at each depth, checked on the way back.
