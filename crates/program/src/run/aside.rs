@@ -22,8 +22,9 @@ type Job = Box<dyn FnOnce() + Send>;
 /// A bounded number of threads that run jobs in order. Idle threads end.
 pub struct Aside {
     state: Mutex<State>,
-    /// Signalled when a job is added or done.
-    changed: Condvar,
+    /// Wakes one thread for each job: to wake all cost 0.4 ms for each stranger's connection.
+    added: Condvar,
+    done: Condvar,
     threads_max: usize,
 }
 
@@ -37,7 +38,7 @@ impl Aside {
     /// Creates a pool of at most `threads_max` threads.
     pub const fn new(threads_max: usize) -> Self {
         let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
-        Aside { state: Mutex::new(state), changed: Condvar::new(), threads_max }
+        Aside { state: Mutex::new(state), added: Condvar::new(), done: Condvar::new(), threads_max }
     }
 
     /// Queues a job. It waits while all threads are busy or none can be made.
@@ -45,7 +46,7 @@ impl Aside {
         let mut state = self.state();
         state.jobs.push_back(Box::new(job));
         if state.idle >= state.jobs.len() {
-            self.changed.notify_all();
+            self.added.notify_one();
         } else if state.threads < self.threads_max {
             let thread = std::thread::Builder::new().name("uzswap-aside".into());
             state.threads += usize::from(thread.spawn(|| self.work()).is_ok());
@@ -66,7 +67,7 @@ impl Aside {
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
@@ -86,10 +87,10 @@ impl Aside {
                 continue;
             }
             state.idle += 1;
-            self.changed.notify_all();
+            self.done.notify_all();
             let since = Instant::now();
             while state.jobs.is_empty() && since.elapsed() < IDLE {
-                state = self.changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner).0;
+                state = self.added.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner).0;
             }
             state.idle -= 1;
             if state.jobs.is_empty() {
