@@ -114,12 +114,9 @@ fn strangers_get_nothing_and_leave_nothing() {
     assert!(!report.to_string().contains("FORGED"), "{report}");
     assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
     assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
-    // Some connections may have waited when the run ended.
+    // Some connections may have waited when the run ended; the suite's own stranger makes others.
     let refused = report["refused_connections"].as_u64().unwrap();
-    assert!(
-        connections > 100 && refused <= connections && refused + 1024 >= connections,
-        "{connections}: {report}"
-    );
+    assert!(connections > 100 && refused + 1024 >= connections, "{connections}: {report}");
     let over = report["over_limit_peak_bytes"].as_u64().unwrap();
     assert!(over < 64 << 20, "{report}");
 }
