@@ -2,60 +2,31 @@
 
 mod support;
 
-use std::path::Path;
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::time::Duration;
 
-use support::{can_manage, compile, uzswap, Scratch};
+use support::tree::watch;
+use support::{command, printed, run, workload, Ran, Scratch};
 
-struct Workload {
-    program: String,
-    library: String,
-    _scratch: Scratch,
-}
-
-fn workload() -> Option<&'static Workload> {
-    static WORKLOAD: OnceLock<Option<Workload>> = OnceLock::new();
-    if !can_manage() {
-        return None;
-    }
+fn workload_that_breaks() -> Option<&'static str> {
     if !cfg!(debug_assertions) {
         testkit::skip!("build", "only builds with assertions break on request");
         return None;
     }
-    let workload = WORKLOAD.get_or_init(|| {
-        let scratch = Scratch::new("broken-workload");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/broken.c");
-        let (target, library) = (scratch.path("broken"), scratch.path("library.so"));
-        if !compile(&source, &target) {
-            return None;
-        }
-        // Larger than the loader's spare room, so the storage comes from the heap.
-        let text = "__thread char storage[100000]; char *touch(void) { storage[5] = 1; return storage; }\n";
-        let source = scratch.write("library.c", text);
-        let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
-        assert!(built.unwrap().success());
-        let text = |path: &Path| path.to_str().unwrap().to_owned();
-        Some(Workload { program: text(&target), library: text(&library), _scratch: scratch })
-    });
-    workload.as_ref()
+    workload("broken")
 }
 
-fn breaks(point: &str, command: &[&str]) -> (Output, serde_json::Value) {
-    let scratch = Scratch::new(&format!("broken-{point}-{}", command.concat().len()));
-    let report = scratch.path("report.json");
-    let mut run = Command::new("timeout");
-    run.arg("120").arg(uzswap().get_program()).args(["run", "-q", "--ram", "40M", "--report"]).arg(&report);
-    let output = run.arg("--").args(command).env("UZSWAP_BREAK", point).output().expect("timeout(1) starts");
-    assert_ne!(output.status.code(), Some(124), "{point}: it hung");
-    let text = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());
-    (output, serde_json::from_str(&text).expect("the report is JSON"))
+fn breaks(point: &str, command: &[&str]) -> Ran {
+    let scratch = Scratch::new("broken");
+    let report = scratch.text("report.json");
+    let mut run = run("40M", &["-q", "--report", &report], command);
+    let ran = watch(run.env("UZSWAP_BREAK", point), Duration::from_secs(120));
+    assert!(ran.status.is_some(), "it hung: {ran}");
+    ran.with_report(report)
 }
 
-fn names(output: &Output, report: &serde_json::Value, words: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let failure = report["failures"][0].as_str().unwrap_or_else(|| panic!("a failure in {report}; {said}"));
-    assert!(said.contains(failure), "{said:?} has {failure:?}");
+fn names(ran: &Ran, words: &[&str]) {
+    let failure = ran.report["failures"][0].as_str().unwrap_or_else(|| panic!("no failure: {ran}"));
+    assert!(ran.said.contains(failure), "{ran}");
     for word in words {
         assert!(failure.contains(word), "{failure:?} says {word:?}");
     }
@@ -63,36 +34,38 @@ fn names(output: &Output, report: &serde_json::Value, words: &[&str]) {
 
 #[test]
 fn a_panic_in_any_thread_ends_the_program_with_a_message() {
-    let Some(workload) = workload() else { return };
+    let Some(workload) = workload_that_breaks() else { return };
     for (point, words) in [
         ("publish", ["crates/agent/src/accounts.rs:", "a test wanted it: Publish"]),
         ("fault", ["crates/agent/src/accounts.rs:", "a test wanted it: Fault"]),
         ("store:200", ["crates/agent/src/accounts.rs:", "a test wanted it: Store"]),
         ("memory", ["the limit of its memory", "70368744177664 bytes could not be had"]),
     ] {
-        let (output, report) = breaks(point, &[&workload.program, "fill", "64"]);
-        assert_eq!(output.status.code(), Some(125), "{point}: {report}");
-        names(&output, &report, &["the program is ended", words[0], words[1]]);
-        assert_eq!(report["exit_status"], 125, "{report}");
+        let ran = breaks(point, &[workload, "fill", "64"]);
+        names(ran.assert_status(125), &["the program is ended", words[0], words[1]]);
+        assert_eq!(ran.number("exit_status"), 125, "{ran}");
     }
 }
 
 #[test]
 fn the_end_of_a_child_is_its_parents_affair() {
-    let Some(workload) = workload() else { return };
-    let script = format!("{} fill 64; test $? = 134 && exit 3", workload.program);
-    let (output, report) = breaks("fault", &["sh", "-c", &script]);
-    assert_eq!(output.status.code(), Some(3), "{report}");
-    names(&output, &report, &["a test wanted it: Fault"]);
+    let Some(workload) = workload_that_breaks() else { return };
+    let script = format!("{workload} fill 64; test $? = 134 && exit 3");
+    let ran = breaks("fault", &["sh", "-c", &script]);
+    names(ran.assert_status(3), &["a test wanted it: Fault"]);
 }
 
 #[test]
 fn a_panic_needs_nothing_of_the_thread_that_made_the_pager() {
+    let Some(workload) = workload_that_breaks() else { return };
+    let scratch = Scratch::new("library");
+    let library = scratch.text("library.so");
+    // Larger than the loader's spare room, so the storage comes from the heap.
+    let text = "__thread char storage[100000]; char *touch(void) { storage[5] = 1; return storage; }\n";
+    printed(&mut command(&["cc", "-shared", "-fPIC", "-o", &library, &scratch.write("library.c", text)]));
     // Paged thread-local storage with a paged table: a handler that used it would wait for itself.
-    let Some(workload) = workload() else { return };
     for point in ["fault", "fault:3000", "store:100"] {
-        let (output, report) = breaks(point, &[&workload.program, "child", "64", &workload.library]);
-        assert_eq!(output.status.code(), Some(0), "{point}: {report}");
-        names(&output, &report, &["a test wanted it"]);
+        let ran = breaks(point, &[workload, "child", "64", &library]);
+        names(ran.assert_status(0), &["a test wanted it"]);
     }
 }

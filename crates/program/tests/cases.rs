@@ -1,84 +1,29 @@
 //! Regressions: minimal programs that once failed under uzswap, with the failure in a comment.
 
-#[allow(dead_code)]
 mod support;
-#[path = "support/tree.rs"]
-mod tree;
 
-use std::path::Path;
-use std::process::Command;
-use std::sync::OnceLock;
-use std::time::Duration;
+use support::{as_bare_under, workload, workload_with, Ran, WAYS};
 
-use serde_json::Value;
-use support::{can_manage, compile_with, has, uzswap, workload_in, Scratch};
-use tree::{watch, Ended};
-
-const CANNOT: i32 = 77;
-
-/// Runs a command bare and under uzswap with the same output and status 0; returns the report.
-///
-/// Under uzswap it may take 20 times as long plus 20 s. A longer run counts as a hang.
-fn as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
-    let scratch = Scratch::new(&format!("cases-{name}"));
-    let directory = |name: &str| {
-        let directory = scratch.path(name);
-        std::fs::create_dir(&directory).unwrap();
-        directory
-    };
-    let limit = Duration::from_secs(120);
-    let bare = watch(Command::new(command[0]).args(&command[1..]), &directory("bare"), limit);
-    if bare.status.and_then(|status| status.code()) == Some(CANNOT) {
-        testkit::skip!("kernel", "{name} cannot be done on this machine");
-        return None;
-    }
-    assert!(bare.status.is_some_and(|status| status.success()), "{name}, bare: {}", told(&bare));
-    let report = scratch.path("report.json");
-    let mut run = uzswap();
-    run.args(["run", "--ram", ram, "--report"]).arg(&report).arg("--").args(command);
-    let ended = watch(&mut run, &directory("managed"), bare.took * 20 + Duration::from_secs(20));
-    assert!(ended.status.is_some_and(|status| status.success()), "{name}: {}", told(&ended));
-    assert_eq!(ended.output, bare.output, "{name}: {}", ended.errors);
-    let text = std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let report: Value = serde_json::from_str(&text).expect("the report is JSON");
-    println!("{name}: {:?}, bare {:?}, peak {}", ended.took, bare.took, report["ram_peak_bytes"]);
-    Some(report)
+fn survives(mode: &str, ram: &str) -> Option<Ran> {
+    paged_as_bare(ram, &[workload("cases")?, mode])
 }
 
-fn told(ended: &Ended) -> String {
-    let status = ended.status.map_or_else(|| "hangs".into(), |status| status.to_string());
-    format!("{status} after {:?}\n{}{}", ended.took, ended.output, ended.errors)
-}
-
-fn survives(mode: &str, ram: &str) -> Option<Value> {
-    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let workload = WORKLOAD.get_or_init(|| {
-        let scratch = Scratch::new("cases");
-        workload_in(&scratch, "cases").map(|workload| (scratch, workload))
-    });
-    let (_, program) = workload.as_ref()?;
-    paged_as_bare(mode, ram, &[program, mode])
-}
-
-/// Repeats [`as_bare`] until pages were evicted: a short program may end before paging begins.
-fn paged_as_bare(name: &str, ram: &str, command: &[&str]) -> Option<Value> {
-    let mut report = Value::Null;
+/// Repeats a comparison until pages were evicted: a short program may end before paging begins.
+fn paged_as_bare(ram: &str, command: &[&str]) -> Option<Ran> {
+    let mut last = None;
     for _ in 0..10 {
-        report = as_bare(name, ram, command)?;
-        if report["zswpout"].as_u64().unwrap() > 1000 {
-            return Some(report);
+        let ran = as_bare_under(None, &WAYS[..1], ram, command).pop()?;
+        if ran.number("zswpout") > 1000 {
+            return Some(ran);
         }
+        last = Some(ran);
     }
-    panic!("{name}: nothing was evicted: {report}");
+    panic!("nothing was evicted: {}", last?);
 }
 
-/// The budget may be exceeded briefly by 3 % and 8 MiB.
 fn keeps_its_budget(mode: &str, ram: &str) {
-    let Some(report) = survives(mode, ram) else { return };
-    let (limit, peak) =
-        (report["ram_limit_bytes"].as_u64().unwrap(), report["ram_peak_bytes"].as_u64().unwrap());
-    let most = limit + limit * 3 / 100 + (8 << 20);
-    assert!(peak <= most, "{mode}: a peak of {} MiB in {} MiB", peak >> 20, limit >> 20);
+    let Some(ran) = survives(mode, ram) else { return };
+    ran.assert_within_budget();
 }
 
 /// Both queues were full of faults, the event behind them was not read, and calls returned EAGAIN.
@@ -129,9 +74,8 @@ fn a_heap_that_may_be_executed_keeps_its_budget() {
 /// mprotect ran at eight calls a second, and the report blamed memory touched too fast.
 #[test]
 fn a_write_barrier_of_thousands_of_mappings() {
-    let Some(report) = survives("barrier", "60M") else { return };
-    let reason = report["over_limit_reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("read-only"), "{reason}");
+    let Some(ran) = survives("barrier", "60M") else { return };
+    assert!(ran.text("over_limit_reason").contains("read-only"), "{ran}");
 }
 
 /// The kernel does not fault in pages at a thread's end, so it missed held robust mutexes.
@@ -161,10 +105,9 @@ fn a_userfaultfd_of_the_program_s_own() {
 /// The kernel skipped or refused evicted pages: zeroes, or an error.
 #[test]
 fn pages_that_a_program_moves_itself_come_along() {
-    let scratch = Scratch::new("cases-own-moves");
-    let Some(program) = workload_in(&scratch, "own_moves") else { return };
+    let Some(program) = workload("own_moves") else { return };
     for how in ["all", "holes"] {
-        if paged_as_bare(&format!("own moves {how}"), "60M", &[&program, how]).is_none() {
+        if paged_as_bare("60M", &[program, how]).is_none() {
             return;
         }
     }
@@ -174,10 +117,9 @@ fn pages_that_a_program_moves_itself_come_along() {
 /// the rest. Paging ended before the kernel refused to lock. Unreadable paths were read.
 #[test]
 fn what_the_kernel_refuses_changes_nothing() {
-    let scratch = Scratch::new("cases-refused");
-    let Some(program) = workload_in(&scratch, "refused") else { return };
-    let Some(report) = paged_as_bare("refused", "40M", &[&program]) else { return };
-    let peak = report["ram_peak_bytes"].as_u64().unwrap() >> 20;
+    let Some(program) = workload("refused") else { return };
+    let Some(ran) = paged_as_bare("40M", &[program]) else { return };
+    let peak = ran.number("ram_peak_bytes") >> 20;
     assert!(peak < 70, "paging has ended: a peak of {peak} MiB in 40");
 }
 
@@ -202,26 +144,15 @@ fn a_program_that_is_stopped_and_continued_alone() {
 /// The pager's threads had too small a copy of the static thread-local block.
 #[test]
 fn static_thread_local_storage_of_any_size() {
-    if !can_manage() {
-        return;
-    }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/tls.c");
     for kib in [64, 1024] {
-        let scratch = Scratch::new(&format!("tls-{kib}"));
-        let program = scratch.path("tls");
-        if !compile_with(&[&format!("-DSTATIC_TLS={}", kib << 10)], &source, &program) {
-            return;
-        }
-        paged_as_bare(&format!("tls {kib} KiB"), "50M", &[program.to_str().unwrap()]).unwrap();
+        let Some(program) = workload_with("tls", &[&format!("-DSTATIC_TLS={}", kib << 10)]) else { return };
+        paged_as_bare("50M", &[program]).unwrap();
     }
 }
 
 /// mremap moved evicted incompressible pages, which changed; the pager retried the rest endlessly.
 #[test]
 fn a_bytearray_that_grows_by_random_bytes() {
-    if !can_manage() || !has("python3") {
-        return;
-    }
     let script = "
 import hashlib, random
 source, data = random.Random(1), bytearray()
@@ -229,5 +160,5 @@ for _ in range(150):
     data += source.randbytes(1 << 20)
 print(hashlib.sha256(data).hexdigest())
 ";
-    as_bare("bytearray", "60M", &["python3", "-c", script]);
+    as_bare_under(None, &WAYS[..1], "60M", &["python3", "-c", script]);
 }

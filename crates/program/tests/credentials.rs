@@ -5,40 +5,20 @@
 
 mod support;
 
-use serde_json::Value;
-use support::{can_link_statically, can_manage, compile_with, has, managed, workload_in, Scratch};
+use support::{is_root, managed, workload, workload_with, Ran, WAYS};
 
 const RAM_MIB: &str = "40";
 
-const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
-
-fn workload(scratch: &Scratch) -> Option<String> {
-    // SAFETY: takes nothing.
-    if unsafe { libc::geteuid() } != 0 {
-        testkit::skip!("root", "only root has rights to give up");
-        return None;
-    }
-    workload_in(scratch, "credentials")
-}
-
-fn run(scratch: &Scratch, way: &[&str], command: &[&str]) -> (String, Value) {
-    let ram = format!("{RAM_MIB}M");
-    let options = [&["-q"], way].concat();
-    let (output, report) = managed(&ram, scratch, &options, command);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{command:?} {way:?}: {said} {report}");
-    assert_eq!(report["unmanaged"], serde_json::json!([]), "{command:?} {way:?}: {report}");
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{command:?} {way:?}: nothing was evicted: {report}");
-    (String::from_utf8_lossy(&output.stdout).into_owned(), report)
+fn run(program: Option<&str>, way: &[&str], mode: &str) -> Option<Ran> {
+    let command = [program.filter(|_| is_root("give up rights"))?, mode, "64", RAM_MIB];
+    let ran = managed(&format!("{RAM_MIB}M"), &[&["-q"], way].concat(), &command)?;
+    ran.assert_paged().assert_all_managed();
+    Some(ran)
 }
 
 fn in_all_ways(modes: &[&str]) {
-    let scratch = Scratch::new("credentials");
-    let Some(workload) = workload(&scratch) else { return };
     for way in WAYS {
-        for mode in modes {
-            run(&scratch, way, &[&*workload, mode, "64", RAM_MIB]);
-        }
+        modes.iter().for_each(|mode| drop(run(workload("credentials"), way, mode)));
     }
 }
 
@@ -70,37 +50,23 @@ fn rights_given_up_before_anything_is_paged_and_after_paging_has_ended() {
 /// Servers change their effective user for each request.
 #[test]
 fn another_effective_user_to_and_fro_costs_nothing() {
-    let scratch = Scratch::new("credentials-toggle");
-    let Some(workload) = workload(&scratch) else { return };
-    let (said, report) = run(&scratch, WAYS[0], &[&workload, "toggle", "64", RAM_MIB]);
-    assert_eq!(report["brought_in"], 0, "the agent was not to end: {report}");
-    let cpu_ms: u64 = said.trim().parse().expect("milliseconds");
+    let Some(ran) = run(workload("credentials"), WAYS[0], "toggle") else { return };
+    assert_eq!(ran.number("brought_in"), 0, "the agent was not to end: {ran}");
+    let cpu_ms: u64 = ran.printed.trim().parse().expect("milliseconds");
     assert!(cpu_ms < 2000, "20,000 calls took {cpu_ms} ms of CPU time");
 }
 
 /// This path is not interposed.
 #[test]
 fn rights_given_up_by_a_static_program() {
-    let scratch = Scratch::new("credentials-static");
-    if workload(&scratch).is_none() || !can_link_statically(&scratch) {
-        return;
-    }
-    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/credentials.c");
-    let program = scratch.path("static");
-    if !compile_with(&["-static"], &source, &program) {
-        return;
-    }
     for way in WAYS {
-        run(&scratch, way, &[program.to_str().unwrap(), "bare", "64", RAM_MIB]);
+        run(workload_with("credentials", &["-static"]), way, "bare");
     }
 }
 
 /// A program that renounces new rights had threads of the agent's that did not.
 #[test]
 fn the_agent_s_threads_gain_no_rights() {
-    if !can_manage() || !has("python3") {
-        return;
-    }
     let script = "import os\n\
                   a = bytearray(range(256)) * (300 << 10)\n\
                   def look():\n  \
@@ -115,8 +81,7 @@ fn the_agent_s_threads_gain_no_rights() {
                   look()\n\
                   if os.fork() == 0:\n  look(); os._exit(0)\n\
                   os.wait()\n";
-    let scratch = Scratch::new("new-rights");
-    let (output, report) = managed("40M", &scratch, &["-q"], &["python3", "-c", script]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "134400\n", "{output:?} {report}");
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was out: {report}");
+    let Some(ran) = managed("40M", &["-q"], &["python3", "-c", script]) else { return };
+    assert_eq!(ran.printed, "134400\n", "{ran}");
+    assert!(ran.number("zswpout") > 1000, "nothing was out: {ran}");
 }

@@ -3,15 +3,12 @@
 
 mod support;
 
-use std::path::Path;
-use std::process::Command;
-
-use support::{can_manage, managed, Scratch};
+use support::{can_manage, command, managed, own, Ran, Scratch};
 
 fn has_dask(python: &str) -> bool {
     let needs = "import distributed, dask.dataframe, pandas, pyarrow";
-    let output = Command::new(python).args(["-c", needs]).output();
-    let has = output.as_ref().is_ok_and(|output| output.status.success());
+    let has =
+        support::is_installed(python) && Ran::of(&mut command(&[python, "-c", needs])).status == Some(0);
     if !has {
         testkit::skip!(
             "tool",
@@ -32,15 +29,11 @@ fn a_join_on_a_local_cluster() {
     std::env::set_var("ROWS", "2400000");
     let scratch = Scratch::new("dask");
     std::env::set_current_dir(scratch.path(".")).unwrap();
-    let job = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/limited/join.py");
-    let command = [python.as_str(), job.to_str().unwrap()];
-    let bare = Command::new(command[0]).args(&command[1..]).output().unwrap();
-    assert!(bare.status.success(), "{}", String::from_utf8_lossy(&bare.stderr));
-    let (output, report) = managed("380M", &scratch, &["-q", "--verify"], &command);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&bare.stdout), "{said}");
-    assert!(said.contains("spilled to disk, MiB: [0, 0]"), "{said}");
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "nothing was evicted: {report}");
-    assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
+    let job = own("../../examples/limited/join.py");
+    let words = [python.as_str(), job.to_str().unwrap()];
+    let bare = Ran::of(&mut command(&words));
+    bare.assert_status(0);
+    let Some(ran) = managed("380M", &["-q", "--verify"], &words) else { return };
+    ran.assert_paged().assert_all_managed().assert_says(&["spilled to disk, MiB: [0, 0]"]);
+    assert_eq!(ran.printed, bare.printed, "{ran}");
 }

@@ -1,14 +1,14 @@
 //! `uzswap device`: the generator against golden directories, and real swap with its clean-up.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-fn uzswap() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_uzswap"))
-}
+use support::{
+    answer, command, has, is_root, own, plugin, printed, signal, uzswap, wait_until, Ran, Scratch, Started,
+};
 
 fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
     let mut files = BTreeMap::new();
@@ -33,26 +33,22 @@ fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
 /// text in `expected`: each file below its name. `UZSWAP_TEST_WRITE=1` rewrites the expectations.
 #[test]
 fn units_are_as_expected() {
-    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/generator");
+    let cases = own("tests/generator");
     let mut count = 0;
     for case in fs::read_dir(&cases).unwrap() {
         let case = case.unwrap().path();
         let name = case.file_name().unwrap().to_string_lossy().into_owned();
-        let out = std::env::temp_dir().join(format!("uzswap-generator-{}-{name}", std::process::id()));
-        fs::create_dir(&out).unwrap();
-        let mut command = uzswap();
-        command
-            .args(["device", "generate"])
-            .args([&out, &out, &out])
-            .env("UZSWAP_GENERATOR_ROOT", case.join("root"));
-        let output = command.output().unwrap();
+        let scratch = Scratch::new("generator");
+        let out = scratch.directory("out");
+        let mut generate = uzswap();
+        generate.args(["device", "generate", &out, &out, &out]);
+        let ran = Ran::of(generate.env("UZSWAP_GENERATOR_ROOT", case.join("root")));
         let mut text = String::new();
-        for (file, content) in tree(&out) {
+        for (file, content) in tree(Path::new(&out)) {
             text += &format!("==> {} <==\n{content}\n", file.display());
         }
-        let said = String::from_utf8_lossy(&output.stderr).replace(&*cases.to_string_lossy(), "");
-        text += &format!("==> status <==\n{}\n{said}", output.status.code().unwrap());
-        fs::remove_dir_all(&out).unwrap();
+        let said = ran.said.replace(&*cases.to_string_lossy(), "");
+        text += &format!("==> status <==\n{}\n{said}", ran.status.unwrap());
         let expected = case.join("expected");
         if std::env::var_os("UZSWAP_TEST_WRITE").is_some() {
             fs::write(&expected, &text).unwrap();
@@ -66,29 +62,22 @@ fn units_are_as_expected() {
 /// systemd-analyze accepts the units.
 #[test]
 fn units_are_units() {
-    let verify = Command::new("systemd-analyze").arg("--version").stdout(Stdio::null()).status();
-    if !verify.is_ok_and(|status| status.success()) {
-        testkit::skip!("tool", "there is no systemd-analyze");
+    if !has("systemd-analyze") {
         return;
     }
-    let out = std::env::temp_dir().join(format!("uzswap-units-{}", std::process::id()));
-    fs::create_dir(&out).unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/generator/02-formulas/root");
-    let made =
-        uzswap().args(["device", "generate"]).arg(&out).env("UZSWAP_GENERATOR_ROOT", root).status().unwrap();
-    assert!(made.success());
-    let unit = out.join("uzswap0.service");
+    let scratch = Scratch::new("units");
+    let root = own("tests/generator/02-formulas/root");
+    let out = scratch.text("");
+    printed(uzswap().args(["device", "generate", &out]).env("UZSWAP_GENERATOR_ROOT", root));
+    let unit = scratch.path("uzswap0.service");
     let text = fs::read_to_string(&unit).unwrap().replace("/usr/bin/uzswap", "/bin/true");
-    fs::write(&unit, text).unwrap();
-    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&unit).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    fs::remove_dir_all(&out).unwrap();
-    assert!(!said.contains("uzswap0.service"), "{said}");
+    let unit = scratch.write("uzswap0.service", text);
+    let ran = Ran::of(&mut command(&["systemd-analyze", "verify", "--man=no", &unit]));
+    assert!(!ran.said.contains("uzswap0.service"), "{ran}");
 }
 
 fn file_system(directory: &str) -> String {
-    let output = Command::new("stat").args(["-f", "-c", "%T", directory]).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    printed(&mut command(&["stat", "-f", "-c", "%T", directory])).trim().to_owned()
 }
 
 fn swaps() -> String {
@@ -97,15 +86,12 @@ fn swaps() -> String {
 
 #[test]
 fn swap_is_there_until_told_to_stop() {
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
-        testkit::skip!("root", "only root may swap");
+    if !is_root("swap") {
         return;
     }
     for program in ["nbdkit", "nbdfuse", "losetup", "mkswap", "swapon"] {
         let script = format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}");
-        let found = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).status().unwrap();
-        if !found.success() {
+        if Ran::of(&mut command(&["sh", "-c", &script])).status != Some(0) {
             testkit::skip!("tool", "there is no {program}");
             return;
         }
@@ -114,64 +100,38 @@ fn swap_is_there_until_told_to_stop() {
         testkit::skip!("swap", "neither FUSE nor loop devices here");
         return;
     }
-    let name = "libnbdkit_uzswap_plugin.so";
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let plugin = [deps.join(name), deps.parent().unwrap().join(name)].into_iter().find(|file| file.exists());
-    let plugin = plugin.expect("built for the tests");
     let before = swaps();
-    let stats = std::env::temp_dir().join(format!("uzswap-device-{}.json", std::process::id()));
-    let mut command = uzswap();
-    command.args(["device", "swap", "--size", "96M", "--ram", "40M", "--attach", "loop", "--priority", "7"]);
-    command.arg("--plugin").arg(&plugin).arg("--stats").arg(&stats).stderr(Stdio::piped());
+    let scratch = Scratch::new("device");
+    let (plugin, stats) = (plugin().into_os_string().into_string().unwrap(), scratch.text("stats.json"));
+    let options = "device swap --size 96M --ram 40M --attach loop --priority 7 --plugin";
+    let options: Vec<&str> = options.split(' ').chain([&*plugin, "--stats", &stats]).collect();
+    let mut swap = uzswap();
+    swap.args(options);
     let has_file = file_system("/var/tmp") != "tmpfs";
     if has_file {
-        command.args(["--swap", "64M", "--swap-dir", "/var/tmp"]);
+        swap.args(["--swap", "64M", "--swap-dir", "/var/tmp"]);
     } else {
         testkit::skip!("disk", "/var/tmp is in memory");
     }
-    let mut child = command.spawn().unwrap();
-    let start = Instant::now();
-    while swaps() == before
-        && child.try_wait().unwrap().is_none()
-        && start.elapsed() < Duration::from_secs(40)
-    {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let mut swap = Started::new(&mut swap);
+    wait_until("there is swap", || swaps() != before || swap.child.try_wait().unwrap().is_some());
     let during = swaps();
-    // SAFETY: a child of our own, not waited for.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
-    let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
+    signal(swap.pid(), libc::SIGTERM);
+    let ran = swap.end().with_report(stats);
+    ran.assert_status(0).assert_says(&["96 MiB of swap on /dev/loop"]);
     let line =
-        during.lines().find(|line| !before.contains(*line)).unwrap_or_else(|| panic!("no swap: {said}"));
+        during.lines().find(|line| !before.contains(*line)).unwrap_or_else(|| panic!("no swap: {ran}"));
     let fields: Vec<&str> = line.split_whitespace().collect();
     assert!(fields[0].starts_with("/dev/loop") && fields[2] == "98300" && fields[4] == "7", "{line}");
-    assert!(said.contains("96 MiB of swap on /dev/loop"), "{said}");
-    assert_eq!(said.contains("in 40 MiB of memory (auto) and 64 MiB of disk"), has_file, "{said}");
+    assert_eq!(ran.said.contains("in 40 MiB of memory (auto) and 64 MiB of disk"), has_file, "{ran}");
     assert_eq!(swaps(), before);
-    let figures: serde_json::Value = serde_json::from_str(&fs::read_to_string(&stats).unwrap()).unwrap();
-    fs::remove_file(&stats).unwrap();
-    assert!(figures["write_ios"].as_u64().unwrap() > 0 && figures["mem_limit"] == 40 << 20, "{figures}");
-    assert_eq!(figures["swap_limit"] == 64 << 20, has_file, "{figures}");
+    assert!(ran.number("write_ios") > 0 && ran.number("mem_limit") == 40 << 20, "{ran}");
+    assert_eq!(ran.report["swap_limit"] == 64 << 20, has_file, "{ran}");
     if file_system("/dev/shm") == "tmpfs" {
-        let mut command = uzswap();
-        command.args([
-            "device",
-            "swap",
-            "--size",
-            "96M",
-            "--ram",
-            "40M",
-            "--swap",
-            "64M",
-            "--swap-dir",
-            "/dev/shm",
-        ]);
-        let output = command.args(["--attach", "loop", "--plugin"]).arg(&plugin).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(125), "{said}");
-        assert!(said.contains("/dev/shm lies in memory (tmpfs)"), "{said}");
+        let options =
+            "device swap --size 96M --ram 40M --swap 64M --swap-dir /dev/shm --attach loop --plugin";
+        let options: Vec<&str> = options.split(' ').chain([&*plugin]).collect();
+        answer(&options).assert_status(125).assert_says(&["/dev/shm lies in memory (tmpfs)"]);
         assert_eq!(swaps(), before);
     }
     assert!(!fs::read_to_string("/proc/mounts").unwrap().contains("/uzswap-device-"));
@@ -185,14 +145,9 @@ fn swap_is_there_until_told_to_stop() {
 #[test]
 fn impossible_sizes_are_refused_with_their_option() {
     for (option, value) in [("--size", "200%"), ("--size", "much"), ("--ram", "0%"), ("--request", "-1")] {
-        let mut command = uzswap();
-        command.args(["device", "ublk"]).arg(format!("{option}={value}"));
-        if option != "--size" {
-            command.args(["--size", "1G"]);
-        }
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(125), "{said}");
-        assert!(said.starts_with(&format!("uzswap: {option}: \"{value}\" is not a ")), "{said}");
+        let size = if option == "--size" { &[][..] } else { &["--size", "1G"] };
+        let ran = answer(&[&["device", "ublk", &format!("{option}={value}")], size].concat());
+        ran.assert_status(125);
+        assert!(ran.said.starts_with(&format!("uzswap: {option}: \"{value}\" is not a ")), "{ran}");
     }
 }

@@ -1,42 +1,16 @@
 //! Kernel facilities that access a program's memory from outside, or change a process's nature: the
 //! result must equal the bare run's, with and without a swap file.
 
-#[allow(dead_code)]
 mod support;
-#[path = "support/tree.rs"]
-mod tree;
-#[path = "support/ways.rs"]
-#[allow(dead_code)]
-mod ways;
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::sync::OnceLock;
 
-use serde_json::Value;
-use support::{can_manage, has, workload_in, Scratch};
-use ways::{as_bare, as_bare_under, assert_paged, WAYS};
-
-fn workload() -> Option<&'static str> {
-    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let workload = WORKLOAD.get_or_init(|| {
-        let scratch = Scratch::new("facilities-workload");
-        workload_in(&scratch, "facilities").map(|workload| (scratch, workload))
-    });
-    workload.as_ref().map(|(_, program)| program.as_str())
-}
+use support::{as_bare, as_bare_under, has, is_root, own, printed, set_mode, workload, Scratch, USER, WAYS};
 
 fn same(mode: &str) {
-    let Some(workload) = workload() else { return };
-    let reports = as_bare(mode, "60M", &[workload, mode]);
-    assert_paged(mode, &reports);
-    assert_managed(mode, &reports);
-}
-
-fn assert_managed(name: &str, reports: &[(&str, Value)]) {
-    for (way, report) in reports {
-        assert_eq!(report["unmanaged"], serde_json::json!([]), "{name}, {way}");
-        assert_eq!(report["failures"], serde_json::json!([]), "{name}, {way}");
+    let Some(workload) = workload("facilities") else { return };
+    for ran in as_bare("60M", &[workload, mode]) {
+        ran.assert_paged().assert_all_managed().assert_no_failure();
     }
 }
 
@@ -75,55 +49,41 @@ fn a_command_line_in_another_place() {
 /// A program takes on root's rights, in a tree of root's and of another user's processes.
 #[test]
 fn a_setuid_program_in_a_tree() {
-    let (Some(workload), true) = (workload(), has("setpriv")) else { return };
-    // SAFETY: takes nothing.
-    if unsafe { libc::geteuid() } != 0 {
-        testkit::skip!("root", "only root can make a setuid program of root's");
+    let Some(workload) = workload("facilities").filter(|_| is_root("make a setuid program of root's")) else {
         return;
-    }
-    // A directory that other users can read.
-    let directory = std::env::temp_dir().join(format!("uzswap-setuid-{}", std::process::id()));
-    std::fs::create_dir(&directory).unwrap();
-    let program = directory.join("work");
+    };
+    let directory = Scratch::public("setuid");
+    let program = directory.text("work");
     testkit::copy_program(workload, &program);
-    std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
-    let program = program.to_str().unwrap();
-    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
-    let reports = as_bare("setuid", "60M", &[&user[..], &[program, "work"]].concat());
-    std::fs::remove_dir_all(&directory).unwrap();
-    for (way, report) in reports {
-        let is_named = report["unmanaged"].as_array().is_some_and(|all| !all.is_empty());
-        let is_paged = report["zswpout"].as_u64().unwrap() > 1000;
-        assert!(is_named || is_paged, "{way}: neither paged nor named: {report}");
+    set_mode(&program, 0o4755);
+    for ran in as_bare("60M", &[&USER[..], &[&program, "work"]].concat()) {
+        let is_named = ran.report["unmanaged"].as_array().is_some_and(|all| !all.is_empty());
+        assert!(is_named || ran.number("zswpout") > 1000, "neither paged nor named: {ran}");
     }
 }
 
 /// More concurrent processes than most trees have.
 #[test]
 fn three_hundred_processes_at_once() {
-    let Some(workload) = workload() else { return };
+    let Some(workload) = workload("facilities") else { return };
     // Each process's agent takes a part of the budget.
-    let reports = as_bare_under(None, &WAYS[..1], "many", "600M", &[workload, "many", "300"]);
-    assert_managed("many", &reports);
+    for ran in as_bare_under(None, &WAYS[..1], "600M", &[workload, "many", "300"]) {
+        ran.assert_all_managed().assert_no_failure();
+    }
 }
 
 /// A Go program with goroutines, garbage collection, and children by vfork and by a bare clone().
 #[test]
 fn a_go_program_that_forks_by_a_bare_clone() {
-    if !can_manage() || !has("go") {
+    if !has("go") {
         return;
     }
     let scratch = Scratch::new("facilities-go");
-    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/forks.go");
-    let program = scratch.path("forks");
+    let program = scratch.text("forks");
     let mut go = Command::new("go");
     go.env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "0").env("GOCACHE", scratch.path("cache"));
-    let built = go.args(["build", "-o"]).arg(&program).arg(source).status().unwrap();
-    assert!(built.success(), "the Go program compiles");
-    let reports = as_bare("go", "90M", &[program.to_str().unwrap()]);
-    assert_managed("go", &reports);
-    for (way, report) in reports {
-        assert!(report["zswpout"].as_u64().unwrap() > 1000, "{way}: nothing was evicted: {report}");
+    printed(go.args(["build", "-o", &program]).arg(own("tests/workloads/forks.go")));
+    for ran in as_bare("90M", &[&program]) {
+        ran.assert_paged().assert_all_managed().assert_no_failure();
     }
 }

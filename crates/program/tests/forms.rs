@@ -1,12 +1,11 @@
 //! The report and `top` count stored pages by form: over the whole tree, each page once.
 
-#[allow(dead_code)]
 mod support;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use support::{can_manage, has, managed, Scratch};
+use support::{managed, Ran, Scratch};
 
 /// Objects, text, numbers and a repeated word, in half of the memory they need, read repeatedly.
 const SCRIPT: &str = r#"
@@ -36,63 +35,48 @@ fn forms(report: &Value) -> BTreeMap<String, u64> {
 }
 
 /// The forms' sum is zswpout plus a few per cent that a fault took back during the store.
-fn assert_each_once(report: &Value) {
-    let (sum, stored) = (forms(report).values().sum::<u64>(), report["zswpout"].as_u64().unwrap());
-    assert!(stored > 2000, "hardly anything was evicted: {report:#}");
-    assert!(
-        (stored..=stored + stored / 10 + 100).contains(&sum),
-        "{sum} forms of {stored} pages: {report:#}"
-    );
+fn assert_each_once(ran: &Ran) {
+    ran.assert_paged();
+    let (sum, stored) = (forms(&ran.report).values().sum::<u64>(), ran.number("zswpout"));
+    assert!(stored > 2000, "hardly anything was evicted: {ran}");
+    assert!((stored..=stored + stored / 10 + 100).contains(&sum), "{sum} forms of {stored} pages: {ran}");
 }
 
 #[test]
 fn a_program_with_mixed_data_has_pages_of_every_kind() {
-    if !can_manage() || !has("python3") {
-        return;
-    }
     let scratch = Scratch::new("forms");
     let script = scratch.write("job.py", SCRIPT);
-    let script = script.to_str().unwrap();
-    let (output, report) = managed("48M", &scratch, &[], &["python3", script]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert_each_once(&report);
-    let counts = forms(&report);
+    let Some(ran) = managed("48M", &[], &["python3", &script]) else { return };
+    assert_each_once(&ran);
+    let counts = forms(&ran.report);
     for form in ["t16", "lz", "numeric", "same"] {
         assert!(counts[form] > 100, "{form}: {counts:?}");
     }
     assert_eq!(counts["raw"], 0, "raw pages could not be written back");
     let manual = include_str!("../../../docs/user/report.md");
-    for name in report.as_object().unwrap().keys() {
+    for name in ran.report.as_object().unwrap().keys() {
         assert!(manual.contains(&format!("`{name}`")), "docs/user/report.md says nothing of {name}");
     }
-    assert!(said.contains("stored as ") && said.contains(" t16 "), "{said}");
+    ran.assert_says(&["stored as ", " t16 "]);
 
     // The sum also holds after exec and fork. Each forked process's pool takes 30 MiB.
     for (way, ram) in [("exec", "48M"), ("fork", "72M")] {
-        let (output, report) = managed(ram, &scratch, &["-q"], &["python3", script, way]);
-        assert_eq!(output.status.code(), Some(0), "{way}: {}", String::from_utf8_lossy(&output.stderr));
-        assert_each_once(&report);
-        assert!(forms(&report)["t16"] > 100, "{way}: {report:#}");
+        let Some(ran) = managed(ram, &["-q"], &["python3", &script, way]) else { return };
+        assert_each_once(&ran);
+        assert!(forms(&ran.report)["t16"] > 100, "{ran}");
     }
 }
 
 #[test]
 fn a_compressor_of_one_form_is_told_apart_from_repeated_words() {
-    if !can_manage() || !has("python3") {
-        return;
-    }
     let scratch = Scratch::new("form");
     let script = scratch.write("job.py", SCRIPT);
-    let options = ["--compressor", "zstd:1"];
-    let (output, report) = managed("48M", &scratch, &options, &["python3", script.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert_each_once(&report);
-    let counts = forms(&report);
+    let Some(ran) = managed("48M", &["--compressor", "zstd:1"], &["python3", &script]) else { return };
+    assert_each_once(&ran);
+    let counts = forms(&ran.report);
     assert_eq!(counts.keys().map(|name| &**name).collect::<Vec<_>>(), ["raw", "same", "zstd"]);
     assert!(counts["zstd"] > 1000 && counts["same"] > 100, "{counts:?}");
-    assert!(!said.contains("stored as"), "{said}");
+    assert!(!ran.said.contains("stored as"), "{ran}");
 }
 
 /// Builds a heap of three times its budget, large enough that denser pages save more than their
@@ -109,23 +93,14 @@ print(sum(o['number'] + len(o['words'][1]) + len(o['name']) for o in objects))
 
 #[test]
 fn pages_at_rest_become_denser_where_there_are_two_tiers() {
-    if !can_manage() || !has("python3") {
-        return;
-    }
     let scratch = Scratch::new("tiers");
     let script = scratch.write("job.py", RESTING);
-    let (output, report) = managed(
-        "56M",
-        &scratch,
-        &["--compressor", "auto-t16h", "--verify"],
-        &["python3", script.to_str().unwrap()],
-    );
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let options = ["--compressor", "auto-t16h", "--verify"];
+    let Some(ran) = managed("56M", &options, &["python3", &script]) else { return };
     let expected: u64 =
         (0..300_000u64).map(|i| i + 3 * i.to_string().len() as u64 + format!("k{i}").len() as u64).sum();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected.to_string());
-    assert!(report["promoted"].as_u64().unwrap() > 500, "{report:#}");
-    assert!(said.contains("became denser"), "{said}");
-    assert_each_once(&report);
+    assert_eq!(ran.printed.trim(), expected.to_string());
+    assert!(ran.number("promoted") > 500, "{ran}");
+    ran.assert_says(&["became denser"]);
+    assert_each_once(&ran);
 }

@@ -3,55 +3,33 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use acomp::{
     CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitResult, MAX_BATCH, PAGE_SIZE,
 };
 use pagecodec::Isa;
-use support::{has, uzswap, Scratch};
+use support::{command, has, printed, uzswap, Ran, Scratch, Started};
 
 /// Maximum pages of a heap, consecutive in runs.
 const PAGES: &str = "6000";
 /// A smaller heap proves nothing.
 const PAGES_MIN: usize = 1000;
 
-struct Waiting(Child);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts `command`, waits for a line with `ready`, and captures its heap; `None` if impossible.
-fn heap(name: &str, ready: &str, command: &[&str]) -> Option<Vec<Page>> {
-    if !has(command[0]) {
+/// Starts a command, waits for a line with `ready`, and captures its heap; `None` if impossible.
+fn heap(name: &str, ready: &str, words: &[&str]) -> Option<Vec<Page>> {
+    if !has(words[0]) {
         return None;
     }
     let scratch = Scratch::new(&format!("heap-{name}"));
-    let child = Command::new(command[0])
-        .args(&command[1..])
-        .current_dir(scratch.path(""))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut child = Waiting(child.expect("it is installed"));
-    let mut lines = BufReader::new(child.0.stdout.take().expect("a pipe")).lines();
-    assert!(lines.any(|line| line.expect("text").contains(ready)), "{name} did not say {ready:?}");
-    let file = scratch.path("heap.pages");
-    let pid = child.0.id().to_string();
-    let output =
-        uzswap().args(["pages", "capture", "--max-pages", PAGES, "--pid", &pid, "-o"]).arg(&file).output();
-    let output = output.expect("uzswap starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() && said.contains("ermi") {
-        testkit::skip!("tool", "{said}");
+    let mut job = Started::new(command(words).current_dir(scratch.path("")));
+    assert!(std::iter::from_fn(|| job.next_line()).any(|line| line.contains(ready)), "{name} is not {ready}");
+    let (file, pid) = (scratch.text("heap.pages"), job.pid().to_string());
+    let captured =
+        Ran::of(uzswap().args(["pages", "capture", "--max-pages", PAGES, "--pid", &pid, "-o", &file]));
+    if captured.status != Some(0) && captured.said.contains("ermi") {
+        testkit::skip!("tool", "{}", captured.said);
         return None;
     }
-    assert!(output.status.success(), "{said}");
+    captured.assert_status(0);
     let bytes = std::fs::read(&file).expect("the capture");
     let (pages, rest) = bytes.as_chunks::<PAGE_SIZE>();
     assert!(rest.is_empty() && pages.len() >= PAGES_MIN, "{name}: {} pages", pages.len());
@@ -176,9 +154,9 @@ fn java() {
          HashMap<String,long[]> m=new HashMap<>(); for(int i=0;i<80000;i++) m.put(\"key \"+i,new long[]{i,i*3L});\
          System.out.println(\"ready\"); System.in.read(); System.out.println(m.size()); } }",
     );
-    assert!(Command::new("javac").arg(&source).status().unwrap().success());
-    let classes = source.parent().unwrap().to_str().unwrap();
-    keeps_its_promises("java", "ready", &["java", "-Xmx64m", "-cp", classes, "H"]);
+    printed(&mut command(&["javac", &source]));
+    let classes = scratch.text("");
+    keeps_its_promises("java", "ready", &["java", "-Xmx64m", "-cp", &classes, "H"]);
 }
 
 #[test]

@@ -1,83 +1,48 @@
 //! `uzswap iaa` as users run it: on emulated devices, on trees of files and on this machine.
 
+mod support;
+
 use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
 
 use idxd::emulated::EmulateSpec;
 use idxd::sysfs::Model;
 use serde_json::Value;
+use support::{uzswap, Ran, Scratch, Started};
 
 const EMULATED: &str = "sockets=2,devices=2,engines=8,queues=2,generation=1";
 
-fn uzswap(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_uzswap"))
-        .arg("iaa")
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
+fn iaa(arguments: &[&str]) -> Ran {
+    Ran::of(uzswap().arg("iaa").args(arguments))
 }
 
 fn works(arguments: &[&str]) -> String {
-    let output = uzswap(arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
-    text(&output.stdout)
+    let ran = iaa(arguments);
+    ran.assert_status(0);
+    ran.printed
 }
 
 /// Runs a command that must fail with uzswap's failure status; returns its standard error.
 fn fails(arguments: &[&str]) -> String {
-    let output = uzswap(arguments);
-    assert_eq!(output.status.code(), Some(125), "{arguments:?}: {}", text(&output.stdout));
-    let error = text(&output.stderr);
-    assert!(error.starts_with("uzswap: ") || error.contains("\nuzswap: "), "{error}");
-    error
+    let ran = iaa(arguments);
+    ran.assert_status(125);
+    assert!(ran.said.starts_with("uzswap: ") || ran.said.contains("\nuzswap: "), "{ran}");
+    ran.said
 }
 
 fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&works(arguments)).expect("JSON")
+    iaa(arguments).assert_status(0).json()
 }
 
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("uzswap-iaa-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Directory(path)
+/// A directory with the files of devices as the kernel shows them.
+fn model(spec: &str) -> Scratch {
+    let directory = Scratch::new("iaa");
+    let spec: EmulateSpec = spec.parse().unwrap();
+    for (path, value) in Model::new(&spec).files() {
+        directory.write(&format!("sys/{path}"), value + "\n");
     }
-
-    fn of(name: &str, spec: &str) -> Self {
-        let directory = Self::new(name);
-        let spec: EmulateSpec = spec.parse().unwrap();
-        for (path, value) in Model::new(&spec).files() {
-            let path = directory.0.join("sys").join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, value + "\n").unwrap();
-        }
-        fs::create_dir_all(directory.0.join("dev/iax")).unwrap();
-        directory
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.0.join(path)
-    }
-
-    fn text(&self, path: &str) -> String {
-        self.path(path).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    directory.directory("dev/iax");
+    directory
 }
 
 fn has_devices() -> bool {
@@ -105,17 +70,17 @@ fn without_devices_list_says_how_to_get_one() {
 
 #[test]
 fn devices_of_other_kinds_are_named() {
-    let directory = Directory::new("dsa");
-    fs::create_dir_all(directory.path("sys/bus/dsa/devices/dsa0")).unwrap();
+    let directory = Scratch::new("dsa");
+    directory.directory("sys/bus/dsa/devices/dsa0");
     let said = works(&["list", "--sysfs", &directory.text("sys")]);
     assert!(said.contains("dsa0") && said.contains("DSA"), "{said}");
 }
 
 #[test]
 fn list_shows_devices_queues_and_who_may_use_them() {
-    let directory = Directory::of("list", "devices=2,queues=2,mode=shared");
+    let directory = model("devices=2,queues=2,mode=shared");
     let (sys, dev) = (directory.text("sys"), directory.text("dev"));
-    fs::write(directory.path("dev/iax/wq0.0"), "").unwrap();
+    directory.write("dev/iax/wq0.0", "");
     let tables = works(&["list", "--sysfs", &sys, "--dev", &dev]);
     assert!(tables.contains("iax0") && tables.contains("wq1.1"), "{tables}");
     let line = |name: &str| tables.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
@@ -137,12 +102,11 @@ fn list_shows_devices_queues_and_who_may_use_them() {
 
 #[test]
 fn a_broken_tree_is_reported_and_the_rest_shown() {
-    let directory = Directory::of("broken", "devices=2");
-    fs::write(directory.path("sys/bus/dsa/devices/iax0/state"), "odd\n").unwrap();
-    fs::write(directory.path("sys/bus/dsa/devices/iax1/cmd_status"), "0x80110000\n").unwrap();
-    let output = uzswap(&["list", "--sysfs", &directory.text("sys")]);
-    assert_eq!(output.status.code(), Some(0));
-    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    let directory = model("devices=2");
+    directory.write("sys/bus/dsa/devices/iax0/state", "odd\n");
+    directory.write("sys/bus/dsa/devices/iax1/cmd_status", "0x80110000\n");
+    let ran = iaa(&["list", "--sysfs", &directory.text("sys")]);
+    let (said, errors) = (&ran.assert_status(0).printed, &ran.said);
     assert!(errors.contains("iax0/state: \"odd\" is not understood"), "{errors}");
     assert!(said.contains("iax1") && said.contains("intel_iommu=on,sm_on"), "{said}");
 }
@@ -197,11 +161,11 @@ fn configure_for_the_kernel_sets_its_driver_too() {
 /// with the series' defaults, by the driver's attribute names.
 #[test]
 fn configure_for_the_kernel_takes_devices_away_and_sets_defaults() {
-    let directory = Directory::of("script", "sockets=2,devices=2,queues=1");
+    let directory = model("sockets=2,devices=2,queues=1");
     let (sys, crypto) = (directory.text("sys"), directory.path("sys/bus/dsa/drivers/crypto"));
     for device in 0..4 {
         let path = format!("sys/bus/dsa/devices/wq{device}.0/type");
-        fs::write(directory.path(&path), "kernel\n").unwrap();
+        directory.write(&path, "kernel\n");
     }
     fs::write(crypto.join("verify_compress"), "1\n").unwrap();
     fs::write(crypto.join("distribute_comps"), "Y\n").unwrap();
@@ -230,7 +194,7 @@ fn configure_for_the_kernel_takes_devices_away_and_sets_defaults() {
     let plan = dry(&["--driver", "g_comp_wqs_per_iaa=2", "--others", "keep"]);
     assert_eq!((written(&plan, "iax1"), written(&plan, "echo 2 > ")), (0, 1), "{plan}");
     assert!(plan.contains(&format!("echo 2 > {}", crypto.join("g_wqs_per_iaa").display())), "{plan}");
-    fs::write(directory.path("sys/bus/dsa/devices/iax3/clients"), "1\n").unwrap();
+    directory.write("sys/bus/dsa/devices/iax3/clients", "1\n");
     let error = fails(&["configure", "-d", "1", "-q", "2", "--type", "kernel", "--sysfs", &sys]);
     assert!(error.contains("iax3 is used by 1 open file"), "{error}");
     // Queues for programs are kept, unless all others must go.
@@ -262,21 +226,21 @@ fn impossible_wishes_name_the_cause() {
         let error = fails(&configure(options));
         assert!(error.contains(part), "{part}: {error}");
     }
-    assert_eq!(uzswap(&configure(&["-d", "some", "-q", "1"])).status.code(), Some(125));
+    iaa(&configure(&["-d", "some", "-q", "1"])).assert_status(125);
 }
 
 #[test]
 fn devices_in_use_are_not_taken_away() {
-    let directory = Directory::of("used", "devices=1,queues=1");
+    let directory = model("devices=1,queues=1");
     let (sys, at) = (directory.text("sys"), "sys/bus/dsa/devices");
-    fs::write(directory.path(&format!("{at}/iax0/clients")), "2\n").unwrap();
+    directory.write(&format!("{at}/iax0/clients"), "2\n");
     let options = ["configure", "-d", "1", "-q", "1", "--sysfs", &sys];
     let error = fails(&options);
     assert!(error.contains("iax0 is used by 2 open files") && error.contains("--force"), "{error}");
-    fs::write(directory.path(&format!("{at}/iax0/clients")), "0\n").unwrap();
-    fs::write(directory.path(&format!("{at}/wq0.0/type")), "kernel\n").unwrap();
-    fs::create_dir_all(directory.path("sys/module/zswap/parameters")).unwrap();
-    fs::write(directory.path("sys/module/zswap/parameters/compressor"), "deflate-iaa-dynamic\n").unwrap();
+    directory.write(&format!("{at}/iax0/clients"), "0\n");
+    directory.write(&format!("{at}/wq0.0/type"), "kernel\n");
+    directory.directory("sys/module/zswap/parameters");
+    directory.write("sys/module/zswap/parameters/compressor", "deflate-iaa-dynamic\n");
     let error = fails(&options);
     assert!(error.contains("zswap") && error.contains("echo lzo"), "{error}");
     fs::remove_dir_all(directory.path("sys/bus/dsa/drivers/user")).unwrap();
@@ -286,7 +250,7 @@ fn devices_in_use_are_not_taken_away() {
 /// Plain files do not react: the first unbinding has no file to write to, and nothing changes.
 #[test]
 fn a_tree_that_does_not_answer_is_left_as_it_was() {
-    let directory = Directory::of("plain", "devices=1,queues=1");
+    let directory = model("devices=1,queues=1");
     let sys = directory.text("sys");
     let before = works(&["list", "--all", "--json", "--sysfs", &sys]);
     let error = fails(&["configure", "-d", "1", "-q", "1", "--sysfs", &sys]);
@@ -296,7 +260,7 @@ fn a_tree_that_does_not_answer_is_left_as_it_was() {
 
 #[test]
 fn profiles_are_saved_and_loaded() {
-    let directory = Directory::new("profile");
+    let directory = Scratch::new("profile");
     let file = directory.text("profile.json");
     let said = works(&["save", &file, "--emulate", EMULATED]);
     assert!(said.contains("iax0, iax1, iax2, iax3 saved to"), "{said}");
@@ -318,7 +282,7 @@ fn profiles_are_saved_and_loaded() {
     let error = fails(&["load", &file, "--emulate", "devices=2"]);
     assert!(error.contains("there is no device iax2"), "{error}");
     assert!(fails(&["load", "/no/such/file", "--emulate", EMULATED]).contains("/no/such/file"));
-    fs::write(directory.path("bad.json"), "[{\"dev\":\"iax0\",\"groups\":7}]").unwrap();
+    directory.write("bad.json", "[{\"dev\":\"iax0\",\"groups\":7}]");
     let error = fails(&["load", &directory.text("bad.json"), "--emulate", EMULATED]);
     assert!(error.contains("bad.json") && error.contains("line 1"), "{error}");
     assert!(fails(&["save", "/no/such/file", "--emulate", EMULATED]).contains("cannot write"));
@@ -327,16 +291,10 @@ fn profiles_are_saved_and_loaded() {
 #[test]
 fn a_profile_can_come_from_a_pipe() {
     let saved = works(&["save", "-", "--emulate", "devices=1"]);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_uzswap"))
-        .args(["iaa", "load", "-", "--emulate", "devices=1", "--json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(saved.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let load = ["iaa", "load", "-", "--emulate", "devices=1", "--json"];
+    let mut load = Started::new(uzswap().args(load));
+    load.tell(&saved);
+    let report = load.end().assert_status(0).json();
     assert_eq!(report["devices"][0]["queues"][0]["state"], "enabled");
 }
 
@@ -376,15 +334,13 @@ fn every_queue_is_tested() {
 #[test]
 fn devices_that_do_no_work_are_refused() {
     let refused = |arguments: &[&str], emulate: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_uzswap"));
-        command.args(arguments).stdin(Stdio::null()).env_remove("UZSWAP_IAA_EMULATE");
-        command.envs(emulate.map(|spec| ("UZSWAP_IAA_EMULATE", spec)));
-        let output = command.output().unwrap();
-        let error = text(&output.stderr);
-        assert!(matches!(output.status.code(), Some(2 | 125)), "{arguments:?}: {}: {error}", output.status);
-        assert!(error.contains("every page would be lost") && error.contains("leave out work="), "{error}");
-        assert!(output.stdout.is_empty(), "the program ran: {arguments:?}");
-        error
+        let mut command = uzswap();
+        command.args(arguments).env_remove("UZSWAP_IAA_EMULATE");
+        let ran = Ran::of(command.envs(emulate.map(|spec| ("UZSWAP_IAA_EMULATE", spec))));
+        assert!(matches!(ran.status, Some(2 | 125)), "{ran}");
+        ran.assert_says(&["every page would be lost", "leave out work="]);
+        assert_eq!(ran.printed, "", "the program ran: {ran}");
+        ran.said
     };
     let run = ["run", "--ram", "64M", "--compressor"];
     let program = ["--", "echo", "ran"];
@@ -402,10 +358,9 @@ fn devices_that_do_no_work_are_refused() {
 #[test]
 fn faulty_devices_do_not_pass() {
     let arguments = ["test", "--pages", "32", "--emulate", "faults=hardware:0.2,seed=3"];
-    let output = uzswap(&arguments);
-    assert_eq!(output.status.code(), Some(125));
-    assert!(text(&output.stderr).contains("1 of 1 queues failed"));
-    assert!(text(&output.stdout).contains("hardware error"), "{}", text(&output.stdout));
+    let ran = iaa(&arguments);
+    ran.assert_status(125).assert_says(&["1 of 1 queues failed"]);
+    assert!(ran.printed.contains("hardware error"), "{ran}");
     let report =
         json(&["test", "--pages", "32", "--json", "--no-probes", "--emulate", "faults=page:0.02,seed=3"]);
     assert!(report["results"][0]["page_faults"].as_u64().unwrap() > 0, "{report}");
@@ -414,12 +369,12 @@ fn faulty_devices_do_not_pass() {
 /// Real queues that cannot be opened: each has its own advice.
 #[test]
 fn queues_that_cannot_be_opened_say_why() {
-    let directory = Directory::of("refused", "devices=1,queues=2");
+    let directory = model("devices=1,queues=2");
     let (sys, dev) = (directory.text("sys"), directory.text("dev"));
     let test = |more: &[&str]| {
-        let output = uzswap(&[&["test", "--sysfs", &sys, "--dev", &dev], more].concat());
-        assert_eq!(output.status.code(), Some(125));
-        text(&output.stdout) + &text(&output.stderr)
+        let ran = iaa(&[&["test", "--sysfs", &sys, "--dev", &dev], more].concat());
+        ran.assert_status(125);
+        ran.printed + &ran.said
     };
     let said = test(&[]);
     assert!(said.contains("wq0.0 has no device file") && said.contains("2 of 2 queues failed"), "{said}");
@@ -450,7 +405,7 @@ fn counters_of_a_load_on_emulated_devices() {
 
 #[test]
 fn counters_of_the_kernel() {
-    let directory = Directory::of("stats", "devices=1");
+    let directory = model("devices=1");
     let sys = directory.text("sys");
     let debug = directory.path("sys/kernel/debug/iaa-crypto");
     fs::create_dir_all(&debug).unwrap();

@@ -2,12 +2,11 @@
 
 mod support;
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use iaa::Published;
 use idxd::emulated::{Control, Presence};
-use support::{can_manage, uzswap, workload_in, Scratch};
+use support::{run, workload, Scratch, Started};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -32,14 +31,10 @@ fn process_of(workload: &str) -> Option<u32> {
 /// moves to the available devices, and the program reads what it wrote.
 #[test]
 fn devices_go_and_return_under_a_program() {
-    if !can_manage() {
-        return;
-    }
+    let Some(workload) = workload("devices") else { return };
+    let workload = std::fs::canonicalize(workload).unwrap().into_os_string().into_string().unwrap();
     let scratch = Scratch::new("devices");
-    let Some(workload) = workload_in(&scratch, "devices") else { return };
-    let workload = std::fs::canonicalize(workload).unwrap().to_str().unwrap().to_owned();
-    let (control_file, stop, report) =
-        (scratch.path("control"), scratch.path("stop"), scratch.path("report"));
+    let (control_file, stop) = (scratch.text("control"), scratch.text("stop"));
     let set = |states: &[(&str, Presence)]| {
         let mut control = Control::default();
         states.iter().for_each(|(name, presence)| control.set(name, *presence).unwrap());
@@ -48,18 +43,12 @@ fn devices_go_and_return_under_a_program() {
         std::fs::rename(next, &control_file).unwrap();
     };
     set(&[]);
-    let compressor = format!("deflate-iaa:devices=2,mode=shared,control={}", control_file.display());
-    let mut child = uzswap()
-        .args(["run", "-q", "--ram", "40M", "--verify", "--compressor", &compressor, "--report"])
-        .arg(&report)
-        .arg("--")
-        .args([workload.as_str(), stop.to_str().unwrap()])
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    let end = |child: &mut std::process::Child| {
+    let compressor = format!("deflate-iaa:devices=2,mode=shared,control={control_file}");
+    let options = ["-q", "--verify", "--compressor", &compressor];
+    let mut run = Started::new(&mut run("40M", &options, &[&workload, &stop]));
+    let end = |run: Started| {
         std::fs::write(&stop, "").unwrap();
-        child.wait().unwrap().code()
+        run.end().assert_status(0);
     };
     let begun = Instant::now();
     let process = loop {
@@ -67,10 +56,10 @@ fn devices_go_and_return_under_a_program() {
         if let Some(process) = found {
             break process;
         }
-        if begun.elapsed() > LIMIT || child.try_wait().unwrap().is_some() {
+        if begun.elapsed() > LIMIT || run.child.try_wait().unwrap().is_some() {
             let unreadable =
                 iaa::published(std::path::Path::new("/proc")).into_iter().any(|found| found.is_err());
-            assert_eq!(end(&mut child), Some(0));
+            end(run);
             assert!(unreadable, "the program used no device");
             testkit::skip!("trace", "counters of other processes cannot be read");
             return;
@@ -82,7 +71,7 @@ fn devices_go_and_return_under_a_program() {
         let begun = Instant::now();
         let before = counters(process).expect("the program runs");
         loop {
-            assert!(child.try_wait().unwrap().is_none(), "{what}: the program has ended");
+            assert!(run.child.try_wait().unwrap().is_none(), "{what}: the program has ended");
             let now = counters(process).expect("the program runs");
             if is_so(&before, &now) {
                 return;
@@ -121,5 +110,6 @@ fn devices_go_and_return_under_a_program() {
         set(&[("iax0", presence), ("iax1", Presence::Enabled)]);
         std::thread::sleep(Duration::from_millis(150));
     }
-    assert_eq!(end(&mut child), Some(0), "every page was what it had been");
+    // Every page was what it had been.
+    end(run);
 }

@@ -11,60 +11,31 @@
 //!
 //! `UZSWAP_TEST_PACKAGES` names a folder with packages made before.
 
-#[allow(dead_code)]
 mod support;
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use support::{has, Scratch};
-
-fn own(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn plugin() -> PathBuf {
-    let name = "libnbdkit_uzswap_plugin.so";
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let found = [deps.join(name), deps.parent().unwrap().join(name)].into_iter().find(|file| file.exists());
-    found.expect("built for the tests")
-}
-
-fn text(output: &Output) -> String {
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    format!("{}\n{out}\n{error}", output.status)
-}
+use support::{command, has, is_root, own, plugin, printed, Ran, Scratch, CANNOT, PROGRAM};
 
 /// Runs a command that must succeed; returns the last line of its output.
 fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", text(&output));
-    String::from_utf8(output.stdout).unwrap().lines().last().unwrap_or_default().to_owned()
+    printed(command).lines().last().unwrap_or_default().to_owned()
 }
 
 fn has_cargo_deb() -> bool {
-    let output = Command::new(env!("CARGO")).args(["deb", "--version"]).output();
-    let has = output.is_ok_and(|output| output.status.success());
+    let has = Ran::of(&mut command(&[env!("CARGO"), "deb", "--version"])).status == Some(0);
     if !has {
         testkit::skip!("tool", "cargo-deb is not installed (cargo install cargo-deb)");
     }
     has
 }
 
-fn is_root() -> bool {
-    // SAFETY: asks for a number.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    if !is_root {
-        testkit::skip!("root", "only root may install packages");
-    }
-    is_root
-}
-
 fn pack(script: &str, directory: &Path) -> PathBuf {
     fs::create_dir_all(directory).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_uzswap"), directory.join("uzswap")).unwrap();
+    fs::copy(PROGRAM, directory.join("uzswap")).unwrap();
     fs::copy(plugin(), directory.join("libnbdkit_uzswap_plugin.so")).unwrap();
     PathBuf::from(run(Command::new(own(script)).arg(directory).env("CARGO", env!("CARGO"))))
 }
@@ -79,19 +50,17 @@ fn try_package(script: &str, package: &Path, scratch: &Scratch, root: &Path) {
     let mut tried = Command::new("unshare");
     tried.args(["--mount", "--fork", "--kill-child", "sh"]).arg(own("tests/installed/try.sh"));
     tried.arg(own("tests/installed").join(script)).arg(package).arg(scratch.path("mount")).arg(root);
-    let output = tried.output().unwrap();
-    // The script's status for a machine that cannot run it.
-    if output.status.code() == Some(77) {
-        testkit::skip!("kernel", "{}", text(&output));
-        return;
+    let tried = Ran::of(&mut tried);
+    if tried.status == CANNOT {
+        return testkit::skip!("kernel", "{tried}");
     }
-    assert!(output.status.success(), "{}", text(&output));
+    tried.assert_status(0);
 }
 
 #[test]
 fn a_package_is_installed_used_and_purged() {
     let tools = ["dpkg-deb", "dpkg-shlibdeps", "apt-get", "unshare", "setpriv"];
-    if !is_root() || !tools.into_iter().all(has) || !has_cargo_deb() {
+    if !is_root("install packages") || !tools.into_iter().all(has) || !has_cargo_deb() {
         return;
     }
     let scratch = Scratch::new("debian");
@@ -108,7 +77,7 @@ fn a_package_is_installed_used_and_purged() {
 
 #[test]
 fn an_archive_is_unpacked_and_used() {
-    if !is_root() || !["unshare", "sha256sum"].into_iter().all(has) {
+    if !is_root("install packages") || !["unshare", "sha256sum"].into_iter().all(has) {
         return;
     }
     let scratch = Scratch::new("archive");
@@ -121,8 +90,7 @@ fn an_archive_is_unpacked_and_used() {
 /// Makes the release packages, or finds given ones: the archive, the wheel and the Debian package.
 fn released(scratch: &Scratch) -> [PathBuf; 3] {
     let folder = std::env::var_os("UZSWAP_TEST_PACKAGES").map(PathBuf::from).unwrap_or_else(|| {
-        let folder = scratch.path("packages");
-        fs::create_dir_all(&folder).unwrap();
+        let folder = PathBuf::from(scratch.directory("packages"));
         for script in ["packaging/archive", "debian/package"] {
             let package = PathBuf::from(run(&mut Command::new(own(script))));
             fs::copy(&package, folder.join(package.file_name().unwrap())).unwrap();
@@ -141,12 +109,11 @@ fn released(scratch: &Scratch) -> [PathBuf; 3] {
 
 /// A Debian with the packages' dependencies and no compiler. Its files come from the mirror.
 fn debian(suite: &str, scratch: &Scratch) -> Option<PathBuf> {
-    let root = scratch.path(suite);
-    let mut maker = Command::new("mmdebstrap");
-    maker.args(["--variant=minbase", "--include=python3-numpy,python3-venv,mandoc", suite]).arg(&root);
-    let output = maker.output().unwrap();
-    if !output.status.success() {
-        testkit::skip!("tool", "mmdebstrap {suite}: {}", text(&output));
+    let (root, text) = (scratch.path(suite), scratch.text(suite));
+    let include = "--include=python3-numpy,python3-venv,mandoc";
+    let made = Ran::of(&mut command(&["mmdebstrap", "--variant=minbase", include, suite, &text]));
+    if made.status != Some(0) {
+        testkit::skip!("tool", "{made}");
         return None;
     }
     let compilers = ["cc", "gcc", "clang", "rustc", "cargo"].map(|name| root.join("usr/bin").join(name));
@@ -179,7 +146,7 @@ fn check_wheel(wheel: &Path, scratch: &Scratch) {
 #[test]
 #[ignore = "compiles everything again as it is released, and asks PyPI and Debian's mirror"]
 fn packages_work_where_there_is_no_toolchain() {
-    if !is_root() || !["unshare", "mmdebstrap"].into_iter().all(has) || !has_cargo_deb() {
+    if !is_root("install packages") || !["unshare", "mmdebstrap"].into_iter().all(has) || !has_cargo_deb() {
         return;
     }
     let scratch = Scratch::new("released");
@@ -193,10 +160,9 @@ fn packages_work_where_there_is_no_toolchain() {
         }
     }
     // The archive's program needs no file of a distribution.
-    let empty = scratch.path("empty");
-    fs::create_dir(&empty).unwrap();
-    run(Command::new("tar").arg("-C").arg(&empty).args(["--strip-components=1", "-xzf"]).arg(&archive));
-    let said = run(Command::new("chroot").arg(&empty).args(["/bin/uzswap", "--version"]));
+    let empty = scratch.directory("empty");
+    run(Command::new("tar").args(["-C", &empty, "--strip-components=1", "-xzf"]).arg(&archive));
+    let said = run(&mut command(&["chroot", &empty, "/bin/uzswap", "--version"]));
     assert_eq!(said, concat!("uzswap ", env!("CARGO_PKG_VERSION")));
 }
 

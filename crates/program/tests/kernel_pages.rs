@@ -2,81 +2,26 @@
 //! show. Comments on tests tell the former failure.
 
 mod support;
-#[path = "support/tree.rs"]
-mod tree;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
-use std::time::Duration;
+use support::{as_bare_under, own_limit, workload_with, WAYS};
 
-use support::{can_manage, compile_with, uzswap, Scratch};
-use tree::watch;
-
-const CANNOT: i32 = 77;
 /// Pushes the strings before it onto pages that are not in use.
 const PADDING_BYTES: usize = 30_000;
-const VARIABLE: (&str, &str) = ("KERNEL_TEST", "in the environment");
-
-/// The workload, with symbols bound at its start: lazy binding takes kilobytes of stack.
-fn workload() -> Option<&'static Path> {
-    static PROGRAM: OnceLock<Option<(Scratch, PathBuf)>> = OnceLock::new();
-    let made = PROGRAM.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/kernel.c");
-        let scratch = Scratch::new("kernel");
-        let program = scratch.path("kernel");
-        (can_manage() && compile_with(&["-Wl,-z,now"], &source, &program)).then_some((scratch, program))
-    });
-    made.as_ref().map(|(_, program)| program.as_path())
-}
 
 /// Runs a mode bare and in all managed ways; `pages` says whether pages must have been evicted.
 fn is_as_bare(mode: &str, argument: &str, pages: bool) {
-    let Some(program) = workload() else { return };
-    let scratch = Scratch::new(&format!("kernel-{mode}"));
-    let limit = Duration::from_secs(120);
-    let padding = "x".repeat(PADDING_BYTES);
-    let arguments = [mode, argument, &padding];
-    let bare = Command::new(program).args(arguments).env(VARIABLE.0, VARIABLE.1).output().unwrap();
-    if bare.status.code() == Some(CANNOT) {
-        testkit::skip!("kernel", "{mode} cannot be done on this machine");
-        return;
-    }
-    assert!(bare.status.success(), "{mode}, bare: {bare:?}");
-    for (name, options) in [("pool", &[][..]), ("swap", &["--swap", "256M"])] {
-        let directory = scratch.path(name);
-        std::fs::create_dir(&directory).unwrap();
-        let report = directory.join("report.json");
-        let mut run = uzswap();
-        run.env(VARIABLE.0, VARIABLE.1);
-        run.args(["run", "-q", "--ram", "60M", "--report"]).arg(&report).args(options).arg("--");
-        run.arg(program).args(arguments);
-        let ended = watch(&mut run, &directory, limit);
-        let status = ended.status.map_or_else(|| "hangs".to_owned(), |status| status.to_string());
-        assert!(
-            ended.status.is_some_and(|status| status.success()),
-            "{mode}, {name}: {status}\n{}",
-            ended.errors
-        );
-        let text = std::fs::read_to_string(&report).unwrap();
-        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert!(!pages || report["zswpout"].as_u64() > Some(1000), "{mode}, {name}: nothing went: {report}");
+    // Symbols are bound at the start: lazy binding takes kilobytes of stack.
+    let Some(program) = workload_with("kernel", &["-Wl,-z,now"]) else { return };
+    let command = [program, mode, argument, &"x".repeat(PADDING_BYTES)];
+    for ran in as_bare_under(Some("export KERNEL_TEST='in the environment'"), &WAYS, "60M", &command) {
+        if pages {
+            ran.assert_paged();
+        }
     }
 }
 
 fn limit_file() -> String {
-    let membership = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let first = membership.lines().find_map(|line| {
-        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-        match controllers {
-            "" => Some(format!("/sys/fs/cgroup{group}/memory.max")),
-            _ => controllers
-                .split(',')
-                .any(|name| name == "memory")
-                .then(|| format!("/sys/fs/cgroup/memory{group}/memory.limit_in_bytes")),
-        }
-    });
-    first.unwrap_or_else(|| "/sys/fs/cgroup/memory.max".to_owned())
+    own_limit().unwrap_or_else(|| "/sys/fs/cgroup/memory.max".into()).to_str().unwrap().to_owned()
 }
 
 /// The top of the first stack was evicted, and ps, pgrep -f and killall did not find the process.

@@ -3,52 +3,35 @@
 
 mod support;
 
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use support::{can_manage, has, uzswap, workload_in, Scratch};
-
-const WAYS: [&[&str]; 2] = [&[], &["--swap", "256M"]];
-
-fn workload() -> Option<&'static str> {
-    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let workload = WORKLOAD.get_or_init(|| {
-        let scratch = Scratch::new("lives");
-        workload_in(&scratch, "lives").map(|workload| (scratch, workload))
-    });
-    workload.as_ref().map(|(_, program)| program.as_str())
-}
+use support::{is_alive, signal, wait_until, workload, Ran, Scratch, Started, WAYS};
 
 /// Runs a mode of the workload in these ways; returns its output and uzswap's messages.
-fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<(String, String)> {
-    let Some(workload) = workload() else { return Vec::new() };
+fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<Ran> {
+    let Some(workload) = workload("lives") else { return Vec::new() };
     let run = |options: &&[&str]| {
-        let mut run = uzswap();
-        run.args(["run", "-q", "--ram", "24M"]).args(*options);
-        let output = run.args(["--", workload, mode, &rounds.to_string()]).output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (printed, said) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(0), "{mode} {options:?}: {printed}{said}");
-        (printed, format!("{mode} {options:?}: {said}"))
+        let options = [&["-q"], *options].concat();
+        let ran = Ran::of(&mut support::run("24M", &options, &[workload, mode, &rounds.to_string()]));
+        ran.assert_status(0);
+        ran
     };
     ways.iter().map(run).collect()
 }
 
-fn is_right(mode: &str, rounds: u32) {
-    for (printed, said) in run(&WAYS, mode, rounds) {
-        assert_eq!(printed, "right\n".repeat(rounds as usize), "{said}");
+fn is_right_in(ways: &[&[&str]], mode: &str, rounds: u32) {
+    for ran in run(ways, mode, rounds) {
+        assert_eq!(ran.printed, "right\n".repeat(rounds as usize), "{ran}");
     }
+}
+
+fn is_right(mode: &str, rounds: u32) {
+    is_right_in(&WAYS, mode, rounds);
 }
 
 fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     is_right(&format!("{mode}-{}", hows[0]), rounds);
-    for how in &hows[1..] {
-        for (printed, said) in run(&WAYS[..1], &format!("{mode}-{how}"), rounds) {
-            assert_eq!(printed, "right\n".repeat(rounds as usize), "{said}");
-        }
-    }
+    hows[1..].iter().for_each(|how| is_right_in(&WAYS[..1], &format!("{mode}-{how}"), rounds));
 }
 
 /// The supervisor closed the last userfaultfd, and processes that shared the memory read zeroes.
@@ -102,29 +85,26 @@ fn refuse_kcmp() -> std::io::Result<()> {
 #[test]
 fn a_child_of_vfork_that_has_ended_shares_nothing() {
     use std::os::unix::process::CommandExt;
-    let Some(workload) = workload() else { return };
+    let Some(workload) = workload("lives") else { return };
     let scratch = Scratch::new("vforked");
-    let path = scratch.path("report.json");
-    let mut run = uzswap();
-    run.args(["run", "-q", "--ram", "24M", "--report"]).arg(&path).args(["--", workload, "vforked", "5"]);
+    let path = scratch.text("report.json");
+    let mut run = support::run("24M", &["-q", "--report", &path], &[workload, "vforked", "5"]);
     // SAFETY: makes system calls alone.
     unsafe { run.pre_exec(refuse_kcmp) };
-    let output = run.output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(printed, "right\n".repeat(5), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(report["unmanaged"], serde_json::json!([]), "{report}");
-    assert!(report["over_limit_peak_bytes"].as_u64().unwrap() < 8 << 20, "{report}");
+    let ran = Ran::of(&mut run).with_report(path);
+    assert_eq!(ran.printed, "right\n".repeat(5), "{ran}");
+    ran.assert_all_managed();
+    assert!(ran.number("over_limit_peak_bytes") < 8 << 20, "{ran}");
 }
 
 /// A killed creator takes its store along: a process that needs a page is ended, with a message.
 #[test]
 fn what_a_killed_creator_took_along_is_never_zeroes() {
     for mode in ["share-kill", "share-bare", "vfork-kill", "exec-kill"] {
-        for (printed, said) in run(&WAYS, mode, 1) {
+        for ran in run(&WAYS, mode, 1) {
             // A process that needs none of the lost pages is right.
-            let is_ended = said.contains("needs a page of memory that it shared with process");
-            assert_eq!(printed, if is_ended { "ended\n" } else { "right\n" }, "{mode}: {said}");
+            let is_ended = ran.said.contains("needs a page of memory that it shared with process");
+            assert_eq!(ran.printed, if is_ended { "ended\n" } else { "right\n" }, "{ran}");
         }
     }
 }
@@ -139,9 +119,7 @@ fn a_parent_that_ends_at_once_leaves_its_child_everything() {
 
 #[test]
 fn a_child_lives_once_fork_has_returned_in_its_parent() {
-    for (printed, said) in run(&WAYS, "daemon-random", 60) {
-        assert_eq!(printed, "right\n".repeat(60), "{said}");
-    }
+    is_right("daemon-random", 60);
 }
 
 #[test]
@@ -164,44 +142,29 @@ fn what_is_wiped_by_a_bare_call_is_zeroes_in_the_child() {
 /// Orphans had the supervisor for their parent.
 #[test]
 fn an_orphan_sees_the_parent_that_it_would_have() {
-    let Some(workload) = workload() else { return };
-    let bare = Command::new(workload).arg("parent").output().unwrap().stdout;
-    let bare = String::from_utf8(bare).unwrap();
-    for (printed, said) in run(&WAYS[..1], "parent", 1) {
-        assert_eq!(printed, bare, "{said}");
+    let Some(workload) = workload("lives") else { return };
+    let bare = support::printed(Command::new(workload).arg("parent"));
+    for ran in run(&WAYS[..1], "parent", 1) {
+        assert_eq!(ran.printed, bare, "{ran}");
     }
 }
 
 /// A child that had not said hello found no supervisor, and ended itself.
 #[test]
 fn young_children_outlive_the_program() {
-    if !can_manage() || !has("sh") {
-        return;
-    }
-    let Some(workload) = workload() else { return };
+    let Some(workload) = workload("lives") else { return };
     let scratch = Scratch::new("young");
-    for (number, script) in [
+    for script in [
         "(sleep 0.3; sh -c 'echo hi') & exit 3".to_owned(),
         format!("{workload} double 10 > /dev/null & (exec sleep 0.2; echo) & sh -c '(echo hi) &' ; exit 3"),
         "( (sleep 0.2; echo hi) & ) & exit 3".to_owned(),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        for turn in 0..5 {
-            let mut run = uzswap()
-                .args(["run", "-q", "--ram", "40M", "--", "sh", "-c", &script])
-                .current_dir(scratch.path(""))
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
+    ] {
+        for _ in 0..5 {
+            let mut run = support::run("40M", &["-q"], &["sh", "-c", &script]);
             // Processes that outlive the program hold the pipes.
-            let (mut printed, mut said) = (String::new(), String::new());
-            run.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
-            run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            assert_eq!(run.wait().unwrap().code(), Some(3), "{number} {turn}");
-            assert_eq!((printed.as_str(), said.as_str()), ("hi\n", ""), "{number} {turn}");
+            let ran = Started::new(run.current_dir(scratch.path(""))).end();
+            ran.assert_status(3);
+            assert_eq!((&*ran.printed, &*ran.said), ("hi\n", ""), "{ran}");
         }
     }
 }
@@ -209,67 +172,44 @@ fn young_children_outlive_the_program() {
 /// The supervisor ends with the last process of its tree.
 #[test]
 fn the_supervisor_lives_as_long_as_its_tree() {
-    if !can_manage() || !has("sh") {
-        return;
-    }
-    let mut run = uzswap()
-        .args(["run", "-q", "--ram", "40M", "--", "sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo $PPID $!"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    run.stdout.take().unwrap().read_to_string(&mut line).unwrap();
-    assert!(run.wait().unwrap().success());
-    let [supervisor, left] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
-    assert!(is_alive(supervisor) && is_alive(left), "{line}");
-    assert!(Command::new("kill").arg(left).status().unwrap().success());
-    let give_up = Instant::now() + Duration::from_secs(60);
-    while is_alive(supervisor) || is_alive(left) {
-        assert!(Instant::now() < give_up, "{line}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let script = "sleep 1000 > /dev/null 2>&1 & echo $PPID $!";
+    let Some(ran) = support::managed("40M", &["-q"], &["sh", "-c", script]) else { return };
+    ran.assert_status(0);
+    let [supervisor, left] =
+        [0, 1].map(|at| ran.printed.split_whitespace().nth(at).unwrap().parse().unwrap());
+    assert!(is_alive(supervisor) && is_alive(left), "{ran}");
+    signal(left, libc::SIGTERM);
+    wait_until("all end", || !is_alive(supervisor) && !is_alive(left));
 }
 
 /// Messages about a process that the program left behind went to /dev/null only.
 #[test]
 fn the_report_says_what_became_of_processes_that_outlive_the_program() {
-    let Some(workload) = workload() else { return };
+    let Some(workload) = workload("lives") else { return };
     let scratch = Scratch::new("late");
-    let (report, elsewhere) = (scratch.path("report.json"), scratch.path("other.html"));
-    let run = |script: String| {
-        let mut run = uzswap();
-        run.args(["run", "-q", "--ram", "24M", "--report"]).arg(&report).arg("--report").arg(&elsewhere);
-        let mut run = run.args(["--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
-        let mut supervisor = String::new();
-        run.stdout.take().unwrap().read_to_string(&mut supervisor).unwrap();
-        assert_eq!(run.wait().unwrap().code(), Some(3));
-        supervisor.trim().to_owned()
+    let (report, elsewhere) = (scratch.text("report.json"), scratch.text("other.html"));
+    let run = |script: &str| -> u32 {
+        let options = ["-q", "--report", &report, "--report", &elsewhere];
+        let ran = Ran::of(&mut support::run("24M", &options, &["sh", "-c", script]));
+        ran.assert_status(3);
+        ran.printed.trim().parse().unwrap()
     };
-    let ends = |supervisor: &str| {
-        let give_up = Instant::now() + Duration::from_secs(120);
-        while is_alive(supervisor) {
-            assert!(Instant::now() < give_up, "{supervisor}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    let ends = |supervisor: u32| {
+        wait_until("the supervisor ends", || !is_alive(supervisor));
         std::fs::read_to_string(&report).unwrap()
     };
     let lost = "needs a page of memory that it shared with process";
     let late = format!("(sleep 0.3; {workload} share-kill) > /dev/null 2>&1 & echo $PPID; exit 3");
-    let supervisor = run(late.clone());
+    let supervisor = run(&late);
     let page = std::fs::read_to_string(&elsewhere).unwrap();
-    let said: serde_json::Value = serde_json::from_str(&ends(&supervisor)).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&ends(supervisor)).unwrap();
     for key in ["failures", "said_after_end"] {
         assert!(said[key].to_string().contains(lost), "{key}: {said}");
     }
     assert_eq!((said["exit_status"].as_u64(), page.contains(lost)), (Some(3), false));
     assert!(std::fs::read_to_string(&elsewhere).unwrap().contains(lost));
     // A file that another process has written since is kept.
-    let supervisor = run(late);
+    let supervisor = run(&late);
     std::fs::write(&report, "another run's").unwrap();
-    assert_eq!(ends(&supervisor), "another run's");
-}
-
-fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    assert_eq!(ends(supervisor), "another run's");
 }

@@ -1,23 +1,13 @@
 //! Manual pages and completions, checked with the programs that read them.
 
-#[allow(dead_code)]
 mod support;
 
 use std::process::Command;
 
-use support::{has, uzswap, Scratch};
+use support::{answer, has, printed, uzswap, Scratch};
 
 fn completions(shell: &str) -> String {
-    let output = uzswap().args(["completions", shell]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-fn printed(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
-    String::from_utf8(output.stdout).expect("UTF-8")
+    printed(uzswap().args(["completions", shell]))
 }
 
 #[test]
@@ -57,12 +47,12 @@ fn bash_completes_commands_and_options() {
         return;
     }
     let scratch = Scratch::new("bash");
-    let file = scratch.write("uzswap", &completions("bash"));
+    let file = scratch.write("uzswap", completions("bash"));
     let complete = |words: &str| {
         let script = format!(
             "source {}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _uzswap uzswap \
              \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-            file.display()
+            file
         );
         printed(Command::new("bash").args(["--norc", "-c", &script]))
     };
@@ -76,16 +66,16 @@ fn bash_completes_commands_and_options() {
 fn zsh_and_fish_read_theirs() {
     let scratch = Scratch::new("shells");
     if has("zsh") {
-        let file = scratch.write("_uzswap", &completions("zsh"));
+        let file = scratch.write("_uzswap", completions("zsh"));
         printed(Command::new("zsh").arg("-n").arg(&file));
         let script = format!("fpath=({} $fpath); autoload -Uz compinit; compinit -u -D; whence -w _uzswap; print $_comps[uzswap]",
             scratch.path("").display());
         assert_eq!(printed(Command::new("zsh").args(["-f", "-c", &script])), "_uzswap: function\n_uzswap\n");
     }
     if has("fish") {
-        let file = scratch.write("uzswap.fish", &completions("fish"));
+        let file = scratch.write("uzswap.fish", completions("fish"));
         let mut fish = Command::new("fish");
-        let script = format!("source {}; complete -C 'uzswap run --rep'", file.display());
+        let script = format!("source {}; complete -C 'uzswap run --rep'", file);
         let found = printed(fish.env("HOME", scratch.path("")).args(["--no-config", "-c", &script]));
         assert!(found.starts_with("--report\t"), "{found}");
     }
@@ -93,8 +83,5 @@ fn zsh_and_fish_read_theirs() {
 
 #[test]
 fn other_shells_are_refused_with_those_there_are() {
-    let output = uzswap().args(["completions", "csh"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(125));
-    assert!(said.contains("bash, zsh, fish"), "{said}");
+    answer(&["completions", "csh"]).assert_status(125).assert_says(&["bash, zsh, fish"]);
 }

@@ -5,19 +5,14 @@
 //! cargo test -p uzswap --test packages -- --ignored --nocapture
 //! ```
 
-#[allow(dead_code)]
 mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use support::can_manage;
-
-fn own(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
+use support::{can_manage, own, printed, Scratch};
 
 fn siblings(manifest: &str, section: &str) -> BTreeSet<String> {
     let section = format!("[{section}]");
@@ -63,47 +58,32 @@ fn all_that_the_agent_is_made_of_is_carried() {
     }
 }
 
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}: {out}{err}", output.status);
-    out.into_owned()
-}
-
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 #[ignore = "compiles everything again as it is released, and asks the registry"]
 fn the_program_is_installed_from_its_package() {
     // Not in the target directory, below the repository's workspace and settings.
-    let scratch = Folder(std::env::temp_dir().join(format!("uzswap-packages-{}", std::process::id())));
+    let scratch = Scratch::public("packages");
     let cargo = || {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.current_dir(own(".")).env_remove("CARGO_TARGET_DIR");
         cargo
     };
-    let (packed, unpacked) = (scratch.0.join("packed"), scratch.0.join("unpacked"));
+    let (packed, unpacked) = (scratch.path("packed"), scratch.path("unpacked"));
     let mut pack = cargo();
     pack.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet", "--target-dir"]);
-    run(pack.arg(&packed));
+    printed(pack.arg(&packed));
     fs::create_dir_all(&unpacked).unwrap();
     for entry in fs::read_dir(packed.join("package")).unwrap() {
         let package = entry.unwrap().path();
         if package.extension().is_some_and(|extension| extension == "crate") {
-            run(Command::new("tar").arg("-xzf").arg(&package).arg("-C").arg(&unpacked));
+            printed(Command::new("tar").arg("-xzf").arg(&package).arg("-C").arg(&unpacked));
         }
     }
     // Far from the repository; the folders imitate a registry that has these packages.
     let version = env!("CARGO_PKG_VERSION");
     let mut install = cargo();
     install.current_dir(&unpacked).args(["install", "--path", &format!("uzswap-{version}")]);
-    install.arg("--root").arg(scratch.0.join("root")).arg("--target-dir").arg(scratch.0.join("target"));
+    install.arg("--root").arg(scratch.path("root")).arg("--target-dir").arg(scratch.path("target"));
     for entry in fs::read_dir(&unpacked).unwrap() {
         let folder = entry.unwrap().path();
         let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
@@ -113,12 +93,12 @@ fn the_program_is_installed_from_its_package() {
             install.args(["--config", &patch]);
         }
     }
-    run(&mut install);
-    let program = scratch.0.join("root").join("bin/uzswap");
-    assert_eq!(run(Command::new(&program).arg("--version")), format!("uzswap {version}\n"));
+    printed(&mut install);
+    let program = scratch.path("root/bin/uzswap");
+    assert_eq!(printed(Command::new(&program).arg("--version")), format!("uzswap {version}\n"));
     if can_manage() {
         let job = "pages = [bytes([n % 251]) * 9000 for n in range(30000)]; print(sum(map(len, pages)))";
-        let said = run(Command::new(&program).args(["run", "--ram", "64M", "--", "python3", "-c", job]));
+        let said = printed(Command::new(&program).args(["run", "--ram", "64M", "--", "python3", "-c", job]));
         assert_eq!(said, "270000000\n");
     }
 }

@@ -1,6 +1,5 @@
 //! The report as a page: a browser shows the figures of the same run's JSON report.
 
-#[allow(dead_code)]
 mod support;
 
 use std::path::Path;
@@ -8,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use support::{can_manage, Scratch};
+use support::{can_manage, printed, run, Ran, Scratch, PROGRAM};
 
 fn browser() -> Option<&'static str> {
     static ANSWER: OnceLock<Option<&'static str>> = OnceLock::new();
@@ -24,24 +23,17 @@ fn shown(browser: &str, scratch: &Scratch, file: &Path, options: &[&str]) -> Str
     // Without a resolver, the page cannot load anything from elsewhere.
     command.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000", "--dump-dom"]);
     command.arg(format!("--user-data-dir={}", scratch.path("browser").display())).args(options);
-    let output = command.arg(format!("file://{}", file.display())).output().expect("timeout starts");
-    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("a page is UTF-8")
+    printed(command.arg(format!("file://{}", file.display())))
 }
 
 /// Runs a job of two processes that wants twice its budget; returns its page and its JSON report.
 fn reports(scratch: &Scratch) -> (String, Value) {
-    let (page, json) = (scratch.path("r.html"), scratch.path("r.json"));
-    let task = format!(
-        "printf 'fill\\nread\\n' | {} trial-task 67108864 > /dev/null; exit 3",
-        env!("CARGO_BIN_EXE_uzswap")
-    );
-    let mut run = support::uzswap();
-    run.args(["run", "--quiet", "--ram", "32M", "--report"]).arg(&page).arg("--report").arg(&json);
-    let output = run.args(["--", "sh", "-c", &task, "<b>&\"'</script>"]).output().expect("run starts");
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
-    let json = std::fs::read_to_string(&json).expect("a report");
-    (std::fs::read_to_string(page).expect("a page"), serde_json::from_str(&json).expect("JSON"))
+    let (page, json) = (scratch.text("r.html"), scratch.text("r.json"));
+    let task = format!("printf 'fill\\nread\\n' | {PROGRAM} trial-task 67108864 > /dev/null; exit 3");
+    let options = ["--quiet", "--report", &page, "--report", &json];
+    let run = Ran::of(&mut run("32M", &options, &["sh", "-c", &task, "<b>&\"'</script>"])).with_report(json);
+    run.assert_status(3);
+    (std::fs::read_to_string(page).expect("a page"), run.report)
 }
 
 fn attribute(tag: &str, name: &str) -> Option<String> {
@@ -162,9 +154,9 @@ fn a_page_is_readable_on_a_telephone_light_and_dark() {
     let (page, _) = reports(&scratch);
     // The text must not end the script.
     let quoted = serde_json::to_string(&page).unwrap().replace('<', "\\u003c");
-    let frame = scratch.write("frame.html", &FRAME.replace("PAGE", &quoted));
+    let frame = scratch.write("frame.html", FRAME.replace("PAGE", &quoted));
     let seen = |scheme: &str| {
-        let dom = shown(browser, &scratch, &frame, &[scheme]);
+        let dom = shown(browser, &scratch, Path::new(&frame), &[scheme]);
         let body =
             dom.split("<body").nth(1).and_then(|rest| rest.split('>').next()).expect("a body").to_owned();
         move |name: &str| {

@@ -2,9 +2,7 @@
 
 mod support;
 
-use std::path::Path;
-
-use support::{can_manage, has, uzswap};
+use support::{can_manage, has, own, uzswap, Ran};
 
 fn shape(line: &str) -> String {
     let is_figure = |word: &str| word.starts_with(|byte: char| byte.is_ascii_digit());
@@ -29,22 +27,20 @@ fn the_first_example_prints_what_the_readme_shows() {
     if !can_manage() || !has("perl") {
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = own("../..");
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
     let mut lines = readme.lines().skip_while(|line| !line.contains("cargo run --release -- run"));
     let command = lines.next().expect("the first command").trim();
     let shown: Vec<_> = lines.skip(1).map_while(|line| line.strip_prefix("    ")).collect();
     let words: Vec<_> = command.strip_prefix("cargo run --release -- ").unwrap().split(' ').collect();
-    let output = uzswap().args(&words).current_dir(root).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (printed, said) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{said}");
+    let ran = Ran::of(uzswap().args(&words).current_dir(root));
+    ran.assert_status(0);
     let (of_uzswap, of_program): (Vec<&str>, Vec<&str>) =
         shown.iter().partition(|line| line.starts_with("uzswap: "));
-    assert_eq!(printed.lines().collect::<Vec<_>>(), of_program);
+    assert_eq!(ran.printed.lines().collect::<Vec<_>>(), of_program);
     let shapes = |lines: Vec<&str>| lines.into_iter().map(shape).collect::<Vec<_>>();
-    assert_eq!(shapes(said.lines().collect()), shapes(of_uzswap), "{said}");
-    let (found, expected) = (forms(&said), forms(&shown.join("\n")));
+    assert_eq!(shapes(ran.said.lines().collect()), shapes(of_uzswap), "{ran}");
+    let (found, expected) = (forms(&ran.said), forms(&shown.join("\n")));
     assert_eq!(found[0].0, expected[0].0, "most pages have this form");
     assert!(found[0].1 > 50.0 && expected[0].1 > 50.0);
 }

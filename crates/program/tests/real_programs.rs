@@ -3,22 +3,15 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
 
-use support::{can_manage, has, managed, Scratch};
+use support::{command, has, managed, printed, run, wait_until, Ran, Scratch, Started};
 
-fn same_answer(name: &str, ram: &str, directory: &Path, command: &[&str]) {
-    if !can_manage() || !has(command[0]) {
-        return;
-    }
-    let scratch = Scratch::new(name);
-    let bare = Command::new(command[0]).args(&command[1..]).current_dir(directory).output().unwrap();
-    std::env::set_current_dir(directory).unwrap();
-    let (output, report) = managed(ram, &scratch, &["-q", "--verify"], command);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), bare.status.code(), "{name}: {said}");
-    assert!(output.stdout == bare.stdout, "{name}: another answer: {said}");
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{name}: nothing was evicted: {report}");
+fn same_answer(ram: &str, words: &[&str]) {
+    let Some(ran) = managed(ram, &["-q", "--verify"], words) else { return };
+    let bare = Ran::of(&mut command(words));
+    assert_eq!(ran.status, bare.status, "{ran}");
+    assert!(ran.printed == bare.printed, "another answer: {ran}");
+    assert!(ran.number("zswpout") > 1000, "nothing was evicted: {ran}");
 }
 
 #[test]
@@ -45,7 +38,7 @@ if __name__ == '__main__':
     print(sum(table[k]['c'][1] for k in keys[:50000]))
 "#;
     let script = scratch.write("job.py", script);
-    same_answer("cpython", "72M", &std::env::temp_dir(), &["python3", script.to_str().unwrap()]);
+    same_answer("72M", &["python3", &script]);
 }
 
 #[test]
@@ -57,7 +50,7 @@ fn node() {
          const c=require('crypto').createHash('sha256');\
          for(let i=0;i<500000;i+=11){s+=m.get(i).l[1];c.update(JSON.stringify(m.get(i)))}console.log(s,c.digest('hex'))",
     );
-    same_answer("node", "90M", &std::env::temp_dir(), &["node", script.to_str().unwrap()]);
+    same_answer("90M", &["node", &script]);
 }
 
 #[test]
@@ -75,14 +68,8 @@ fn java_with_threads() {
          x+=m.get(i).length(); r[q]=x;}); t[k].start();} for(Thread x:t) x.join();\
          System.out.println(s+\" \"+Arrays.toString(r)); } }",
     );
-    let directory = source.parent().unwrap().to_owned();
-    assert!(Command::new("javac").arg(&source).status().unwrap().success());
-    same_answer(
-        "java",
-        "110M",
-        &std::env::temp_dir(),
-        &["java", "-Xmx300m", "-cp", directory.to_str().unwrap(), "J"],
-    );
+    printed(&mut command(&["javac", &source]));
+    same_answer("110M", &["java", "-Xmx300m", "-cp", &scratch.text(""), "J"]);
 }
 
 #[test]
@@ -96,12 +83,7 @@ fn the_c_plus_plus_compiler_on_templates() {
          template<> struct F<0>{ static int f(int x){return x;} };\n\
          int main(){ std::regex r(\"a+b*(c|d)?\"); std::cout<<std::regex_match(std::string(\"aabbc\"),r)<<F<40>::f(3); }\n",
     );
-    same_answer(
-        "gxx",
-        "100M",
-        &std::env::temp_dir(),
-        &["g++", "-O2", "-S", "-o", "-", source.to_str().unwrap()],
-    );
+    same_answer("100M", &["g++", "-O2", "-S", "-o", "-", &source]);
 }
 
 #[test]
@@ -109,12 +91,7 @@ fn sort_of_a_large_file() {
     let scratch = Scratch::new("sort-src");
     let lines: String = (0..1_200_000u64).map(|i| format!("{} line {i}\n", i * 7919 % 10_000_019)).collect();
     let file = scratch.write("big.txt", &lines);
-    same_answer(
-        "sort",
-        "60M",
-        &std::env::temp_dir(),
-        &["sort", "-S", "200M", "--parallel=2", file.to_str().unwrap()],
-    );
+    same_answer("60M", &["sort", "-S", "200M", "--parallel=2", &file]);
 }
 
 #[test]
@@ -122,73 +99,46 @@ fn sqlite_in_memory_with_an_integrity_check() {
     let statements = "create table t(a integer primary key,b text,c real); with recursive n(i) as (select 1 union all \
                       select i+1 from n where i<700000) insert into t select i,hex(i*7)||'-row',i/3.0 from n; create \
                       index tb on t(b); select count(*),sum(length(b)),round(sum(c),1) from t; pragma integrity_check;";
-    same_answer("sqlite", "32M", &std::env::temp_dir(), &["sqlite3", ":memory:", statements]);
+    same_answer("32M", &["sqlite3", ":memory:", statements]);
 }
 
 #[test]
 fn redis_under_load_then_a_digest() {
-    if !can_manage() || !has("redis-server") || !has("redis-benchmark") {
+    if !support::can_manage() || !has("redis-server") || !has("redis-benchmark") {
         return;
     }
     let scratch = Scratch::new("redis");
-    let socket = scratch.path("socket");
-    let socket = socket.to_str().unwrap();
-    let report = scratch.path("report.json");
-    let mut server = support::uzswap()
-        .args(["run", "-q", "--ram", "48M", "--report", report.to_str().unwrap(), "--", "redis-server"])
-        .args(["--port", "0", "--unixsocket", socket, "--save", "", "--enable-debug-command", "yes"])
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    for _ in 0..100 {
-        if Path::new(socket).exists() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let cli = |arguments: &[&str]| {
-        let output = Command::new("redis-cli").args(["-s", socket]).args(arguments).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    let (socket, report) = (scratch.text("socket"), scratch.text("report.json"));
+    let words =
+        ["redis-server", "--port", "0", "--unixsocket", &socket, "--save", "", "--enable-debug-command"];
+    let options = ["-q", "--report", &report];
+    let server = Started::new(&mut run("48M", &options, &[&words[..], &["yes"]].concat()));
+    wait_until("redis listens", || Path::new(&socket).exists());
+    let cli = |words: &[&str]| {
+        let said = Ran::of(&mut command(&[&["redis-cli", "-s", &socket], words].concat())).printed;
+        said.trim().to_owned()
     };
     // Known values, so the digest can be recomputed from them.
     assert_eq!(cli(&["debug", "populate", "120000", "key", "400"]), "OK");
     let digest = cli(&["debug", "digest"]);
-    let load = ["-s", socket, "-q", "-t", "get,set", "-n", "60000", "-r", "50000", "-d", "300"];
-    assert!(Command::new("redis-benchmark")
-        .args(load)
-        .stdout(std::process::Stdio::null())
-        .status()
-        .unwrap()
-        .success());
+    let benchmark = ["redis-benchmark", "-s", &socket, "-q", "-t", "get,set", "-n", "60000", "-r", "50000"];
+    printed(&mut command(&[&benchmark[..], &["-d", "300"]].concat()));
     assert_eq!(
         cli(&["eval", "local n=0 for i=0,119999 do n=n+#redis.call('get','key:'..i) end return n", "0"]),
         "48000000"
     );
     assert_eq!(digest.len(), 40, "{digest}");
     cli(&["shutdown", "nosave"]);
-    assert_eq!(server.wait().unwrap().code(), Some(0));
-    let text = std::fs::read_to_string(&report).unwrap();
-    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{report}");
+    server.end().with_report(report).assert_paged();
 }
 
-/// A stress program's own verification passes while pages are evicted.
-fn verifies_itself(name: &str, ram: &str, command: &[&str]) {
-    if !can_manage() || !has(command[0]) {
-        return;
-    }
-    let scratch = Scratch::new(name);
-    let (output, report) = managed(ram, &scratch, &["-q"], command);
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{name}: {said}");
-    assert!(report["zswpout"].as_u64().unwrap() > 1000, "{name}: nothing was evicted: {report}");
-}
-
+/// Its own verification passes while pages are evicted.
 #[test]
 fn stress_ng_verifies_its_memory() {
     let command =
         ["stress-ng", "--vm", "2", "--vm-bytes", "100M", "--vm-method", "all", "--verify", "-t", "20"];
-    verifies_itself("stress-ng", "60M", &command);
+    let Some(ran) = managed("60M", &["-q"], &command) else { return };
+    ran.assert_paged();
 }
 
 /// A table of 24,000 cells, and objects. A process with only its first thread forks.
@@ -207,7 +157,7 @@ fn chromium_renders_a_page() {
          </script></body></html>",
     );
     let profile = format!("--user-data-dir={}", scratch.path("profile").display());
-    let page = format!("file://{}", page.display());
+    let page = format!("file://{page}");
     let command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", &profile, "--dump-dom", &page];
-    same_answer("chromium", "240M", &std::env::temp_dir(), &command);
+    same_answer("240M", &command);
 }

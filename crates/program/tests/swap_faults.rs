@@ -4,16 +4,13 @@
 #[path = "support/between.rs"]
 mod between;
 mod support;
-#[path = "support/tree.rs"]
-mod tree;
 
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use between::{put_between, Answer, Call, Kind};
-use support::{uzswap, workload_in, Scratch};
-use tree::watch;
+use support::tree::watch;
+use support::{on_disk, run as uzswap_run, workload, Ran, Scratch};
 
 /// MiB of the workload's data, and its budget.
 const DATA: &str = "64";
@@ -21,67 +18,37 @@ const RAM: &str = "32M";
 /// Time limit; the slowest run takes seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-fn workload() -> Option<&'static str> {
-    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let workload = WORKLOAD.get_or_init(|| {
-        let scratch = Scratch::new("swap-faults-workload");
-        workload_in(&scratch, "swap").map(|workload| (scratch, workload))
-    });
-    workload.as_ref().map(|(_, program)| program.as_str())
+fn assert_right(ran: &Ran) {
+    ran.assert_status(0).assert_no_failure();
 }
 
-struct Ran {
-    status: Option<i32>,
-    said: String,
-    report: serde_json::Value,
-}
-
-impl Ran {
-    fn number(&self, name: &str) -> u64 {
-        let value = self.report.pointer(name).and_then(serde_json::Value::as_u64);
-        value.unwrap_or_else(|| panic!("{name}: {}; {}", self.report, self.said))
+/// uzswap ended the program, naming a page and the file, before it saw a wrong byte.
+fn assert_lost(ran: &Ran) {
+    ran.assert_status(125);
+    let failure = ran.text("failures");
+    for part in ["is lost", "page 0x", "swap file"] {
+        assert!(failure.contains(part), "{part}: {ran}");
     }
-
-    fn assert_right(&self) {
-        assert_eq!(self.status, Some(0), "{}", self.said);
-        assert_eq!(self.report["failures"], serde_json::json!([]), "{}", self.said);
-    }
-
-    /// uzswap ended the program, naming a page and the file, before it saw a wrong byte.
-    fn assert_lost(&self) {
-        assert_eq!(self.status, Some(125), "{}", self.said);
-        let failure = self.report["failures"][0].as_str().unwrap_or_else(|| panic!("{}", self.report));
-        assert!(failure.contains("is lost") && failure.contains("page 0x"), "{failure}");
-        assert!(failure.contains("swap file"), "{failure}");
-        assert!(!self.said.contains("wrong:"), "{}", self.said);
-    }
+    assert!(!ran.said.contains("wrong:"), "{ran}");
 }
 
 /// Runs the workload's `mode`; `judge` decides about each transfer of its swap file. `None` where
 /// that is impossible.
-fn run(name: &str, mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 'static) -> Option<Ran> {
-    let workload = workload()?;
-    let scratch = Scratch::new(&format!("swap-faults-{name}"));
-    let (directory, report) = (scratch.path("swap"), scratch.path("report.json"));
-    std::fs::create_dir_all(&directory).unwrap();
-    if let Some(kind) = sys::files::memory_file_system(&std::fs::File::open(&directory).unwrap()).unwrap() {
-        testkit::skip!("disk", "{} is in memory ({kind})", directory.display());
-        return None;
-    }
-    let mut command = uzswap();
-    command.args(["run", "--ram", RAM, "--swap", "512M", "--swap-dir"]).arg(&directory);
-    command.arg("--report").arg(&report).arg("--").arg(workload).args(mode);
-    let device = put_between(&mut command, directory, judge);
-    let ended = watch(&mut command, &scratch.path(""), LIMIT);
+fn run(mode: &[&str], judge: impl FnMut(&Call) -> Answer + Send + 'static) -> Option<Ran> {
+    let workload = workload("swap")?;
+    let scratch = Scratch::new("swap-faults");
+    let (directory, report) = (on_disk(&scratch)?, scratch.text("report.json"));
+    let options = ["--swap", "512M", "--swap-dir", &directory, "--report", &report];
+    let mut command = uzswap_run(RAM, &options, &[&[workload], mode].concat());
+    let device = put_between(&mut command, directory.into(), judge);
+    let ran = watch(&mut command, LIMIT);
     drop(command);
     if !device.join().unwrap() {
         testkit::skip!("kernel", "no seccomp listener can be had here");
         return None;
     }
-    let status = ended.status.unwrap_or_else(|| panic!("{name}: it hung: {}", ended.errors));
-    let report = std::fs::read_to_string(&report).unwrap_or_else(|_| "null".into());
-    let report = serde_json::from_str(&report).expect("the report is JSON");
-    Some(Ran { status: status.code(), said: ended.errors, report })
+    assert!(ran.status.is_some(), "it hung: {ran}");
+    Some(ran.with_report(report))
 }
 
 /// Returns whether a call transfers data, unlike the probes at the file's opening.
@@ -95,17 +62,16 @@ fn the_disk_is_full() {
         Kind::Write | Kind::Blocks if call.offset >= 16 << 20 => Answer::Fail(libc::ENOSPC),
         _ => Answer::Go,
     };
-    let Some(ran) = run("full", &["once", DATA], judge) else { return };
-    ran.assert_right();
-    assert!(ran.number("/zswpwb") > 1000 && ran.number("/swap/no_space") > 0, "{}", ran.report);
-    assert!(ran.said.contains("the swap file is full, or its disk"), "{}", ran.said);
+    let Some(ran) = run(&["once", DATA], judge) else { return };
+    assert_right(&ran);
+    assert!(ran.number("zswpwb") > 1000 && ran.number("swap/no_space") > 0, "{ran}");
+    assert!(ran.said.contains("the swap file is full, or its disk"), "{ran}");
 }
 
 #[test]
 fn the_disk_is_full_for_a_while() {
     let scratch = Scratch::new("swap-faults-room");
-    let (room, mut refused) = (scratch.path("room"), 0);
-    let path = room.to_str().unwrap().to_owned();
+    let (room, path, mut refused) = (scratch.path("room"), scratch.text("room"), 0);
     // The program ends when a later write succeeds.
     let judge = move |call: &Call| match call.kind {
         Kind::Write if call.offset >= 16 << 20 && refused < 2 => {
@@ -118,9 +84,9 @@ fn the_disk_is_full_for_a_while() {
         }
         _ => Answer::Go,
     };
-    let Some(ran) = run("full-for-a-while", &["until", DATA, &path], judge) else { return };
-    ran.assert_right();
-    assert!(ran.number("/swap/no_space") > 0, "{}", ran.report);
+    let Some(ran) = run(&["until", DATA, &path], judge) else { return };
+    assert_right(&ran);
+    assert!(ran.number("swap/no_space") > 0, "{ran}");
 }
 
 #[test]
@@ -130,12 +96,12 @@ fn nothing_can_be_written() {
             true => Answer::Fail(error),
             false => Answer::Go,
         };
-        let Some(ran) = run("unwritable", &["once", DATA], judge) else { return };
-        ran.assert_right();
-        assert_eq!(ran.number("/zswpwb"), 0, "{}", ran.report);
-        assert!(ran.number("/swap/writes_failed") > 0, "{}", ran.report);
+        let Some(ran) = run(&["once", DATA], judge) else { return };
+        assert_right(&ran);
+        assert_eq!(ran.number("zswpwb"), 0, "{ran}");
+        assert!(ran.number("swap/writes_failed") > 0, "{ran}");
         let says = format!("the swap file cannot be written to (error {error})");
-        assert!(ran.said.contains(&says), "{}", ran.said);
+        assert!(ran.said.contains(&says), "{ran}");
     }
 }
 
@@ -145,55 +111,48 @@ fn some_places_cannot_be_written_to() {
         true => Answer::Fail(libc::EIO),
         false => Answer::Go,
     };
-    let Some(ran) = run("bad-places", &["once", DATA], judge) else { return };
-    ran.assert_right();
-    assert!(ran.number("/zswpwb") > 1000, "{}", ran.report);
+    let Some(ran) = run(&["once", DATA], judge) else { return };
+    assert_right(&ran);
+    assert!(ran.number("zswpwb") > 1000, "{ran}");
 }
 
-#[test]
-fn a_page_cannot_be_read() {
+/// After twenty reads each is judged: the program is ended at the first.
+fn is_lost_where_reads(judge: fn(&Call) -> Answer) {
     let mut reads = 0;
     let judge = move |call: &Call| {
         reads += u32::from(is_data(call, Kind::Read));
         match is_data(call, Kind::Read) && reads > 20 {
-            true => Answer::Fail(libc::EIO),
+            true => judge(call),
             false => Answer::Go,
         }
     };
-    let Some(ran) = run("unreadable", &["once", DATA], judge) else { return };
-    ran.assert_lost();
+    let Some(ran) = run(&["once", DATA], judge) else { return };
+    assert_lost(&ran);
+}
+
+#[test]
+fn a_page_cannot_be_read() {
+    is_lost_where_reads(|_| Answer::Fail(libc::EIO));
 }
 
 #[test]
 fn other_bytes_come_back() {
-    let mut reads = 0;
-    let judge = move |call: &Call| {
-        reads += u32::from(is_data(call, Kind::Read));
-        if is_data(call, Kind::Read) && reads > 20 {
-            let (file, mut bytes) = (call.file(), vec![0; call.len as usize]);
-            let len = file.read_at(&mut bytes, call.offset).unwrap();
-            bytes.iter_mut().for_each(|byte| *byte ^= 1);
-            file.write_all_at(&bytes[..len], call.offset).unwrap();
-            file.sync_all().unwrap();
-        }
+    is_lost_where_reads(|call| {
+        let (file, mut bytes) = (call.file(), vec![0; call.len as usize]);
+        let len = file.read_at(&mut bytes, call.offset).unwrap();
+        bytes.iter_mut().for_each(|byte| *byte ^= 1);
+        file.write_all_at(&bytes[..len], call.offset).unwrap();
+        file.sync_all().unwrap();
         Answer::Go
-    };
-    let Some(ran) = run("flipped", &["once", DATA], judge) else { return };
-    ran.assert_lost();
+    });
 }
 
 #[test]
 fn the_file_is_truncated() {
-    let mut reads = 0;
-    let judge = move |call: &Call| {
-        reads += u32::from(is_data(call, Kind::Read));
-        if is_data(call, Kind::Read) && reads > 20 {
-            call.file().set_len(call.offset).unwrap();
-        }
+    is_lost_where_reads(|call| {
+        call.file().set_len(call.offset).unwrap();
         Answer::Go
-    };
-    let Some(ran) = run("cut-off", &["once", DATA], judge) else { return };
-    ran.assert_lost();
+    });
 }
 
 #[test]
@@ -204,9 +163,9 @@ fn a_disk_that_takes_its_time() {
         }
         Answer::Go
     };
-    let Some(ran) = run("slow", &["once", DATA], judge) else { return };
-    ran.assert_right();
-    assert!(ran.number("/zswpwb") > 1000, "{}", ran.report);
+    let Some(ran) = run(&["once", DATA], judge) else { return };
+    assert_right(&ran);
+    assert!(ran.number("zswpwb") > 1000, "{ran}");
 }
 
 #[test]
@@ -219,7 +178,7 @@ fn interrupted_transfers_go_on() {
             false => Answer::Go,
         }
     };
-    let Some(ran) = run("interrupted", &["once", DATA], judge) else { return };
-    ran.assert_right();
-    assert!(ran.number("/zswpwb") > 1000, "{}", ran.report);
+    let Some(ran) = run(&["once", DATA], judge) else { return };
+    assert_right(&ran);
+    assert!(ran.number("zswpwb") > 1000, "{ran}");
 }

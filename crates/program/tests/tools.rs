@@ -1,13 +1,11 @@
 //! ps, pgrep, pkill, killall, top and systemctl show and find a managed process with evicted pages
 //! as they do a bare one.
 
-#[allow(dead_code)]
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
-use support::{has, uzswap, workload_in, Scratch};
+use support::{command, has, printed, run, workload, Ran, Scratch, Started, PROGRAM, WAYS};
 
 /// Fifteen characters: the longest name that the kernel keeps whole.
 const NAME: &str = "uzswap-toolee-x";
@@ -16,26 +14,16 @@ const MARK: &str = "a-word-that-no-other-process-has";
 const PADDING_BYTES: usize = 12_000;
 
 struct Running {
-    child: Child,
-    output: BufReader<ChildStdout>,
+    started: Started,
     pid: String,
 }
 
 impl Running {
-    fn start(mut command: Command, program: &str) -> Self {
-        command.arg(program).args([MARK, &"x".repeat(PADDING_BYTES), "its last argument"]);
-        command.env("TOOLS_TEST", MARK).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let mut running = Running { child, output, pid: String::new() };
-        running.pid = running.line();
-        running
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+    fn start(mut command: Command) -> Self {
+        command.args([MARK, &"x".repeat(PADDING_BYTES), "its last argument"]);
+        let mut started = Started::new(command.env("TOOLS_TEST", MARK));
+        let pid = started.line();
+        Running { started, pid }
     }
 
     fn shown(&self) -> Vec<(String, String)> {
@@ -56,8 +44,7 @@ impl Running {
 
     /// Returns a tool's output without values that differ between any two processes.
     fn ask(&self, tool: &[&str]) -> String {
-        let output = Command::new(tool[0]).args(&tool[1..]).env("COLUMNS", "512").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = Ran::of(command(tool).env("COLUMNS", "512")).printed;
         let text = match tool[0] {
             "top" => {
                 let line = text.lines().find(|line| line.trim_start().starts_with(&self.pid));
@@ -82,24 +69,20 @@ impl Running {
         words.join(" ").replace(&self.pid, "PID")
     }
 
-    fn end(mut self) {
-        self.is_told_and_ends();
-    }
-
-    fn is_told_and_ends(&mut self) {
+    fn assert_told_and_end(mut self) {
         for (tool, answers) in [
             (&["pkill", "-USR1", "-x", NAME][..], "told"),
             (&["killall", "-USR1", NAME], "told"),
             (&["pkill", "-USR1", "-P", &self.parent(), "-f", MARK], "told"),
         ] {
             if has(tool[0]) {
-                assert!(Command::new(tool[0]).args(&tool[1..]).status().unwrap().success(), "{tool:?}");
-                assert_eq!(self.line(), answers, "{tool:?}");
+                printed(&mut command(tool));
+                assert_eq!(self.started.line(), answers, "{tool:?}");
             }
         }
-        assert!(Command::new("pkill").args(["-TERM", "-x", NAME]).status().unwrap().success());
-        assert_eq!(self.line(), "right");
-        assert!(self.child.wait().unwrap().success());
+        printed(&mut command(&["pkill", "-TERM", "-x", NAME]));
+        assert_eq!(self.started.line(), "right");
+        self.started.end().assert_status(0);
     }
 
     fn parent(&self) -> String {
@@ -108,65 +91,45 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // A surviving child would block readers of its output.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn tools_show_and_find_a_managed_process_as_a_bare_one() {
+    let Some(program) = workload("tools").filter(|_| has("ps") && has("pkill")) else { return };
     let scratch = Scratch::new("tools");
-    let Some(program) = workload_in(&scratch, "tools") else { return };
-    if !has("ps") || !has("pkill") {
-        return;
-    }
-    let named = scratch.path(NAME);
-    std::fs::rename(&program, &named).unwrap();
-    let named = named.to_str().unwrap();
-    let bare = Running::start(Command::new("env"), named);
+    let named = &scratch.text(NAME);
+    testkit::copy_program(program, named);
+    let bare = Running::start(command(&["env", named]));
     let expected = bare.shown();
     assert!(expected.iter().any(|(_, text)| text.contains("its last argument")), "{expected:?}");
     assert!(expected.iter().any(|(_, text)| text.contains(&format!("TOOLS_TEST={MARK}"))), "{expected:?}");
-    bare.end();
-    for options in [&[][..], &["--swap", "256M"]] {
-        let mut run = uzswap();
-        run.args(["run", "-q", "--ram", "20M"]).args(options).arg("--");
-        let managed = Running::start(run, named);
-        let found = Command::new("pgrep").args(["-f", MARK]).output().unwrap();
-        let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    bare.assert_told_and_end();
+    for way in WAYS {
+        let managed = Running::start(run("20M", &[&["-q"], way].concat(), &[named]));
+        let found = printed(&mut command(&["pgrep", "-f", MARK]));
         assert!(found.lines().any(|line| line == managed.pid), "{found}");
         for ((tool, expected), (_, shown)) in expected.iter().zip(managed.shown()) {
-            assert!(shown == *expected, "{tool}, {options:?}:\n{shown}\ninstead of\n{expected}");
+            assert!(shown == *expected, "{tool}, {way:?}:\n{shown}\ninstead of\n{expected}");
         }
-        managed.end();
+        managed.assert_told_and_end();
     }
 }
 
 #[test]
 fn systemctl_shows_a_managed_service_as_a_bare_one() {
     let runs = Command::new("systemctl").arg("is-system-running").output();
-    let runs =
-        runs.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
-    if !["running", "degraded"].contains(&&*runs) || !has("systemd-run") {
-        testkit::skip!("tool", "systemd does not run here: {runs}");
-        return;
+    let runs = runs.map_or_else(|_| Vec::new(), |output| output.stdout);
+    if ![&b"running\n"[..], b"degraded\n"].contains(&&*runs) || !has("systemd-run") {
+        return testkit::skip!("tool", "systemd does not run here");
     }
-    let scratch = Scratch::new("systemctl");
-    let Some(program) = workload_in(&scratch, "tools") else { return };
+    let Some(program) = workload("tools") else { return };
     let unit = format!("uzswap-tools-test-{}", std::process::id());
-    let mut start = Command::new("systemd-run");
-    start.args(["--unit", &unit, env!("CARGO_BIN_EXE_uzswap"), "run", "-q", "--ram", "20M", "--"]);
-    assert!(start.args([&program, MARK]).status().unwrap().success());
+    let start = ["systemd-run", "--unit", &unit, PROGRAM, "run", "-q", "--ram", "20M", "--", program, MARK];
+    printed(&mut command(&start));
     let line = format!("{program} {MARK}");
     let is_seen = (0..200).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
-        let output =
-            Command::new("systemctl").args(["status", "--full", "--no-pager", &unit]).output().unwrap();
+        let status = ["systemctl", "status", "--full", "--no-pager", &unit];
         // The service itself, and below it the program with its own command line.
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = Ran::of(&mut command(&status)).printed;
         text.lines().any(|shown| shown.ends_with(&line) && !shown.contains("uzswap run"))
     });
     let _ = Command::new("systemctl").args(["stop", &unit]).status();

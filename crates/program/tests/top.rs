@@ -1,62 +1,42 @@
 //! `uzswap top`: runs are visible while they last.
 
-#[allow(dead_code)]
 mod support;
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{ChildStdout, Command, Stdio};
 
 use serde_json::Value;
-use support::uzswap;
+use support::{answer, can_manage, has, printed, run, uzswap, Ran, Scratch, Started, PROGRAM};
 
 fn look(pid: u32) -> Option<Value> {
-    let output =
-        uzswap().args(["top", "--once", "--json", "--interval", "0.2"]).output().expect("top starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let trees: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let trees = answer(&["top", "--once", "--json", "--interval", "0.2"]).assert_status(0).json();
     trees.as_array().expect("an array").iter().find(|tree| tree["pid"] == pid).cloned()
 }
 
-/// A job that wants twice its budget, has used all of it, and waits to be ended.
-struct Job {
-    run: Child,
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
+/// Starts a job that wants twice its budget, has used all of it, and waits for its input's end.
+fn job() -> Option<Started> {
+    if !can_manage() {
+        return None;
+    }
+    let task = [PROGRAM, "trial-task", "67108864"];
+    let mut job = Started::new(&mut run("32M", &["--quiet", "--compressor", "zstd"], &task));
+    job.tell("fill\n");
+    // The first line says that it is ready, the second that its memory is full.
+    assert!(job.line().contains("ready"));
+    assert!(job.line().contains("done"));
+    Some(job)
 }
 
-impl Job {
-    fn start() -> Self {
-        let mut command = uzswap();
-        command.args(["run", "--quiet", "--ram", "32M", "--compressor", "zstd", "--"]);
-        command.arg(env!("CARGO_BIN_EXE_uzswap"));
-        command.args(["trial-task", "67108864"]);
-        let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("run starts");
-        let mut input = run.stdin.take().unwrap();
-        input.write_all(b"fill\n").unwrap();
-        // The first line says that it is ready, the second that its memory is full.
-        let mut output = BufReader::new(run.stdout.take().unwrap()).lines();
-        assert!(output.next().unwrap().unwrap().contains("ready"));
-        assert!(output.next().unwrap().unwrap().contains("done"));
-        Job { run, input, output }
-    }
-
-    fn pid(&self) -> u32 {
-        self.run.id()
-    }
-
-    fn end(mut self) {
-        drop(self.input);
-        self.output.for_each(|_| {});
-        assert!(self.run.wait().unwrap().success());
-    }
+/// A top that is started, and its lines.
+fn top(arguments: &[&str]) -> (std::process::Child, std::io::Lines<BufReader<ChildStdout>>) {
+    let mut top = uzswap().arg("top").args(arguments).stdout(Stdio::piped()).spawn().expect("top starts");
+    let lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    (top, lines)
 }
 
 #[test]
 fn a_run_is_seen_with_its_budget_and_use_while_it_lasts() {
-    if !support::can_manage() {
-        return;
-    }
-    let job = Job::start();
+    let Some(job) = job() else { return };
     let pid = job.pid();
     let tree = look(pid).expect("the run is seen");
     let number = |name: &str| tree[name].as_f64().unwrap_or_else(|| panic!("{name} in {tree:#}"));
@@ -71,22 +51,18 @@ fn a_run_is_seen_with_its_budget_and_use_while_it_lasts() {
     let processes = tree["processes"].as_array().unwrap();
     assert!(processes.len() == 1 && processes[0]["managed"] == true, "{processes:?}");
 
-    let table = uzswap().args(["top", "--once", "--interval", "0.05"]).output().expect("top starts");
-    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let table = answer(&["top", "--once", "--interval", "0.05"]).printed;
     let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{pid} ")));
     let line = line.unwrap_or_else(|| panic!("{pid} in {table}"));
     assert!(table.contains("BUDGET") && line.contains("32 MiB"), "{table}");
 
-    job.end();
+    job.end().assert_status(0);
     assert!(look(pid).is_none(), "the run is over");
 }
 
 #[test]
 fn looks_repeat_until_the_reader_closes() {
-    let mut top = uzswap();
-    top.args(["top", "--json", "--interval", "0.05"]).stdout(Stdio::piped());
-    let mut top = top.spawn().expect("top starts");
-    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let (mut top, mut lines) = top(&["--json", "--interval", "0.05"]);
     for _ in 0..3 {
         let trees: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).expect("a line of JSON");
         assert!(trees.is_array());
@@ -99,16 +75,16 @@ fn looks_repeat_until_the_reader_closes() {
 fn without_any_run_it_says_so() {
     // A new process namespace contains no run. Some machines forbid making one.
     let alone = |arguments: &[&str]| {
-        let mut command = Command::new("unshare");
-        command.args(["--fork", "--pid", "--mount-proc", env!("CARGO_BIN_EXE_uzswap")]).args(arguments);
-        command.output().ok().filter(|output| output.status.success())
+        let isolated = ["--fork", "--pid", "--mount-proc", PROGRAM, "top", "--once"];
+        Some(Ran::of(Command::new("unshare").args(isolated).args(arguments)))
+            .filter(|ran| ran.status == Some(0))
     };
-    let (Some(table), Some(json)) = (alone(&["top", "--once"]), alone(&["top", "--once", "--json"])) else {
+    let (Some(table), Some(json)) = (alone(&[]), alone(&["--json"])) else {
         testkit::skip!("namespace", "no process namespace can be made");
         return;
     };
-    assert!(String::from_utf8_lossy(&table.stdout).contains("No program runs"));
-    assert_eq!(String::from_utf8_lossy(&json.stdout), "[]\n");
+    assert!(table.printed.contains("No program runs"));
+    assert_eq!(json.printed, "[]\n");
 }
 
 /// A sample of Prometheus' text format: name, labels, value.
@@ -174,16 +150,8 @@ fn samples(text: &str) -> Vec<Sample> {
 
 #[test]
 fn prometheus_reads_what_top_prints_for_it() {
-    let prometheus = || {
-        let output = uzswap().args(["top", "--prometheus"]).output().expect("top starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("UTF-8")
-    };
-    if !support::can_manage() {
-        return;
-    }
-    let job = Job::start();
-    let text = prometheus();
+    let Some(job) = job() else { return };
+    let text = answer(&["top", "--prometheus"]).assert_quiet().printed.clone();
     let pid = job.pid().to_string();
     let all = samples(&text);
     let own: Vec<&Sample> =
@@ -208,26 +176,19 @@ fn prometheus_reads_what_top_prints_for_it() {
         .collect();
     assert!(buckets.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1), "{buckets:?}");
     assert_eq!(buckets.last(), Some(&(f64::INFINITY, value("uzswap_fault_duration_seconds_count"))));
-    if support::has("promtool") {
-        let scratch = support::Scratch::new("prometheus");
+    if has("promtool") {
+        let scratch = Scratch::new("prometheus");
         let file = std::fs::File::open(scratch.write("metrics", &text)).unwrap();
-        let judged = Command::new("promtool").args(["check", "metrics"]).stdin(file).output().unwrap();
-        assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
+        printed(Command::new("promtool").args(["check", "metrics"]).stdin(file));
     }
-    job.end();
-    let clash = uzswap().args(["top", "--prometheus", "--json"]).output().expect("top starts");
-    assert_eq!(clash.status.code(), Some(125));
+    job.end().assert_status(0);
+    answer(&["top", "--prometheus", "--json"]).assert_status(125);
 }
 
 #[test]
 fn the_last_minute_is_drawn_below_the_table() {
-    if !support::can_manage() {
-        return;
-    }
-    let job = Job::start();
-    let mut top = uzswap();
-    let mut top = top.args(["top", "--interval", "0.05"]).stdout(Stdio::piped()).spawn().expect("top starts");
-    let mut lines = BufReader::new(top.stdout.take().unwrap()).lines();
+    let Some(job) = job() else { return };
+    let (mut top, mut lines) = top(&["--interval", "0.05"]);
     let title = format!("The last minute of {}", job.pid());
     lines.by_ref().map(Result::unwrap).find(|line| *line == title).expect("drawn");
     let used = lines.next().unwrap().unwrap();
@@ -235,5 +196,5 @@ fn the_last_minute_is_drawn_below_the_table() {
     assert!(used.contains(['▅', '▆', '▇', '█']), "it uses what it may: {used}");
     drop(lines);
     top.wait().unwrap();
-    job.end();
+    job.end().assert_status(0);
 }

@@ -16,17 +16,13 @@
 //! `--hold` keeps the process for a debugger when a byte is wrong; `./torture --help` lists the
 //! features.
 
-#[allow(dead_code)]
 mod support;
-#[path = "support/tree.rs"]
-mod tree;
 
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{can_manage, uzswap, workload_of_directory, Scratch};
-use tree::watch;
+use support::tree::watch;
+use support::{uzswap, workload, Scratch};
 
 #[derive(Clone)]
 struct Case {
@@ -78,17 +74,12 @@ impl Case {
     }
 
     fn judge(&self, command: &mut Command) -> Result<String, String> {
-        let name = format!("torture-{}-{:?}", self.seed, std::thread::current().id());
-        let scratch = Scratch::new(&name.replace(['(', ')'], ""));
-        let directory = scratch.path("run");
-        std::fs::create_dir(&directory).unwrap();
-        command.env("TMPDIR", &directory);
+        let scratch = Scratch::new("torture");
         let limit = Duration::from_secs(u64::from(60 + 10 * self.seconds));
-        let ended = watch(command, &directory, limit);
-        match ended.status {
-            Some(status) if status.success() && ended.output.contains("ok: ") => Ok(ended.errors),
-            Some(status) => Err(format!("{status}\n{}{}", ended.output, ended.errors)),
-            None => Err(format!("hangs\n{}{}", ended.output, ended.errors)),
+        let ran = watch(command.env("TMPDIR", scratch.path("")), limit);
+        match ran.status == Some(0) && ran.printed.contains("ok: ") {
+            true => Ok(ran.said),
+            false => Err(ran.to_string()),
         }
     }
 }
@@ -97,21 +88,9 @@ fn first_seed() -> u64 {
     std::env::var("UZSWAP_TEST_SEED").map_or(1, |seed| seed.parse().expect("a number"))
 }
 
-fn torture() -> Option<&'static str> {
-    static WORKLOAD: OnceLock<Option<(Scratch, String)>> = OnceLock::new();
-    let workload = WORKLOAD.get_or_init(|| {
-        let scratch = Scratch::new("torture");
-        workload_of_directory(&scratch, "torture").map(|program| (scratch, program))
-    });
-    workload.as_ref().map(|(_, program)| program.as_str())
-}
-
 /// All cases run, so that one run shows every failure.
 fn survives(cases: impl IntoIterator<Item = Case>) {
-    if !can_manage() {
-        return;
-    }
-    let Some(torture) = torture() else { return };
+    let Some(torture) = workload("torture") else { return };
     let mut failures = Vec::new();
     for case in cases {
         println!("{}", case.replay());
@@ -125,7 +104,7 @@ fn survives(cases: impl IntoIterator<Item = Case>) {
 
 #[test]
 fn the_workload_is_right_by_itself() {
-    let Some(torture) = torture() else { return };
+    let Some(torture) = workload("torture") else { return };
     for (seed, threads) in [(1, 1), (2, 2), (3, 4)] {
         let case = Case { threads, ..Case::new(seed) };
         let mut command = Command::new(torture);
@@ -219,10 +198,7 @@ fn long() {
         testkit::skip!("request", "UZSWAP_TEST_TORTURE_SECONDS is not set");
         return;
     };
-    if !can_manage() {
-        return;
-    }
-    let Some(torture) = torture() else { return };
+    let Some(torture) = workload("torture") else { return };
     let limit = Duration::from_secs(seconds.parse().expect("UZSWAP_TEST_TORTURE_SECONDS is a number"));
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 1_000_000_000;
     let seeds = std::env::var("UZSWAP_TEST_SEED").map_or(clock * 1000, |_| first_seed());

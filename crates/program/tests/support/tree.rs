@@ -5,24 +5,18 @@ use std::fmt::Write;
 use std::fs::{read_dir, read_link, read_to_string, File};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-pub struct Ended {
-    /// `None`: it did not end and was killed.
-    pub status: Option<ExitStatus>,
-    #[allow(dead_code)]
-    pub output: String,
-    /// Its standard error; if it was killed, also what its threads waited for.
-    pub errors: String,
-    #[allow(dead_code)]
-    pub took: Duration,
-}
+use serde_json::Value;
 
-/// Runs a command in a new process group, for at most `limit`. Its output goes to files in
-/// `directory`, so that it never waits for a reader.
-pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended {
-    let (output, errors) = (directory.join("output"), directory.join("errors"));
+use super::{signal, text, Ran, Scratch};
+
+/// Runs a command in a new process group, for at most `limit`. Its output goes to files, so that it
+/// never waits for a reader.
+pub fn watch(command: &mut Command, limit: Duration) -> Ran {
+    let scratch = Scratch::new("watched");
+    let (output, errors) = (scratch.path("output"), scratch.path("errors"));
     let start = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
@@ -34,45 +28,32 @@ pub fn watch(command: &mut Command, directory: &Path, limit: Duration) -> Ended 
     let mut waited_for = String::new();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
-            break Some(status);
+            break status.code();
         }
         if start.elapsed() > limit {
-            waited_for = format!("after {} s:\n{}", limit.as_secs(), threads_of(child.id()));
+            waited_for = format!("hangs after {} s:\n{}", limit.as_secs(), threads_of(child.id()));
             break None;
         }
         std::thread::sleep(Duration::from_millis(10));
     };
     let took = start.elapsed();
-    for process in processes_of(child.id()) {
-        // SAFETY: kill() with the number of a process in this function's group.
-        unsafe { libc::kill(process, libc::SIGKILL) };
-    }
-    if status.is_none() {
-        child.wait().unwrap();
-    }
-    let read = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
-    Ended { status, output: read(output), errors: read(errors) + &waited_for, took }
+    processes_of(child.id()).into_iter().for_each(|process| signal(process, libc::SIGKILL));
+    child.wait().unwrap();
+    let read = |path| text(&std::fs::read(path).unwrap());
+    let (printed, said) = (read(output), read(errors) + &waited_for);
+    Ran { command: format!("{command:?}"), status, printed, said, report: Value::Null, took }
 }
 
-fn processes_of(group: u32) -> Vec<i32> {
-    let all =
-        read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    all.filter(|process| group_of(*process) == Some(group)).collect()
-}
-
-fn group_of(process: i32) -> Option<u32> {
-    let stat = read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // After the name, which may contain any characters: state, parent, group.
-    stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
+fn processes_of(group: u32) -> Vec<u32> {
+    super::processes(|_, fields| fields[2] == group.to_string())
 }
 
 /// Backtraces, if gdb can read the memory in time: the server of that memory may be stopped.
-fn backtraces(process: i32) -> String {
+fn backtraces(process: u32) -> String {
     let mut gdb = Command::new("timeout");
     gdb.args(["-s", "KILL", "20", "gdb", "-batch", "-ex", "thread apply all backtrace 16"]);
     let output = gdb.arg("-p").arg(process.to_string()).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let text =
-        output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let text = output.map_or_else(|_| String::new(), |output| text(&output.stdout));
     let is_place = |line: &&str| line.starts_with('#') || line.starts_with("Thread ");
     text.lines().filter(is_place).map(|line| format!("    {line}\n")).collect()
 }
