@@ -260,8 +260,7 @@ fn a_false_supervisor_hears_nothing() {
     let guardian = children_named(supervisor, "uzswap-guardian");
     assert_eq!(guardian.len(), 1);
     // The guardian holds the object that programs load, so it stays.
-    signal(guardian[0], libc::SIGSTOP);
-    signal(supervisor, libc::SIGKILL);
+    assert!(signal(guardian[0], libc::SIGSTOP) && signal(supervisor, libc::SIGKILL));
     let listener = loop {
         if let Ok(listener) = listen(&name) {
             break listener;

@@ -160,7 +160,7 @@ fn a_capture_says_what_it_lacks_and_has_all_of_a_paused_process() {
     job.end();
     // An unmanaged process is captured as it is, with a message.
     let mut other = Started::new(uzswap().args(["top", "--json"]));
-    other.line();
+    other.next_line();
     let pid = other.pid().to_string();
     if Path::new("/proc").join(&pid).exists() {
         answer(&["pages", "capture", "--pid", &pid, "-o", &scratch.text("own")])

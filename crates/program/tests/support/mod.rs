@@ -230,6 +230,7 @@ pub fn compared(
         let limit = bare.took * 20 + Duration::from_secs(60);
         let ran = tree::watch(start(run.get_program()).args(run.get_args()), limit).with_report(report);
         assert_eq!((ran.status, &ran.printed), (bare.status, &bare.printed), "{ran}");
+        assert!(!ran.report.is_null(), "no report: {ran}");
         println!("{command:.200?} {way:?}: {:?}, bare {:?}", ran.took, bare.took);
         ran
     };
@@ -586,9 +587,10 @@ pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|(_, fields)| !["Z", "X"].contains(&&*fields[0]))
 }
 
-pub fn signal(pid: u32, signal: i32) {
+/// Returns whether the process is there.
+pub fn signal(pid: u32, signal: i32) -> bool {
     // SAFETY: a signal to a process of the test's run.
-    unsafe { libc::kill(pid as i32, signal) };
+    unsafe { libc::kill(pid as i32, signal) == 0 }
 }
 
 #[track_caller]

@@ -37,7 +37,9 @@ pub fn watch(command: &mut Command, limit: Duration) -> Ran {
         std::thread::sleep(Duration::from_millis(10));
     };
     let took = start.elapsed();
-    processes_of(child.id()).into_iter().for_each(|process| signal(process, libc::SIGKILL));
+    for process in processes_of(child.id()) {
+        signal(process, libc::SIGKILL);
+    }
     child.wait().unwrap();
     let read = |path| text(&std::fs::read(path).unwrap());
     let (printed, said) = (read(output), read(errors) + &waited_for);
