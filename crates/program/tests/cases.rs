@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{as_bare_under, workload, workload_with, Ran, WAYS};
+use support::{as_bare_under, tests, workload, workload_with, Ran, WAYS};
 
 fn survives(mode: &str, ram: &str) -> Option<Ran> {
     paged_as_bare(ram, &[workload("cases")?, mode])
@@ -26,49 +26,42 @@ fn keeps_its_budget(mode: &str, ram: &str) {
     ran.assert_within_budget();
 }
 
-/// Both queues were full of faults, the event behind them was not read, and calls returned EAGAIN.
-#[test]
-fn five_hundred_threads_fault_at_once() {
-    survives("crowd", "121M");
-}
-
-/// The pager's threads kept the process alive.
-#[test]
-fn the_last_thread_ends_by_itself() {
-    survives("last_thread", "90M");
-    survives("only_thread", "60M");
-    survives("locked_last_thread", "90M");
-}
-
-/// Source and target of a move shared a block, whose lock was taken twice.
-#[test]
-fn evicted_pages_move_within_their_block() {
-    survives("near", "50M");
-}
-
-/// Pieces were registered in part, so the kernel did not merge them, and mremap returned EFAULT.
-#[test]
-fn pieces_that_the_kernel_merges_stay_one_mapping() {
-    survives("pieces", "50M");
-}
-
-/// Another thread mapped the old place of the first of two moved mappings, and that was moved, too.
-#[test]
-fn a_move_leaves_another_thread_s_mapping_in_place() {
-    survives("gaps", "60M");
-}
-
-/// The kernel filled new pages before it reported the move, without which no fill was possible.
-#[test]
-fn locked_memory_grows_and_moves() {
-    survives("locked_growth", "40M");
-}
-
-/// An executable heap, as SBCL's, stayed in memory: 180 MiB in a budget of 130 MiB.
-#[test]
-fn a_heap_that_may_be_executed_keeps_its_budget() {
-    keeps_its_budget("executable", "60M");
-    survives("executable_fork", "60M");
+tests! {
+    /// Both queues were full of faults, the event behind them was not read, and calls returned EAGAIN.
+    fn five_hundred_threads_fault_at_once() = survives("crowd", "121M");
+    /// The pager's threads kept the process alive.
+    fn the_last_thread_ends_by_itself() = {
+        survives("last_thread", "90M");
+        survives("only_thread", "60M");
+        survives("locked_last_thread", "90M")
+    };
+    /// Source and target of a move shared a block, whose lock was taken twice.
+    fn evicted_pages_move_within_their_block() = survives("near", "50M");
+    /// Pieces were registered in part, so the kernel did not merge them, and mremap returned EFAULT.
+    fn pieces_that_the_kernel_merges_stay_one_mapping() = survives("pieces", "50M");
+    /// Another thread mapped the old place of the first of two moved mappings, and that was moved, too.
+    fn a_move_leaves_another_thread_s_mapping_in_place() = survives("gaps", "60M");
+    /// The kernel filled new pages before it reported the move, without which no fill was possible.
+    fn locked_memory_grows_and_moves() = survives("locked_growth", "40M");
+    /// An executable heap, as SBCL's, stayed in memory: 180 MiB in a budget of 130 MiB.
+    fn a_heap_that_may_be_executed_keeps_its_budget() = {
+        keeps_its_budget("executable", "60M");
+        survives("executable_fork", "60M")
+    };
+    /// The kernel does not fault in pages at a thread's end, so it missed held robust mutexes.
+    fn robust_mutexes_of_threads_that_end() = survives("robust", "60M");
+    /// Ran more than fifty times slower.
+    fn a_deep_stack_of_a_thread() = survives("deep", "120M");
+    /// Main threads' stacks were never evicted.
+    fn a_deep_stack_of_the_main_thread_keeps_its_budget() = keeps_its_budget("main_stack", "60M");
+    /// A range has at most one userfaultfd, and the pager's was there.
+    fn a_userfaultfd_of_the_program_s_own() = survives("own_userfaultfd", "60M");
+    /// The frame received another page while the pipe still held it.
+    fn pipes_keep_the_bytes_that_were_vmspliced() = survives("vmsplice", "50M");
+    /// MADV_GUARD_INSTALL raises no event, so evicted pages came back after the guards were removed.
+    fn what_was_guarded_is_zeroes() = survives("guards", "50M");
+    /// uzswap stopped with its program and did not notice that the program was continued.
+    fn a_program_that_is_stopped_and_continued_alone() = survives("stopped", "60M");
 }
 
 /// mprotect ran at eight calls a second, and the report blamed memory touched too fast.
@@ -76,30 +69,6 @@ fn a_heap_that_may_be_executed_keeps_its_budget() {
 fn a_write_barrier_of_thousands_of_mappings() {
     let Some(ran) = survives("barrier", "60M") else { return };
     assert!(ran.text("over_limit_reason").contains("read-only"), "{ran}");
-}
-
-/// The kernel does not fault in pages at a thread's end, so it missed held robust mutexes.
-#[test]
-fn robust_mutexes_of_threads_that_end() {
-    survives("robust", "60M");
-}
-
-/// Ran more than fifty times slower.
-#[test]
-fn a_deep_stack_of_a_thread() {
-    survives("deep", "120M");
-}
-
-/// Main threads' stacks were never evicted.
-#[test]
-fn a_deep_stack_of_the_main_thread_keeps_its_budget() {
-    keeps_its_budget("main_stack", "60M");
-}
-
-/// A range has at most one userfaultfd, and the pager's was there.
-#[test]
-fn a_userfaultfd_of_the_program_s_own() {
-    survives("own_userfaultfd", "60M");
 }
 
 /// The kernel skipped or refused evicted pages: zeroes, or an error.
@@ -121,24 +90,6 @@ fn what_the_kernel_refuses_changes_nothing() {
     let Some(ran) = paged_as_bare("40M", &[program]) else { return };
     let peak = ran.number("ram_peak_bytes") >> 20;
     assert!(peak < 70, "paging has ended: a peak of {peak} MiB in 40");
-}
-
-/// The frame received another page while the pipe still held it.
-#[test]
-fn pipes_keep_the_bytes_that_were_vmspliced() {
-    survives("vmsplice", "50M");
-}
-
-/// MADV_GUARD_INSTALL raises no event, so evicted pages came back after the guards were removed.
-#[test]
-fn what_was_guarded_is_zeroes() {
-    survives("guards", "50M");
-}
-
-/// uzswap stopped with its program and did not notice that the program was continued.
-#[test]
-fn a_program_that_is_stopped_and_continued_alone() {
-    survives("stopped", "60M");
 }
 
 /// The pager's threads had too small a copy of the static thread-local block.

@@ -5,7 +5,7 @@
 
 mod support;
 
-use support::{is_root, managed, workload, workload_with, Ran, WAYS};
+use support::{is_root, managed, tests, workload, workload_with, Ran, WAYS};
 
 const RAM_MIB: &str = "40";
 
@@ -22,29 +22,13 @@ fn in_all_ways(modes: &[&str]) {
     }
 }
 
-#[test]
-fn rights_given_up_by_the_c_library() {
-    in_all_ways(&["libc", "daemon", "capabilities"]);
-}
-
-#[test]
-fn rights_given_up_by_system_calls_past_the_c_library() {
-    in_all_ways(&["number", "bare"]);
-}
-
-#[test]
-fn rights_given_up_while_other_threads_use_their_memory() {
-    in_all_ways(&["thread"]);
-}
-
-#[test]
-fn rights_given_up_by_a_forked_child_alone() {
-    in_all_ways(&["child", "vfork"]);
-}
-
-#[test]
-fn rights_given_up_before_anything_is_paged_and_after_paging_has_ended() {
-    in_all_ways(&["early", "locked"]);
+tests! {
+    fn rights_given_up_by_the_c_library() = in_all_ways(&["libc", "daemon", "capabilities"]);
+    fn rights_given_up_by_system_calls_past_the_c_library() = in_all_ways(&["number", "bare"]);
+    fn rights_given_up_while_other_threads_use_their_memory() = in_all_ways(&["thread"]);
+    fn rights_given_up_by_a_forked_child_alone() = in_all_ways(&["child", "vfork"]);
+    fn rights_given_up_before_anything_is_paged_and_after_paging_has_ended() =
+        in_all_ways(&["early", "locked"]);
 }
 
 /// Servers change their effective user for each request.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{answer, can_unshare, has, managed, workload, Ran, Scratch, PROGRAM};
+use support::{answer, can_unshare, has, managed, tests, workload, Ran, Scratch, PROGRAM};
 
 /// Runs a command whose child fills 64 MiB in 40 MiB: the child must be paged and succeed.
 fn child_is_managed(command: &[&str]) {
@@ -21,40 +21,23 @@ fn can_isolate() -> bool {
     can_unshare(&["-n", "-fp", "--mount-proc"])
 }
 
-#[test]
-fn every_way_to_start_a_program_with_an_environment_of_its_own() {
+fn is_managed_after(modes: &str) {
     let Some(workload) = workload("exec") else { return };
-    for mode in [
-        "execve",
-        "execle",
-        "execle_long",
-        "execvpe",
-        "fexecve",
-        "execveat",
-        "syscall",
-        "syscall_at",
-        "vfork",
-        "posix_spawn",
-        "posix_spawnp",
-    ] {
-        child_is_managed(&[workload, mode, "64"]);
-    }
+    modes.split(' ').for_each(|mode| child_is_managed(&[workload, mode, "64"]));
 }
 
-#[test]
-fn every_way_to_start_a_program_after_clearing_the_environment() {
-    let Some(workload) = workload("exec") else { return };
-    for mode in ["execl", "execl_long", "execlp", "execv", "execvp", "system", "popen", "environ", "none"] {
-        child_is_managed(&[workload, mode, "64"]);
-    }
+tests! {
+    fn every_way_to_start_a_program_with_an_environment_of_its_own() = is_managed_after(
+        "execve execle execle_long execvpe fexecve execveat syscall syscall_at vfork posix_spawn posix_spawnp"
+    );
+    fn every_way_to_start_a_program_after_clearing_the_environment() =
+        is_managed_after("execl execl_long execlp execv execvp system popen environ none");
 }
 
 #[test]
 fn large_environments_on_small_stacks_and_a_programs_own_preload() {
     let Some(workload) = workload("exec") else { return };
-    for mode in ["many", "small_stack", "clone", "preloads"] {
-        child_is_managed(&[workload, mode, "64"]);
-    }
+    is_managed_after("many small_stack clone preloads");
     // Too large to be completed on the stack: passed on unchanged, and the program runs unmanaged.
     child_is_left_alone(&[workload, "thousands", "4"]);
 }

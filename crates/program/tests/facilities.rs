@@ -5,45 +5,24 @@ mod support;
 
 use std::process::Command;
 
-use support::{as_bare, as_bare_under, has, is_root, own, printed, set_mode, workload, Scratch, USER, WAYS};
+use support::{
+    as_bare, as_bare_under, has, is_root, own, printed, set_mode, tests, workload, Scratch, USER, WAYS,
+};
 
-fn same(mode: &str) {
+fn same(modes: &[&str]) {
     let Some(workload) = workload("facilities") else { return };
-    for ran in as_bare("60M", &[workload, mode]) {
+    for ran in modes.iter().flat_map(|mode| as_bare("60M", &[workload, mode])) {
         ran.assert_paged().assert_all_managed().assert_no_failure();
     }
 }
 
-#[test]
-fn io_uring_with_registered_buffers() {
-    same("uring");
-    same("uring_direct");
-}
-
-#[test]
-fn asynchronous_requests_of_the_kernel_and_of_the_c_library() {
-    same("aio");
-    same("posix_aio");
-}
-
-#[test]
-fn pages_that_a_socket_sends_without_a_copy() {
-    same("zerocopy");
-}
-
-#[test]
-fn pipes_joined_by_tee_and_splice() {
-    same("tee");
-}
-
-#[test]
-fn addresses_without_randomness() {
-    same("personality");
-}
-
-#[test]
-fn a_command_line_in_another_place() {
-    same("set_mm");
+tests! {
+    fn io_uring_with_registered_buffers() = same(&["uring", "uring_direct"]);
+    fn asynchronous_requests_of_the_kernel_and_of_the_c_library() = same(&["aio", "posix_aio"]);
+    fn pages_that_a_socket_sends_without_a_copy() = same(&["zerocopy"]);
+    fn pipes_joined_by_tee_and_splice() = same(&["tee"]);
+    fn addresses_without_randomness() = same(&["personality"]);
+    fn a_command_line_in_another_place() = same(&["set_mm"]);
 }
 
 /// A program takes on root's rights, in a tree of root's and of another user's processes.

@@ -5,7 +5,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{is_alive, signal, wait_until, workload, Ran, Scratch, Started, WAYS};
+use support::{is_alive, signal, tests, wait_until, workload, Ran, Scratch, Started, WAYS};
 
 /// Runs a mode of the workload in these ways; returns its output and uzswap's messages.
 fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<Ran> {
@@ -34,23 +34,29 @@ fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     hows[1..].iter().for_each(|how| is_right_in(&WAYS[..1], &format!("{mode}-{how}"), rounds));
 }
 
-/// The supervisor closed the last userfaultfd, and processes that shared the memory read zeroes.
-#[test]
-fn a_process_that_shares_memory_outlives_its_creator() {
-    is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
-}
-
-/// The search for such processes came before the handlers.
-#[test]
-fn a_handler_of_quick_exit_makes_a_process_that_shares_memory() {
-    is_right("share-quick", 1);
-}
-
-/// The same, where another thread ends the process while one waits for its vfork child.
-#[test]
-fn a_child_of_vfork_outlives_its_creator() {
-    is_right_however_it_ends("vfork", &["_exit", "exit"], 1);
-    is_right("exec-_exit", 1);
+tests! {
+    /// The supervisor closed the last userfaultfd, and processes that shared the memory read zeroes.
+    fn a_process_that_shares_memory_outlives_its_creator() =
+        is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
+    /// The search for such processes came before the handlers.
+    fn a_handler_of_quick_exit_makes_a_process_that_shares_memory() = is_right("share-quick", 1);
+    /// The same, where another thread ends the process while one waits for its vfork child.
+    fn a_child_of_vfork_outlives_its_creator() = {
+        is_right_however_it_ends("vfork", &["_exit", "exit"], 1);
+        is_right("exec-_exit", 1)
+    };
+    /// The parent's end took the control thread along before the child had taken over. The C library's
+    /// daemon() ends the parent internally, where uzswap intercepts nothing.
+    fn a_parent_that_ends_at_once_leaves_its_child_everything() = {
+        is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread", "quick"], 3);
+        is_right_however_it_ends("daemon", &["libc", "bare", "kill"], 20)
+    };
+    fn a_child_lives_once_fork_has_returned_in_its_parent() = is_right("daemon-random", 60);
+    fn handlers_fork_while_their_thread_forks() = is_right("handler", 1);
+    /// The connection to the control thread was one of the descriptors that another thread closed.
+    fn threads_close_all_descriptors_while_others_fork() = is_right("closing", 1);
+    /// Half of the pages were the parent's: the child took its table for the kernel's copy.
+    fn what_is_wiped_by_a_bare_call_is_zeroes_in_the_child() = is_right("wiped", 1);
 }
 
 /// Refuses kcmp(2) in this process and its children, as container runtimes do.
@@ -107,36 +113,6 @@ fn what_a_killed_creator_took_along_is_never_zeroes() {
             assert_eq!(ran.printed, if is_ended { "ended\n" } else { "right\n" }, "{ran}");
         }
     }
-}
-
-/// The parent's end took the control thread along before the child had taken over. The C library's
-/// daemon() ends the parent internally, where uzswap intercepts nothing.
-#[test]
-fn a_parent_that_ends_at_once_leaves_its_child_everything() {
-    is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread", "quick"], 3);
-    is_right_however_it_ends("daemon", &["libc", "bare", "kill"], 20);
-}
-
-#[test]
-fn a_child_lives_once_fork_has_returned_in_its_parent() {
-    is_right("daemon-random", 60);
-}
-
-#[test]
-fn handlers_fork_while_their_thread_forks() {
-    is_right("handler", 1);
-}
-
-/// The connection to the control thread was one of the descriptors that another thread closed.
-#[test]
-fn threads_close_all_descriptors_while_others_fork() {
-    is_right("closing", 1);
-}
-
-/// Half of the pages were the parent's: the child took its table for the kernel's copy.
-#[test]
-fn what_is_wiped_by_a_bare_call_is_zeroes_in_the_child() {
-    is_right("wiped", 1);
 }
 
 /// Orphans had the supervisor for their parent.

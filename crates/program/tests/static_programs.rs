@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{can_unshare, command, has, managed, own, printed, workload_with, Scratch};
+use support::{can_unshare, command, has, managed, own, printed, tests, workload_with, Scratch};
 
 fn workload() -> Option<&'static str> {
     workload_with("traps", &["-static"])
@@ -16,12 +16,18 @@ fn is_managed(ram: &str, command: &[&str]) -> String {
     ran.printed
 }
 
-#[test]
-fn a_static_program_is_paged() {
-    for mode in ["plain", "threads", "raw_fork", "discard", "churn", "kernel", "close", "huge", "sparse"] {
-        let Some(program) = workload() else { return };
-        is_managed("40M", &[program, mode, "64"]);
-    }
+fn survives(modes: &[&str]) {
+    let Some(program) = workload() else { return };
+    modes.iter().for_each(|mode| drop(is_managed("40M", &[program, mode, "64"])));
+}
+
+tests! {
+    fn a_static_program_is_paged() = survives(&["plain"]);
+    fn its_threads_write_while_pages_are_evicted() = survives(&["threads"]);
+    fn its_forks_have_their_own_bytes() = survives(&["raw_fork"]);
+    fn its_mappings_come_and_go() = survives(&["discard", "churn"]);
+    fn the_kernel_accesses_its_memory() = survives(&["kernel", "close"]);
+    fn its_huge_and_giant_memory() = survives(&["huge", "sparse"]);
 }
 
 #[test]

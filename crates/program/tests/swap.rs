@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 
 use support::{
-    answer, children_of, is_alive, managed, on_disk, run, wait_until, workload, Ran, Scratch, Started,
+    answer, children_of, is_alive, managed, on_disk, run, tests, wait_until, workload, Ran, Scratch, Started,
 };
 
 /// MiB of the workload's data, and its budget.
@@ -39,25 +39,22 @@ fn what_does_not_compress_goes_to_disk_and_comes_back() {
     assert!(ran.said.contains("pages to disk"), "{ran}");
 }
 
-#[test]
-fn every_load_has_its_bytes() {
-    for (options, mode) in [
-        (&["--verify", "--swap-plain", "--compressor", "lz4"][..], "plain"),
-        // Discarded and moved.
-        (&["--verify"], "churn"),
-        // Parent and child both keep what is on disk.
-        (&[], "fork"),
-        (&[], "raw_fork"),
-        (&[], "generations"),
-        // A new program in an old process begins with an empty file.
-        (&[], "exec"),
-    ] {
+fn goes_well(options: &[&str], modes: &[&str]) {
+    for mode in modes {
         let Some(ran) = with_swap(RAM, "512M", options, &[mode, DATA]) else { return };
         assert_well(&ran);
-        if mode == "plain" {
+        if *mode == "plain" {
             ran.assert_within_budget();
         }
     }
+}
+
+tests! {
+    fn every_load_verified_without_encryption() =
+        goes_well(&["--verify", "--swap-plain", "--compressor", "lz4"], &["plain"]);
+    fn discarded_and_moved_with_pages_on_disk() = goes_well(&["--verify"], &["churn"]);
+    fn parent_and_child_both_keep_what_is_on_disk() = goes_well(&[], &["fork", "raw_fork", "generations"]);
+    fn a_new_program_in_an_old_process_begins_with_an_empty_file() = goes_well(&[], &["exec"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Helpers shared by the program's tests.
 
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,6 +19,14 @@ use serde_json::Value;
 use sys::userfaultfd::{feature, Userfaultfd};
 
 pub mod tree;
+
+/// Makes a test of each row.
+macro_rules! tests {
+    ($($(#[$text:meta])* fn $name:ident() = $body:expr;)+) => {
+        $($(#[$text])* #[test] fn $name() { $body; })+
+    };
+}
+pub(crate) use tests;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_uzswap");
 
