@@ -41,8 +41,7 @@ fn seconds() -> String {
 
 /// The agent reached none of the setuid programs, but the process that stayed unchanged.
 fn none_is_reached(ran: &Ran) {
-    ran.assert_status(0);
-    assert!(ran.printed.contains(" found 0 reached 1"), "{ran}");
+    ran.assert_status(0).assert_prints(&[" found 0 reached 1"]);
 }
 
 /// Root's supervisor may reach into every process, but must skip one that becomes setuid.

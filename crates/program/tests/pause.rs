@@ -66,19 +66,17 @@ impl Job {
 #[test]
 fn a_paused_process_can_be_read_and_goes_on() {
     let Some(job) = Job::start(&["-q"]) else { return };
-    let paused = answer(&["pause", &job.program, "--json"]);
-    assert!(paused.assert_status(0).printed.contains("\"paused\":true"), "{paused}");
+    answer(&["pause", &job.program, "--json"]).assert_status(0).assert_prints(&["\"paused\":true"]);
     let memory = File::open(format!("/proc/{}/mem", job.program)).unwrap();
     let mut bytes = vec![0; 4000];
     memory.read_exact_at(&mut bytes, job.at).expect("every page is in");
     assert!(bytes.iter().all(|byte| *byte == 7));
     if has("gdb") {
         let script = format!("x/1xb {}", job.at);
-        let gdb = Ran::of(&mut command(&["gdb", "-p", &job.program, "-batch", "-ex", &script]));
-        assert!(gdb.printed.contains("0x07"), "{gdb}");
+        Ran::of(&mut command(&["gdb", "-p", &job.program, "-batch", "-ex", &script]))
+            .assert_prints(&["0x07"]);
     }
-    let resumed = answer(&["resume", &job.front]);
-    assert!(resumed.assert_status(0).printed.contains("resumed"), "{resumed}");
+    answer(&["resume", &job.front]).assert_status(0).assert_prints(&["resumed"]);
     job.end();
 }
 
@@ -129,8 +127,8 @@ fn a_command_sees_all_of_a_process_that_pages_again_after_it() {
     waits.end().assert_status(143);
     if has("gdb") {
         let script = format!("x/1xb {}", job.at);
-        let gdb = answer(&["pause", program, "--", "gdb", "-p", "{}", "-batch", "-ex", &script]);
-        assert!(gdb.printed.contains("0x07"), "{gdb}");
+        answer(&["pause", program, "--", "gdb", "-p", "{}", "-batch", "-ex", &script])
+            .assert_prints(&["0x07"]);
     }
     // Processes that were paused before stay paused; otherwise all page again.
     let out = || job.top(program)[0]["stored_pages"].as_u64().unwrap();

@@ -83,7 +83,7 @@ fn without_any_run_it_says_so() {
         testkit::skip!("namespace", "no process namespace can be made");
         return;
     };
-    assert!(table.printed.contains("No program runs"));
+    table.assert_prints(&["No program runs"]);
     assert_eq!(json.printed, "[]\n");
 }
 

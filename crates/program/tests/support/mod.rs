@@ -164,6 +164,14 @@ impl Ran {
         self
     }
 
+    #[track_caller]
+    pub fn assert_prints(&self, parts: &[&str]) -> &Self {
+        for part in parts {
+            assert!(self.printed.contains(part), "{part:?} is not printed: {self}");
+        }
+        self
+    }
+
     /// A budget may be exceeded briefly by 3 % and 8 MiB.
     #[track_caller]
     pub fn assert_within_budget(&self) -> &Self {
