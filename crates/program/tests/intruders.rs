@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use support::{
-    children_named, command, has, has_device, is_root, managed, run, signal, wait_until, workload, Ran,
-    Scratch, Started, PROGRAM, USER,
+    can_manage, children_named, command, has, has_device, is_root, managed, run, signal, wait_until,
+    workload, Ran, Scratch, Started, PROGRAM, USER,
 };
 
 struct Programs {
@@ -211,14 +211,14 @@ fn a_noisy_process_is_bounded() {
 
 #[test]
 fn too_few_descriptors_are_reported() {
-    let inner = "i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; ulimit -n";
-    let scratch = Scratch::new("intruders-descriptors");
-    let report = scratch.text("report.json");
-    let script =
-        format!("ulimit -n 64; exec {PROGRAM} run -q --ram 64M --report {report} -- sh -c '{inner}'");
-    if !support::can_manage() {
+    if !can_manage() {
         return;
     }
+    let scratch = Scratch::new("intruders-descriptors");
+    let report = scratch.text("report.json");
+    let inner = "i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; ulimit -n";
+    let script =
+        format!("ulimit -n 64; exec {PROGRAM} run -q --ram 64M --report {report} -- sh -c '{inner}'");
     let ran = Ran::of(&mut command(&["sh", "-c", &script])).with_report(report);
     ran.assert_status(0);
     assert_eq!(ran.printed.trim(), "64", "{ran}");
@@ -227,7 +227,7 @@ fn too_few_descriptors_are_reported() {
 
 #[test]
 fn the_program_has_its_own_limit_of_descriptors() {
-    if !support::can_manage() {
+    if !can_manage() {
         return;
     }
     let shell = |run: &str| {
@@ -241,13 +241,13 @@ fn the_program_has_its_own_limit_of_descriptors() {
 /// Programs send descriptors of their memory there: a process that takes it must receive nothing.
 #[test]
 fn a_false_supervisor_hears_nothing() {
+    if !can_manage() || !has("busybox") {
+        return;
+    }
     // The kernel ends the program with the supervisor, but not the program's child. That child is
     // static and small, so no agent ends it. Each program that it starts has an agent.
     let script =
         "busybox sh -c 'echo $$; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); /usr/bin/env true; done' & wait";
-    if !support::can_manage() || !has("busybox") {
-        return;
-    }
     let mut run = Started::new(&mut run("100M", &["-q"], &["busybox", "sh", "-c", script]));
     let child: u32 = run.line().parse().unwrap();
     let addresses = std::fs::read_to_string("/proc/net/unix").unwrap();
