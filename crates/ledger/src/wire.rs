@@ -28,9 +28,10 @@
 //! too. The end of a connection means the end of the process.
 
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use sys::packets;
+pub use sys::packets::drop_next;
 
 /// Most bytes of text in a packet.
 pub const TEXT_MAX: usize = 480;
@@ -133,16 +134,18 @@ pub const WAITING_NAME: &str = "uzswap-at-";
 
 /// The namespace's number, unique while the machine runs (Linux 5.14).
 fn network_namespace() -> Option<u64> {
-    let descriptor = packets::socket().ok()?;
+    let socket = socket().ok()?;
     let (mut number, mut len) = (0u64, 8);
     let target = std::ptr::from_mut(&mut number).cast();
-    // SAFETY: room for the 8 bytes; the descriptor was just opened and is closed once.
-    let answer = unsafe {
-        let answer = libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, target, &mut len);
-        libc::close(descriptor);
-        answer
-    };
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    // SAFETY: room for the 8 bytes.
+    let answer = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, target, &mut len) };
     (answer == 0).then_some(number)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: just opened, owned by nothing else.
+    packets::socket().map(|socket| unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
 fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
@@ -162,21 +165,16 @@ fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
 /// # Errors
 /// ECONNREFUSED if it has ended, EPERM if another process listens there.
 pub fn connect(name: &[u8]) -> io::Result<i32> {
-    let descriptor = packets::socket()?;
-    let (address, len) = address(name);
+    let (socket, (address, len)) = (socket()?, address(name));
+    let descriptor = socket.as_raw_fd();
     // SAFETY: the address is valid for `len` bytes.
     if unsafe { libc::connect(descriptor, std::ptr::from_ref(&address).cast(), len) } != 0 {
-        let error = io::Error::last_os_error();
-        // SAFETY: opened above.
-        unsafe { libc::close(descriptor) };
-        return Err(error);
+        return Err(io::Error::last_os_error());
     }
     if !packets::peer(descriptor).is_some_and(|(pid, user)| may_supervise(user) && is_named(pid, name)) {
-        // SAFETY: opened above.
-        unsafe { libc::close(descriptor) };
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    Ok(descriptor)
+    Ok(socket.into_raw_fd())
 }
 
 /// A user namespace shows foreign users as this one.
@@ -206,18 +204,15 @@ const BACKLOG: i32 = 1024;
 /// # Errors
 /// EADDRINUSE if a process already listens there.
 pub fn listen(name: &[u8]) -> io::Result<i32> {
-    let descriptor = packets::socket()?;
-    let (address, len) = address(name);
+    let (socket, (address, len)) = (socket()?, address(name));
+    let descriptor = socket.as_raw_fd();
     // SAFETY: the address is valid for `len` bytes.
     let bound = unsafe { libc::bind(descriptor, std::ptr::from_ref(&address).cast(), len) } == 0;
     // SAFETY: takes no pointers.
     if !bound || unsafe { libc::listen(descriptor, BACKLOG) } != 0 {
-        let error = io::Error::last_os_error();
-        // SAFETY: opened above.
-        unsafe { libc::close(descriptor) };
-        return Err(error);
+        return Err(io::Error::last_os_error());
     }
-    Ok(descriptor)
+    Ok(socket.into_raw_fd())
 }
 
 /// Sends a packet, with a descriptor if one is given. Never raises SIGPIPE.
@@ -288,14 +283,6 @@ pub fn receive_all(socket: i32) -> io::Result<Option<Received>> {
 /// EAGAIN on a non-blocking socket without packets.
 pub fn peek(socket: i32) -> io::Result<Option<Received>> {
     receive_by(socket, packets::peek)
-}
-
-/// Drops the packet that was [read](peek).
-///
-/// # Errors
-/// As [`peek`].
-pub fn drop_next(socket: i32) -> io::Result<()> {
-    packets::drop_next(socket)
 }
 
 fn receive_by(
