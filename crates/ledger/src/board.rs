@@ -59,8 +59,10 @@ pub struct Settings {
 #[repr(C)]
 pub(crate) struct Board {
     magic: AtomicU64,
-    tree: AtomicU64,
-    ledger: AtomicU64,
+    /// The tree's unique number.
+    pub(crate) tree: AtomicU64,
+    /// The inode of its ledger's file.
+    pub(crate) ledger: AtomicU64,
     budget_bytes: AtomicU64,
     swap_bytes: AtomicU64,
     batch: AtomicU32,
@@ -148,14 +150,6 @@ impl Board {
 
     pub(crate) fn budget_bytes(&self) -> u64 {
         self.budget_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn tree(&self) -> u64 {
-        self.tree.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn ledger(&self) -> u64 {
-        self.ledger.load(Ordering::Relaxed)
     }
 
     pub(crate) fn supervisor(&self) -> u32 {

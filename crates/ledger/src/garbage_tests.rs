@@ -42,7 +42,7 @@ proptest! {
         let mut keeper = Keeper::create(&settings(), 1).unwrap();
         let ledger = Ledger::map(keeper.board_file(), keeper.ledger_file()).unwrap();
         let index = keeper.claim(7).unwrap();
-        let words = ledger.addresses().1.as_ptr().cast::<u64>();
+        let words = ledger.memory.as_ptr().cast::<u64>();
         // The sum and the first slots, then single words anywhere.
         for (at, word) in (0..2000).zip(pattern.iter().cycle().copied()).chain(changes) {
             // SAFETY: within the mapping, which is plain atomics; this test has one thread.
@@ -94,7 +94,7 @@ proptest! {
         changes in prop::collection::vec((1..size_of::<Board>() / 8, word()), 0..200),
     ) {
         let keeper = Keeper::create(&settings(), 1).unwrap();
-        let words = keeper.ledger().addresses().0.as_ptr().cast::<u64>();
+        let words = keeper.ledger().board.as_ptr().cast::<u64>();
         for (at, word) in changes {
             // SAFETY: within the supervisor's mapping of plain atomics; this test has one thread.
             unsafe { words.add(at).write_volatile(word) };

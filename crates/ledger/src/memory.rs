@@ -36,8 +36,8 @@ pub(crate) struct Memory {
 /// which slots are in use.
 #[derive(Clone, Copy)]
 pub struct Ledger {
-    board: NonNull<Board>,
-    memory: NonNull<Memory>,
+    pub(crate) board: NonNull<Board>,
+    pub(crate) memory: NonNull<Memory>,
 }
 
 // SAFETY: everything in the memory is atomic, and it stays mapped.
@@ -56,14 +56,6 @@ impl Ledger {
         let memory = file::map_sealed(&ledger, Access::Write, file::SEALS)?;
         let ledger = Ledger { board, memory };
         ledger.board().has_magic().then_some(ledger).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))
-    }
-
-    pub(crate) fn at(board: NonNull<Board>, memory: NonNull<Memory>) -> Self {
-        Ledger { board, memory }
-    }
-
-    pub(crate) fn addresses(&self) -> (NonNull<Board>, NonNull<Memory>) {
-        (self.board, self.memory)
     }
 
     fn memory(&self) -> &'static Memory {
@@ -292,11 +284,9 @@ fn machine_bytes() -> u64 {
     // SAFETY: take and return numbers.
     let [pages, bytes] =
         [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
-    let all = u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(bytes).unwrap_or(0));
-    if all == 0 {
-        BYTES_MAX
-    } else {
-        all.min(BYTES_MAX)
+    match u64::try_from(pages).unwrap_or(0).saturating_mul(u64::try_from(bytes).unwrap_or(0)) {
+        0 => BYTES_MAX,
+        all => all.min(BYTES_MAX),
     }
 }
 

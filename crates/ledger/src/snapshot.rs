@@ -89,12 +89,12 @@ impl Sight {
 
     /// The tree's unique number.
     pub fn tree(&self) -> u64 {
-        self.board().tree()
+        self.board().tree.load(Ordering::Relaxed)
     }
 
     /// The inode of its ledger's file.
     pub fn ledger(&self) -> u64 {
-        self.board().ledger()
+        self.board().ledger.load(Ordering::Relaxed)
     }
 }
 
@@ -119,7 +119,7 @@ impl Snapshot {
         let memory: NonNull<Memory> = allocate();
         let head = offset_of!(Memory, slots);
         let used = sight.board().slots_used();
-        let copy = Ledger::at(sight.board, memory);
+        let copy = Ledger { board: sight.board, memory };
         if let Err(error) = fill(file, memory, 0, head + used * size_of::<Slot>()) {
             // SAFETY: allocated above, no longer used.
             unsafe { release(memory) };
@@ -195,11 +195,10 @@ pub struct Seen<'a> {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         for ledger in self.copies.ledgers() {
-            let (board, memory) = ledger.addresses();
             // SAFETY: allocated by `read` and `add`; no reference outlives `self`.
             unsafe {
-                release(board);
-                release(memory);
+                release(ledger.board);
+                release(ledger.memory);
             }
         }
     }
