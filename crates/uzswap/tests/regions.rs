@@ -91,25 +91,23 @@ fn check_noise(memory: &[u64], seed: u64) {
 
 /// Incompressible data go to disk, within the budget, and come back; freed parts leave the disk.
 fn swap() {
-    let before = anonymous_bytes();
+    let mut peak = Peak::new();
     let Some(space) = space_with_swap() else { return };
     let mut region = space.region(3 * BUDGET as usize).unwrap();
-    let mut peak = 0;
     for seed in 1..=2 {
         let numbers = region.as_mut_slice_of::<u64>();
         for (part, piece) in numbers.chunks_mut(1 << 17).enumerate() {
             noise(piece, seed * 1000 + part as u64);
-            peak = peak.max(anonymous_bytes());
+            peak.note(0);
         }
         for (part, piece) in numbers.chunks(1 << 17).enumerate() {
             check_noise(piece, seed * 1000 + part as u64);
-            peak = peak.max(anonymous_bytes());
+            peak.note(0);
         }
     }
     let stats = space.stats();
     assert!(stats.pages_written > 1000 && stats.disk_faults > 100 && stats.disk_bytes > 0, "{stats:?}");
-    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
-    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {stats:?}");
+    peak.check(&space);
     // At random, backwards, and after a part was discarded.
     let len = region.len();
     region.discard(..len / 2);
@@ -150,17 +148,15 @@ fn word(page: usize, version: u64, index: usize) -> u64 {
     }
 }
 
-fn write_page(words: &mut [u64], page: usize, version: u64) {
-    words.iter_mut().enumerate().for_each(|(index, at)| *at = word(page, version, index));
+fn write_page(bytes: &mut [u8], page: usize, version: u64) {
+    let words = bytemuck::cast_slice_mut(bytes).iter_mut();
+    words.enumerate().for_each(|(index, at)| *at = word(page, version, index));
 }
 
-fn check_page(words: &[u64], page: usize, version: u64) {
-    for (index, at) in words.iter().enumerate() {
-        assert_eq!(
-            *at,
-            if version == 0 { 0 } else { word(page, version, index) },
-            "word {index} of page {page}"
-        );
+fn check_page(bytes: &[u8], page: usize, version: u64) {
+    for (index, at) in bytemuck::cast_slice::<_, u64>(bytes).iter().enumerate() {
+        let expected = if version == 0 { 0 } else { word(page, version, index) };
+        assert_eq!(*at, expected, "word {index} of page {page}");
     }
 }
 
@@ -169,6 +165,31 @@ fn anonymous_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// The most that was resident, over what was there before.
+struct Peak {
+    before: u64,
+    bytes: u64,
+}
+
+impl Peak {
+    fn new() -> Self {
+        Peak { before: anonymous_bytes(), bytes: 0 }
+    }
+
+    /// Looks at every 64th step.
+    fn note(&mut self, step: usize) {
+        if step.is_multiple_of(64) {
+            self.bytes = self.bytes.max(anonymous_bytes());
+        }
+    }
+
+    /// Within 3 % and 8 MiB of the budget.
+    fn check(&self, space: &Space) {
+        let (peak, allowed) = (self.bytes, self.before + BUDGET + BUDGET * 3 / 100 + (8 << 20));
+        assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
+    }
 }
 
 /// Several threads, each with pages of its own, read, check and write them at random.
@@ -191,21 +212,14 @@ fn bytes() {
                         random(&mut state) as usize % versions.len()
                     };
                     let page = &mut part[at * PAGE_SIZE..][..PAGE_SIZE];
-                    // SAFETY: a page is aligned, and any bytes are numbers.
-                    let words = unsafe { page.align_to_mut::<u64>().1 };
-                    check_page(words, at, versions[at]);
+                    check_page(page, at, versions[at]);
                     if step < versions.len() || random(&mut state).is_multiple_of(2) {
                         versions[at] += 1;
-                        write_page(words, at, versions[at]);
+                        write_page(page, at, versions[at]);
                     }
                 }
                 for (at, version) in versions.iter().enumerate() {
-                    // SAFETY: as above.
-                    check_page(
-                        unsafe { part[at * PAGE_SIZE..][..PAGE_SIZE].align_to::<u64>().1 },
-                        at,
-                        *version,
-                    );
+                    check_page(&part[at * PAGE_SIZE..][..PAGE_SIZE], at, *version);
                 }
             });
         }
@@ -215,35 +229,25 @@ fn bytes() {
     assert!(stats.pages_in > 0 && stats.faults > 0 && stats.stored_pages > 0, "{stats:?}");
 }
 
-/// The kernel's figure stays within 3 % and 8 MiB of the budget beside the process's other memory,
-/// which is not paged.
+/// The kernel's figure stays near the budget beside the process's other memory, which is not paged.
 fn budget() {
     let mut own = vec![1u8; 64 << 20];
-    let before = anonymous_bytes();
+    let mut peak = Peak::new();
     let space = space();
-    let peak = AtomicU64::new(0);
-    let note = || peak.fetch_max(anonymous_bytes(), Ordering::Relaxed);
     let mut region = space.region(3 * BUDGET as usize).unwrap();
     for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
-        // SAFETY: a page is aligned, and any bytes are numbers.
-        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, 1);
-        if at % 64 == 0 {
-            note();
-        }
+        write_page(page, at, 1);
+        peak.note(at);
     }
     let mut state = 1;
     for step in 0..40_000 {
         let at = random(&mut state) as usize % (region.len() / PAGE_SIZE);
-        // SAFETY: as above.
-        check_page(unsafe { region[at * PAGE_SIZE..][..PAGE_SIZE].align_to::<u64>().1 }, at, 1);
-        if step % 64 == 0 {
-            note();
-        }
+        check_page(&region[at * PAGE_SIZE..][..PAGE_SIZE], at, 1);
+        peak.note(step);
     }
-    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
-    let peak = peak.into_inner();
-    println!("peak {} MiB over what was there before, of {} MiB", (peak - before) >> 20, BUDGET >> 20);
-    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
+    let over = peak.bytes - peak.before;
+    println!("peak {} MiB over what was there before, of {} MiB", over >> 20, BUDGET >> 20);
+    peak.check(&space);
     // Other memory of the process grows and shrinks, and the regions keep theirs.
     own.extend(std::iter::repeat_n(2, 64 << 20));
     assert!(own.iter().rev().take(64 << 20).all(|byte| *byte == 2));
@@ -262,40 +266,29 @@ fn given_back() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert!(own.iter().step_by(4096).all(|byte| *byte == 1));
     drop(own);
-    let before = anonymous_bytes();
-    let mut peak = 0;
+    let mut peak = Peak::new();
     for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
-        // SAFETY: a page is aligned, and any bytes are numbers.
-        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, 3);
-        if at % 64 == 0 {
-            peak = peak.max(anonymous_bytes());
-        }
+        write_page(page, at, 3);
+        peak.note(at);
     }
-    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
-    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
+    peak.check(&space);
 }
 
 /// Memory that is read before it is written: the kernel's page of zeroes takes no memory, its
 /// replacement does.
 fn reads() {
-    let before = anonymous_bytes();
+    let mut peak = Peak::new();
     let space = space();
     let mut region = space.region(3 * BUDGET as usize).unwrap();
-    let mut peak = 0;
     for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
         assert_eq!(page[100], 0);
-        // SAFETY: a page is aligned, and any bytes are numbers.
-        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, 7);
-        if at % 64 == 0 {
-            peak = peak.max(anonymous_bytes());
-        }
+        write_page(page, at, 7);
+        peak.note(at);
     }
     for (at, page) in region.chunks_exact(PAGE_SIZE).enumerate() {
-        // SAFETY: as above.
-        check_page(unsafe { page.align_to::<u64>().1 }, at, 7);
+        check_page(page, at, 7);
     }
-    let allowed = before + BUDGET + BUDGET * 3 / 100 + (8 << 20);
-    assert!(peak <= allowed, "{peak} bytes are more than {allowed}: {:?}", space.stats());
+    peak.check(&space);
 }
 
 /// Hundreds of regions of all sizes from several threads; each is zeroes at first.
@@ -335,15 +328,13 @@ fn many() {
 
 fn fill(region: &mut Region, version: u64) {
     for (at, page) in region.chunks_exact_mut(PAGE_SIZE).enumerate() {
-        // SAFETY: a page is aligned, and any bytes are numbers.
-        write_page(unsafe { page.align_to_mut::<u64>().1 }, at, version);
+        write_page(page, at, version);
     }
 }
 
 fn check(region: &[u8], version: u64) {
     for (at, page) in region.chunks_exact(PAGE_SIZE).enumerate() {
-        // SAFETY: as above.
-        check_page(unsafe { page.align_to::<u64>().1 }, at, version);
+        check_page(page, at, version);
     }
 }
 
@@ -400,15 +391,10 @@ fn pipe() {
     let space = space();
     let mut region = space.region(2 * BUDGET as usize).unwrap();
     fill(&mut region, 1);
-    let mut file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(std::env::temp_dir().join(format!("uzswap-regions-{}", std::process::id())))
-        .unwrap();
-    std::fs::remove_file(std::env::temp_dir().join(format!("uzswap-regions-{}", std::process::id())))
-        .unwrap();
+    let path = std::env::temp_dir().join(format!("uzswap-regions-{}", std::process::id()));
+    let mut file =
+        std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
     file.write_all(&region).unwrap();
     file.rewind().unwrap();
     let mut other = space.region(region.len()).unwrap();

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::OnceLock;
 
 use super::mailbox::Request;
-use super::space::{Inner, SPACE, STARTING};
+use super::space::{Inner, Space, SPACE, STARTING};
 
 /// Installs the fork handlers.
 pub(super) fn install() -> std::io::Result<()> {
@@ -27,8 +27,7 @@ pub(super) fn install() -> std::io::Result<()> {
 }
 
 fn space() -> Option<&'static Inner> {
-    // SAFETY: null, or a space, which lives for ever.
-    unsafe { SPACE.load(Ordering::Acquire).as_ref() }.filter(|space| space.is_own())
+    Space::current().map(|space| space.inner)
 }
 
 unsafe extern "C" fn prepare() {

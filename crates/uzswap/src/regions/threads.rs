@@ -24,9 +24,6 @@ use crate::{Pool, PoolConfig};
 const IDLE_NS: u64 = 1_000_000_000;
 /// Between checks whether the program has ended.
 const ENDED_LOOK_NS: u64 = 50_000_000;
-/// Bytes of staging: a hundredth of the budget, within these bounds.
-const STAGING_BYTES: [u64; 2] = [4 << 20, 256 << 20];
-
 /// Threads of the swap file's engine.
 const ENGINE_THREADS: usize = 2;
 /// Attempts to register the address space: each waits a while for calls of other threads.
@@ -78,18 +75,15 @@ fn control(inner: &'static Inner, settings: &Builder, tell: &SyncSender<Started>
             let _ = tell.send(Ok(()));
             watch(inner, pager);
         }
-        Err(error) => {
-            let _ = tell.send(Err(error));
-        }
+        Err(error) => _ = tell.send(Err(error)),
     }
 }
 
 fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, SpaceError> {
-    let staging_bytes = (settings.ram_bytes / 100).clamp(STAGING_BYTES[0], STAGING_BYTES[1]) as usize;
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus).max(1);
     let config = Config {
-        staging_pages: staging_bytes / PAGE_SIZE,
+        staging_pages: pager::staging_bytes(settings.ram_bytes) / PAGE_SIZE,
         handlers: cpu_count,
         own: Vec::new(),
         only: Some(inner.range.clone()),
@@ -194,19 +188,9 @@ fn watch(inner: &'static Inner, pager: &'static Pager) {
             Request::GoOn => pager.resume(),
         });
         end_if_program_ended(pager, &mut looked_ns);
-        let next_ns = match pager.is_halted() {
-            true => IDLE_NS,
-            false => {
-                let (_, next_ns) = pager.watch(&mut watch);
-                let is_idle = inner.counters.regions.load(Ordering::Relaxed) == 0;
-                if is_idle {
-                    IDLE_NS
-                } else {
-                    next_ns
-                }
-            }
-        };
-        inner.mailbox.sleep(bell, next_ns);
+        let next_ns = if pager.is_halted() { IDLE_NS } else { pager.watch(&mut watch).1 };
+        let is_idle = inner.counters.regions.load(Ordering::Relaxed) == 0;
+        inner.mailbox.sleep(bell, if is_idle { IDLE_NS } else { next_ns });
     }
 }
 
