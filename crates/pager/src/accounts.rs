@@ -28,13 +28,9 @@ pub trait Accounts: Sync {
     /// Publishes this process's part of the swap file: pages, and the bytes of their objects.
     fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// If references are recorded: a thread needed a page. May wait.
-    fn reference(&self, page: u64) {
-        let _ = page;
-    }
+    fn reference(&self, _page: u64) {}
     /// If references are recorded: the program discarded `[start, end)`.
-    fn forgotten(&self, start: usize, end: usize) {
-        let _ = (start, end);
-    }
+    fn forgotten(&self, _start: usize, _end: usize) {}
     /// Sends the user a message. Must not allocate.
     fn say(&self, text: &str);
     /// Tells the user why the process will end. Must not allocate.

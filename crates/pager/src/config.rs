@@ -29,6 +29,29 @@ pub struct Config {
     pub without_tracking: bool,
 }
 
+#[cfg(test)]
+impl Config {
+    pub(crate) fn for_tests(staging_pages: usize) -> Self {
+        Config {
+            staging_pages,
+            handlers: 2,
+            own: Vec::new(),
+            only: None,
+            kept: NamedPages::NONE,
+            records: false,
+            without_tracking: false,
+            executable: false,
+        }
+    }
+
+    pub(crate) fn store_for_tests() -> zswap::Zswap {
+        let mut registry = acomp::Registry::new();
+        codecs::register_all(&mut registry);
+        let config = zswap::Config { max_groups: crate::POOL_GROUPS, verify: true, ..Default::default() };
+        zswap::Zswap::new(config, registry.find("lz4").unwrap()).unwrap()
+    }
+}
+
 /// Returns the most bytes that may be staged at once in a program with this budget.
 pub fn staging_bytes(budget_bytes: u64) -> usize {
     (budget_bytes / 100).clamp(4 << 20, 256 << 20) as usize

@@ -47,8 +47,8 @@ impl Gauge {
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
             let fair = bytes.saturating_sub(self.discount_bytes());
             self.resident.store(fair, Ordering::Relaxed);
-            let staged = bytes_of(pages.staging().pages()) as u64;
-            let store = pages.store();
+            let staged = bytes_of(pages.staging.pages()) as u64;
+            let store = &pages.store;
             let counted = match self.is_bare {
                 true => fair.saturating_sub(store.pool_bytes() + staged),
                 false => fair,

@@ -164,7 +164,7 @@ impl KeptPages {
 
     fn bring_in(&self, program: &Pages, own_page: usize) {
         let is_out = |page: &usize| {
-            let block = program.table().find(*page);
+            let block = program.table.find(*page);
             block.is_some_and(|block| block.is_out(index_of(*page)))
         };
         let out: Vec<usize> =
@@ -175,7 +175,7 @@ impl KeptPages {
                 // If an event prevents it, the next look retries.
                 program.fault_in_block(&mut inbound, block_of(page));
             }
-            inbound.frames.empty_out(program.staging());
+            inbound.frames.empty_out(&program.staging);
         }
     }
 }

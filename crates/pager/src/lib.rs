@@ -46,7 +46,7 @@ pub use config::{staging_bytes, Config, FixedText, NamedPages, StartError, HANDL
 pub use fault::DISK_THREADS;
 pub use fork::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
-pub use pages::staging::Staging;
+pub use sys::thread::end_process;
 pub use units::BLOCK_BYTES;
 
 /// The items that the doctests of the proofs need.
@@ -61,8 +61,3 @@ pub mod proofs {
 /// Groups that the pool of a pager needs: [`zswap::Config::max_groups`].
 pub const POOL_GROUPS: u16 = pages::GROUPS;
 pub use lifecycle::Watch;
-
-/// Ends the process by SIGABRT without the program's handlers, or by SIGKILL.
-pub fn end_process() -> ! {
-    sys::thread::end_process()
-}

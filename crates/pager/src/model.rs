@@ -301,10 +301,6 @@ impl Userfaultfd {
         Ok(Userfaultfd { is_main: false })
     }
 
-    pub fn features() -> Result<u64, OpenError> {
-        Ok(feature::MOVING)
-    }
-
     pub fn from_descriptor(_descriptor: i32) -> Self {
         unreachable!("no forks here")
     }

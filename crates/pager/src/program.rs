@@ -17,9 +17,9 @@ use crate::registrations::Registrations;
 
 pub(crate) struct Program {
     registrations: Mutex<Registrations>,
-    kept: KeptPages,
-    files: ProcFiles,
-    gauge: Gauge,
+    pub kept: KeptPages,
+    pub files: ProcFiles,
+    pub gauge: Gauge,
 }
 
 impl Program {
@@ -36,23 +36,6 @@ impl Program {
 
     pub fn registrations(&self) -> MutexGuard<'_, Registrations> {
         self.registrations.lock().expect("no panic while held")
-    }
-
-    /// The list of registrations, to try its lock or hold it for one look.
-    pub fn registrations_lock(&self) -> &Mutex<Registrations> {
-        &self.registrations
-    }
-
-    pub fn kept(&self) -> &KeptPages {
-        &self.kept
-    }
-
-    pub fn files(&self) -> &ProcFiles {
-        &self.files
-    }
-
-    pub fn gauge(&self) -> &Gauge {
-        &self.gauge
     }
 
     pub fn measure(&self, pages: &Pages) -> u64 {

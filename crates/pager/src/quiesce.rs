@@ -132,9 +132,7 @@ impl Quiesce {
     /// Does not return after [`Quiesce::park`].
     pub(crate) fn stand_if_parked(&self) {
         while self.state.load(Ordering::SeqCst) == PARKED {
-            self.parked.fetch_add(1, Ordering::SeqCst);
-            futex::wait(&self.state, PARKED, None);
-            self.parked.fetch_sub(1, Ordering::SeqCst);
+            self.while_waiting(|| futex::wait(&self.state, PARKED, None));
         }
     }
 

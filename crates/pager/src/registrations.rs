@@ -203,13 +203,12 @@ fn is_evictable(mapping: &Mapping, executable: bool) -> bool {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use crate::pages::Registration;
-    use crate::trial::{blocks, pager_of};
+    use crate::trial::pager_of;
     use crate::units::BLOCK_BYTES;
 
     #[test]
     fn ranges_that_were_let_go_of_are_cut_out_in_any_order() {
-        let base = blocks(8);
-        let Some(pager) = pager_of(base..base + 8 * BLOCK_BYTES) else { return };
+        let Some((pager, base)) = pager_of(8) else { return };
         let block = |number: usize| base + number * BLOCK_BYTES;
         for number in [5, 2, 6] {
             pager.release(block(number)..block(number + 1));

@@ -3,7 +3,7 @@
 //! | unit | type |
 //! |---|---|
 //! | address, of a byte | `usize` |
-//! | page number, the key of a page in the pool | [`PageNumber`] |
+//! | page number, the key of a page in the pool | `u64`: [`page_key`] |
 //! | page of a block, 0 to 15 | `usize`, called `index` or `first` |
 //! | pages of a block | `u32`, a mask, page 0 lowest: [`span`], [`runs`], [`within`] |
 //! | count of pages, of bytes | `usize` or `u64` |
@@ -22,23 +22,9 @@ pub const ALL_PAGES: u32 = 0xffff;
 const PAGE_BYTES: u16 = PAGE_SIZE as u16;
 const _: () = assert!(PAGE_BYTES as usize == PAGE_SIZE);
 
-/// The number of a page: its address divided by the page size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PageNumber(u64);
-
-impl PageNumber {
-    pub fn of(address: usize) -> Self {
-        PageNumber((address / PAGE_SIZE) as u64)
-    }
-
-    /// Returns the number of the page `pages` pages further on.
-    pub fn plus(self, pages: usize) -> Self {
-        PageNumber(self.0 + pages as u64)
-    }
-
-    pub fn key(self) -> u64 {
-        self.0
-    }
+/// Returns the number of the page that contains `address`.
+pub(crate) fn page_key(address: usize) -> u64 {
+    (address / PAGE_SIZE) as u64
 }
 
 /// Returns the address of the page that contains `address`.

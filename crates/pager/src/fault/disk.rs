@@ -21,14 +21,14 @@ const BUSY_NS: u64 = 50_000;
 /// Longest sleep of a thread without faults.
 const IDLE_NS: u64 = 1_000_000_000;
 
-impl FaultService<'_> {
+impl FaultService {
     /// Hands a fault to the readers of the swap file. Returns false if too many wait.
     pub(crate) fn hand_to_disk(&self, fault: Fault, stream: Stream) -> bool {
-        if !self.faults.park_for_disk(fault, stream) {
+        if !self.faults.disk.push((fault, stream)) {
             return false;
         }
-        self.reclaimer.disk_reads().fetch_add(1, Ordering::Release);
-        futex::wake(self.reclaimer.disk_reads(), 1);
+        self.swap.reads.fetch_add(1, Ordering::Release);
+        futex::wake(&self.swap.reads, 1);
         true
     }
 
@@ -44,31 +44,31 @@ impl FaultService<'_> {
         let mut handler = Handler::new(index, page.as_ptr() as usize);
         // This thread reads explicitly, without a lock.
         handler.inbound.reads_disk = false;
-        self.pages.add_own_thread();
-        self.reclaimer.add_disk_thread();
+        self.pages.own_threads.add();
+        self.swap.add_thread();
         loop {
-            let seen = self.reclaimer.disk_reads().load(Ordering::Acquire);
+            let seen = self.swap.reads.load(Ordering::Acquire);
             if !self.quiesce.handler_enters() {
                 return;
             }
-            let fault = self.faults.unpark_for_disk();
+            let fault = self.faults.disk.pop();
             if let Some((fault, stream)) = fault {
                 self.serve_from_disk(&mut handler, &mut scratch, fault, stream);
                 // Serve parked faults, because all handlers may sleep.
-                while let Some(fault) = self.faults.unpark() {
+                while let Some(fault) = self.faults.parked.pop() {
                     self.serve(&mut handler, fault);
                 }
                 self.faults.set_cached(index, handler.inbound.frames.slot());
             }
             self.quiesce.handler_leaves();
             if fault.is_none() {
-                futex::wait(self.reclaimer.disk_reads(), seen, Some(IDLE_NS));
+                futex::wait(&self.swap.reads, seen, Some(IDLE_NS));
             }
         }
     }
 
     fn serve_from_disk(&self, handler: &mut Handler, scratch: &mut Scratch, fault: Fault, stream: Stream) {
-        self.faults.set_busy(handler.index(), fault.read_ns);
+        self.faults.set_busy(handler.index, fault.read_ns);
         self.make_room(handler);
         let at = page_of(fault.address);
         let read_on = || {
@@ -93,8 +93,8 @@ impl FaultService<'_> {
                 self.accounts.add(Counter::DiskPagesIn, pages as u64);
                 let end = if ahead.start < page { ahead.end } else { page + pages.max(1) };
                 self.streams.ended(stream, ahead.start..end);
-                self.reclaimer.note_arrivals(pages);
-                handler.owe(pages);
+                self.evictions.note_arrivals(pages);
+                handler.owed = pages;
                 // The page did not come: it changed, or an event was applied. Its thread retries.
                 self.pages.reports().wake(at, PAGE_SIZE);
             }
@@ -102,18 +102,18 @@ impl FaultService<'_> {
                 // The page is in the pool, in place, or gone by now.
                 if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
                     self.count_fault(fault);
-                    self.reclaimer.note_arrivals(pages);
-                    handler.owe(pages);
+                    self.evictions.note_arrivals(pages);
+                    handler.owed = pages;
                 }
             }
             FromDisk::Busy => {
                 // The thread that reads the block may bring this page along.
                 sys::thread::sleep_ns(BUSY_NS);
-                if !self.faults.park_for_disk(fault, stream) {
+                if !self.faults.disk.push((fault, stream)) {
                     self.pages.reports().wake(at, PAGE_SIZE);
                 }
             }
         }
-        self.faults.set_busy(handler.index(), 0);
+        self.faults.set_busy(handler.index, 0);
     }
 }

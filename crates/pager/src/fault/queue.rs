@@ -2,11 +2,11 @@
 //! Also which thread serves a fault.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use super::readahead::Stream;
+use crate::pages::block::NO_SLOT;
 use crate::HANDLERS_MAX;
 
 /// Threads that read the swap file: the number of faults that wait for the disk at a time.
@@ -24,12 +24,49 @@ pub(crate) struct Fault {
     pub read_ns: u64,
 }
 
-pub(crate) struct Faults {
-    parked: Mutex<VecDeque<Fault>>,
+/// Faults that wait, at most [`PARKED_MAX`]. They are counted beside the lock.
+pub(crate) struct Queue<T> {
+    waiting: Mutex<VecDeque<T>>,
     count: AtomicU32,
+}
+
+impl<T> Queue<T> {
+    fn new() -> Self {
+        Queue { waiting: Mutex::new(VecDeque::with_capacity(PARKED_MAX)), count: AtomicU32::new(0) }
+    }
+
+    /// Adds a fault, behind all others. Returns false if too many wait.
+    pub fn push(&self, fault: T) -> bool {
+        let mut waiting = self.waiting.lock().expect("no panic while held");
+        let has_room = waiting.len() < PARKED_MAX;
+        if has_room {
+            waiting.push_back(fault);
+            self.count.store(waiting.len() as u32, Ordering::Release);
+        }
+        has_room
+    }
+
+    pub fn pop(&self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut waiting = self.waiting.lock().expect("no panic while held");
+        let fault = waiting.pop_front();
+        self.count.store(waiting.len() as u32, Ordering::Release);
+        fault
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+pub(crate) struct Faults {
+    /// For the next free handler.
+    pub parked: Queue<Fault>,
     looked_ns: AtomicU64,
-    disk: Mutex<VecDeque<(Fault, Stream)>>,
-    disk_count: AtomicU32,
+    /// For the readers of the swap file.
+    pub disk: Queue<(Fault, Stream)>,
     /// When each handler started its present fault, 0 if idle. Then the control thread, which
     /// serves around forks, and the readers of the swap file.
     busy_since: [AtomicU64; HANDLERS_MAX + 1 + DISK_THREADS],
@@ -38,78 +75,26 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub fn new() -> io::Result<Self> {
-        Ok(Faults {
-            parked: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
-            count: AtomicU32::new(0),
+    pub fn new() -> Self {
+        Faults {
+            parked: Queue::new(),
             looked_ns: AtomicU64::new(0),
-            disk: Mutex::new(VecDeque::with_capacity(PARKED_MAX)),
-            disk_count: AtomicU32::new(0),
+            disk: Queue::new(),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1 + DISK_THREADS],
-            cached_slots: [const { AtomicU32::new(crate::pages::block::NO_SLOT) };
-                HANDLERS_MAX + 1 + DISK_THREADS],
-        })
-    }
-
-    /// Parks a fault for the next free handler. Returns false if too many wait.
-    pub fn park(&self, fault: Fault) -> bool {
-        let mut parked = self.parked.lock().expect("no panic while held");
-        let has_room = parked.len() < PARKED_MAX;
-        if has_room {
-            parked.push_back(fault);
-            self.count.store(parked.len() as u32, Ordering::Release);
+            cached_slots: [const { AtomicU32::new(NO_SLOT) }; HANDLERS_MAX + 1 + DISK_THREADS],
         }
-        has_room
-    }
-
-    pub fn unpark(&self) -> Option<Fault> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let mut parked = self.parked.lock().expect("no panic while held");
-        let fault = parked.pop_front();
-        self.count.store(parked.len() as u32, Ordering::Release);
-        fault
     }
 
     /// Calls `each` with the parked faults, at most every 20 ms.
     pub fn look_at_parked(&self, each: impl FnMut(&Fault)) {
-        if !self.has_parked() {
+        if self.parked.is_empty() {
             return;
         }
         let now = sys::now_ns();
         if now.saturating_sub(self.looked_ns.load(Ordering::Relaxed)) > LOOK_NS {
             self.looked_ns.store(now, Ordering::Relaxed);
-            self.parked.lock().expect("no panic while held").iter().for_each(each);
+            self.parked.waiting.lock().expect("no panic while held").iter().for_each(each);
         }
-    }
-
-    pub fn has_parked(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
-    }
-
-    pub fn park_for_disk(&self, fault: Fault, stream: Stream) -> bool {
-        let mut disk = self.disk.lock().expect("no panic while held");
-        let has_room = disk.len() < PARKED_MAX;
-        if has_room {
-            disk.push_back((fault, stream));
-            self.disk_count.store(disk.len() as u32, Ordering::Release);
-        }
-        has_room
-    }
-
-    pub fn unpark_for_disk(&self) -> Option<(Fault, Stream)> {
-        if !self.has_parked_for_disk() {
-            return None;
-        }
-        let mut disk = self.disk.lock().expect("no panic while held");
-        let fault = disk.pop_front();
-        self.disk_count.store(disk.len() as u32, Ordering::Release);
-        fault
-    }
-
-    pub fn has_parked_for_disk(&self) -> bool {
-        self.disk_count.load(Ordering::Acquire) > 0
     }
 
     /// Sets the start of the fault that a thread serves, 0 for none.
@@ -118,7 +103,7 @@ impl Faults {
     }
 
     pub fn set_cached(&self, index: usize, slot: Option<u32>) {
-        self.cached_slots[index].store(slot.unwrap_or(crate::pages::block::NO_SLOT), Ordering::Relaxed);
+        self.cached_slots[index].store(slot.unwrap_or(NO_SLOT), Ordering::Relaxed);
     }
 
     pub fn any_busy(&self) -> bool {
@@ -133,11 +118,11 @@ impl Faults {
     /// In a forked child: calls `give` with the slots in the parent's frame caches.
     pub fn reset(&self, mut give: impl FnMut(u32)) {
         self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
-        while self.unpark().is_some() {}
-        while self.unpark_for_disk().is_some() {}
+        while self.parked.pop().is_some() {}
+        while self.disk.pop().is_some() {}
         for slot in &self.cached_slots {
-            match slot.swap(crate::pages::block::NO_SLOT, Ordering::Relaxed) {
-                crate::pages::block::NO_SLOT => {}
+            match slot.swap(NO_SLOT, Ordering::Relaxed) {
+                NO_SLOT => {}
                 slot => give(slot),
             }
         }
@@ -148,34 +133,30 @@ impl Faults {
 mod tests {
     use super::*;
 
-    const FAULT: Fault = Fault { address: 0x1000, write: false, thread: 1, read_ns: 5 };
-
     #[test]
     fn faults_are_served_in_order_and_refused_when_there_are_too_many() {
-        let faults = Faults::new().unwrap();
-        assert!(faults.unpark().is_none() && !faults.has_parked());
-        for address in 0..PARKED_MAX {
-            assert!(faults.park(Fault { address, ..FAULT }));
-        }
-        assert!(faults.has_parked() && !faults.park(FAULT));
-        assert_eq!(faults.unpark().unwrap().address, 0);
-        assert!(faults.park(FAULT), "there is room again");
-        assert!((1..PARKED_MAX).all(|address| faults.unpark().unwrap().address == address));
-        assert_eq!(faults.unpark().unwrap().address, FAULT.address);
-        assert!(!faults.has_parked());
+        let queue = Queue::new();
+        assert!(queue.pop().is_none() && queue.is_empty());
+        assert!((0..PARKED_MAX).all(|number| queue.push(number)));
+        assert!(!queue.is_empty() && !queue.push(0));
+        assert_eq!(queue.pop(), Some(0));
+        assert!(queue.push(7), "there is room again");
+        assert!((1..PARKED_MAX).all(|number| queue.pop() == Some(number)));
+        assert_eq!(queue.pop(), Some(7));
+        assert!(queue.is_empty());
     }
 
     #[test]
     fn the_longest_fault_is_known_and_a_child_forgets_all() {
-        let faults = Faults::new().unwrap();
+        let faults = Faults::new();
         assert_eq!((faults.any_busy(), faults.longest()), (false, None));
         faults.set_busy(3, 700);
         faults.set_busy(9, 600);
         assert_eq!((faults.any_busy(), faults.longest()), (true, Some((9, 600))));
         faults.set_cached(3, Some(77));
-        assert!(faults.park(FAULT));
+        assert!(faults.parked.push(Fault { address: 0x1000, write: false, thread: 1, read_ns: 5 }));
         let mut given = Vec::new();
         faults.reset(|slot| given.push(slot));
-        assert_eq!((given, faults.any_busy(), faults.has_parked()), (vec![77], false, false));
+        assert_eq!((given, faults.any_busy(), faults.parked.is_empty()), (vec![77], false, true));
     }
 }

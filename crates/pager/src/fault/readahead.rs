@@ -91,7 +91,7 @@ pub struct Stream {
     over: Over,
     descends: bool,
     /// Unused pages, except the first, of the stream's last window or of a replaced stream's.
-    wasted: u64,
+    pub wasted: u64,
 }
 
 impl Stream {
@@ -106,10 +106,6 @@ impl Stream {
         } else {
             self.window()
         }
-    }
-
-    pub fn wasted(&self) -> u64 {
-        self.wasted
     }
 }
 
@@ -354,7 +350,7 @@ mod tests {
         for turn in 0..400u64 {
             for page in [turn * 1000, turn * 1000 + 1] {
                 let stream = streams.find(3, page, Over::Out, unseen);
-                wasted += stream.wasted();
+                wasted += stream.wasted;
                 end(&streams, stream, page);
                 windows.push(stream.window());
             }
@@ -406,7 +402,7 @@ mod tests {
                     let stream = streams.find(3, page, Over::Out, uses);
                     wide += usize::from(stream.window() > 1);
                     ahead += stream.window() as u64 - 1;
-                    wasted += stream.wasted();
+                    wasted += stream.wasted;
                     end(&streams, stream, page);
                 }
             }

@@ -36,27 +36,19 @@ const TRY_NS_MAX: u64 = 500_000;
 const MANY_TRIES: u32 = 64;
 
 pub(crate) struct Handler {
-    index: usize,
+    pub(super) index: usize,
     pub inbound: Inbound,
     /// Pages brought in by the last fault, not yet compensated by reclaim.
-    owed: usize,
+    pub(super) owed: usize,
 }
 
 impl Handler {
     pub fn new(index: usize, page: usize) -> Self {
         Handler { index, inbound: Inbound::new(page), owed: 0 }
     }
-
-    pub fn index(&self) -> usize {
-        self.index
-    }
-
-    pub fn owe(&mut self, pages: usize) {
-        self.owed = pages;
-    }
 }
 
-impl FaultService<'_> {
+impl FaultService {
     /// Serves faults until the process or the pager ends. `index` is the handler's number. Pin its
     /// thread to one CPU.
     pub(crate) fn handle_faults(&self, index: usize) {
@@ -66,11 +58,11 @@ impl FaultService<'_> {
         let mut handler = Handler::new(index, page.as_ptr() as usize);
         handler.inbound.reads_disk = false;
         let mut record = Record::new();
-        self.pages.add_own_thread();
+        self.pages.own_threads.add();
         self.handlers.join();
         loop {
             // Do not try to read before waiting: a thread has at most one fault at a time.
-            let came = self.faults.has_parked()
+            let came = !self.faults.parked.is_empty()
                 || self.handlers.wait(&mut record, |ms| match ms {
                     -1 => self.quiesce.while_waiting(|| self.pages.reports().wait(ms)),
                     _ => self.pages.reports().wait(ms),
@@ -95,7 +87,7 @@ impl FaultService<'_> {
                 Read::Event => {}
                 Read::Nothing => record.lost(),
             }
-            if let Some(fault) = self.faults.unpark() {
+            if let Some(fault) = self.faults.parked.pop() {
                 self.serve(&mut handler, fault);
             }
             self.faults.set_cached(index, handler.inbound.frames.slot());
@@ -114,13 +106,13 @@ impl FaultService<'_> {
         // waits for this CPU to an idle one, where its next faults would be served from afar.
         self.reclaimer.direct_reclaim(handler.owed, &|| self.read_on());
         let page = pages_in(fault.address);
-        if self.records {
+        if self.config.records {
             self.accounts.reference(page as u64);
         }
         let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
         let stream = self.streams.find(fault.thread, page as u64, over, |pages| self.uses_of(pages));
-        if stream.wasted() > 0 {
-            self.accounts.add(Counter::ReadAheadWasted, stream.wasted());
+        if stream.wasted > 0 {
+            self.accounts.add(Counter::ReadAheadWasted, stream.wasted);
         }
         let before = stream.window() - stream.ahead();
         let (mut window, mut came) = self.fault_in_up_to(&mut handler.inbound, page, before);
@@ -128,7 +120,7 @@ impl FaultService<'_> {
             let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
                 // Another thread serves the fault from here on.
                 self.faults.set_busy(handler.index, 0);
-                self.reclaimer.note_arrivals(came);
+                self.evictions.note_arrivals(came);
                 self.accounts.add(Counter::ReadAhead, came as u64);
                 handler.owed = came;
                 return;
@@ -138,7 +130,7 @@ impl FaultService<'_> {
             came += window.len();
         }
         self.streams.ended(stream, window);
-        self.reclaimer.note_arrivals(came);
+        self.evictions.note_arrivals(came);
         self.count_fault(fault);
         if over == Over::Out && came > 1 {
             self.accounts.add(Counter::ReadAhead, (came - 1) as u64);
@@ -241,7 +233,7 @@ impl FaultService<'_> {
                 }
                 Read::Fault { address, write, thread } => {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
-                    match self.faults.park(fault) {
+                    match self.faults.parked.push(fault) {
                         true => self.handlers.call_any(),
                         false => self.pages.reports().wake(page_of(address), PAGE_SIZE),
                     }
@@ -293,21 +285,18 @@ mod tests {
     use sys::PAGE_SIZE;
 
     use super::super::queue::Fault;
-    use crate::pages::Registration;
-    use crate::pages::{FaultedIn, Inbound};
-    use crate::trial::{blocks, pager, read};
+    use crate::pages::{FaultedIn, Registration};
+    use crate::trial::{blocks, evict, inbound, pager_with, read};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
     /// Regression: the page of a parked fault had come in, and its thread was in mremap(). The
     /// pager left memory at the fault's address to the kernel, and out pages there read as zeroes.
     #[test]
     fn what_is_out_is_not_left_to_the_kernel_for_a_fault_that_is_over() {
-        let Some(pager) = pager() else { return };
-        let (base, growing) = (blocks(1), blocks(2));
-        pager.register(base..base + BLOCK_BYTES);
+        let Some((pager, base)) = pager_with(1) else { return };
+        let growing = blocks(2);
         pager.register(growing..growing + 2 * BLOCK_BYTES);
-        let mut spare = pager.pages().staging().take_empty();
-        assert!(pager.pages().evict(&mut spare, base, ALL_PAGES & !1, false));
+        evict(pager.pages(), base, ALL_PAGES & !1);
         let (thread, is_over) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -326,7 +315,12 @@ mod tests {
             for page in [0, 1, 2] {
                 let address = page_at(base, page);
                 let thread = thread.load(Ordering::Acquire) as u32;
-                pager.service().leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
+                pager.parts().service.leave_growth_to_kernel(&Fault {
+                    address,
+                    write: true,
+                    thread,
+                    read_ns: 0,
+                });
             }
             while !is_over.load(Ordering::Acquire) {
                 pager.pages().read_message();
@@ -336,12 +330,10 @@ mod tests {
             pager.pages().apply_events();
         }
         assert_eq!(pager.pages().guard().registration(base), Registration::Registered);
-        let mut inbound = Inbound::new(pager.own_page());
+        let mut inbound = inbound();
         let at = base + PAGE_SIZE;
-        assert_eq!(
-            pager.pages().fault_in(&mut inbound, at, true, BLOCK_PAGES),
-            FaultedIn::Done(BLOCK_PAGES - 1)
-        );
+        let brought = pager.pages().fault_in(&mut inbound, at, true, BLOCK_PAGES);
+        assert_eq!(brought, FaultedIn::Done(BLOCK_PAGES - 1));
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
 }

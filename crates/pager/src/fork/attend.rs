@@ -12,21 +12,22 @@ use crate::units::page_of;
 use super::session::ForkSession;
 use super::Forks;
 
-impl Forks<'_> {
+impl Forks {
     /// See `Pager::attend`.
     pub fn attend(&self, session: &mut ForkSession) {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         // Faults that handlers parked before they stood still. The forking thread may wait for a
         // lock that a faulting thread holds.
-        while !session.held.is_full() {
-            let Some(fault) = self.service.unpark_any() else { break };
-            session.held.add(fault);
+        while session.can_hold() {
+            let disk = || Some(self.faults.disk.pop()?.0);
+            let Some(fault) = self.faults.parked.pop().or_else(disk) else { break };
+            session.held.push_back(fault);
         }
         // Reading needs no lock: no other thread reads or moves.
-        while !session.held.is_full() && self.pages.reports().read(&mut messages, 1) == 1 {
+        while session.can_hold() && self.pages.reports().read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fault { address, write, thread, .. } => {
-                    session.held.add(Fault { address, write, thread, read_ns: sys::now_ns() });
+                    session.held.push_back(Fault { address, write, thread, read_ns: sys::now_ns() });
                 }
                 Message::Fork { descriptor } => {
                     session.add_child(descriptor);
@@ -78,7 +79,7 @@ impl Forks<'_> {
 
     fn serve_held(&self, session: &mut ForkSession) {
         for _ in 0..session.held.len() {
-            let Some(fault) = session.held.take() else { break };
+            let Some(fault) = session.held.pop_front() else { break };
             let is_due = session.is_due(&fault, sys::now_ns());
             // After a child exists, its missing pages are served from the state at the fork.
             let is_done = session.children.is_empty() && session.stash.is_empty() && is_due && {
@@ -89,7 +90,7 @@ impl Forks<'_> {
                     FaultedIn::Again | FaultedIn::OnDisk => self.pages.apply_events(),
                     FaultedIn::Done(_) => {}
                 }
-                session.handler.inbound.frames.empty_out(self.pages.staging());
+                session.handler.inbound.frames.empty_out(&self.pages.staging);
                 self.ask_gate(session);
                 if matches!(brought, FaultedIn::Done(_)) {
                     self.accounts.fault(sys::now_ns() - fault.read_ns);
@@ -98,7 +99,7 @@ impl Forks<'_> {
                 matches!(brought, FaultedIn::Done(_))
             };
             if !is_done {
-                session.held.add(fault);
+                session.held.push_back(fault);
             }
         }
     }
@@ -137,7 +138,7 @@ impl Forks<'_> {
             match progress.stop {
                 // The child has an unread event. It faults again after that.
                 Some(Stop::Again | Stop::NoMemory) => thread::sleep_ns(20_000),
-                _ if is_out => session.torn |= !session.copied.add(at),
+                _ if is_out => session.note_copied(at),
                 _ => {}
             }
             child.reports().wake(at, PAGE_SIZE);

@@ -13,14 +13,14 @@ use crate::sync::{Pagemap, Userfaultfd};
 
 use super::Forks;
 
-impl Forks<'_> {
+impl Forks {
     /// The number after the pager's highest descriptor. A child uses the same numbers.
     pub fn numbers_end(&self) -> i32 {
-        let (pages, files) = (self.pages, self.program.files());
+        let (pages, files) = (&self.pages, &self.program.files);
         let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
         let others = [pages.reports().descriptor(), files.rollup.descriptor()];
         let gate = self.gate.descriptor();
-        let window = pages.discard_window().descriptor();
+        let window = pages.staging.discard_window.descriptor();
         let all = own.into_iter().chain(others).chain(gate).chain([window]);
         all.max().map_or(0, |most| most + 1)
     }
@@ -38,14 +38,14 @@ impl Forks<'_> {
         };
         keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
         keep(gate, own_gate, "userfaultfd")?;
-        let window = self.pages.discard_window();
+        let window = &self.pages.staging.discard_window;
         keep(Userfaultfd::open(feature::MOVE)?.descriptor(), window.descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
         keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/thread-self/pagemap")?;
         let files = [
-            (c"statm", &self.program.files().statm, "/proc/thread-self/statm"),
-            (c"maps", &self.program.files().maps, "/proc/thread-self/maps"),
-            (c"smaps_rollup", &self.program.files().rollup, "/proc/thread-self/smaps_rollup"),
+            (c"statm", &self.program.files.statm, "/proc/thread-self/statm"),
+            (c"maps", &self.program.files.maps, "/proc/thread-self/maps"),
+            (c"smaps_rollup", &self.program.files.rollup, "/proc/thread-self/smaps_rollup"),
         ];
         for (name, file, what) in files {
             let opened = ProcFile::open_own(name).map_err(system(what))?;
@@ -58,23 +58,23 @@ impl Forks<'_> {
         // The parent's threads do not exist here. They held only their frame caches.
         self.reclaimer.reset();
         self.service.reset();
-        self.pages.reset_own_threads();
+        self.pages.own_threads.reset();
         self.pages.forget_reports();
-        self.lifecycle.reset_grace();
+        self.reset_grace();
         for at in copied {
             self.pages.forget_copied(*at as usize);
         }
         let mut registrations = self.program.registrations();
         // Out pages of unmapped ranges are useless, and a later mapping there must not find them.
-        registrations.for_each_gap(&self.program.files().maps, |start, end| self.pages.discard(start, end));
+        registrations.for_each_gap(&self.program.files.maps, |start, end| self.pages.discard(start, end));
         drop(registrations);
         self.discard_wiped().map_err(system("/proc/self/smaps"))?;
-        self.program.refresh(self.pages, self.config);
+        self.program.refresh(&self.pages, &self.config);
         let mut buffer = [0; 128];
-        let shared = procfs::anonymous_bytes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        let shared = procfs::anonymous_bytes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         // The parent accounts for all of it until both have measured their shares.
-        self.program.gauge().set_discount(shared);
-        self.program.gauge().note_relatives();
+        self.program.gauge.set_discount(shared);
+        self.program.gauge.note_relatives();
         self.quiesce.reset();
         Ok(())
     }
@@ -84,10 +84,10 @@ impl Forks<'_> {
     /// mapping has out pages and none present, because the kernel then visits every page.
     fn discard_wiped(&self) -> std::io::Result<()> {
         let (mut buffer, mut is_likely) = ([0; 8192], false);
-        maps::for_each(&self.program.files().maps, &mut buffer, |mapping| {
+        maps::for_each(&self.program.files.maps, &mut buffer, |mapping| {
             let (start, end) = (mapping.start, mapping.end.min(USER_END));
             is_likely |= is_private_memory(&mapping)
-                && self.pages.table().busy(start, end).next().is_some()
+                && self.pages.table.busy(start, end).next().is_some()
                 && self.pages.pagemap().present(start, end, &mut [Run::default()]).0 == 0;
         });
         if is_likely {

@@ -40,17 +40,12 @@ mod attend;
 mod inherit;
 mod session;
 
+use std::ops::Deref;
+
 use sys::thread;
 
-use crate::accounts::{Accounts, Counter};
-use crate::config::Config;
-use crate::fault::FaultService;
-use crate::gate::Gate;
+use crate::accounts::Counter;
 use crate::lifecycle::Lifecycle;
-use crate::pages::Pages;
-use crate::program::Program;
-use crate::quiesce::Quiesce;
-use crate::reclaim::Reclaimer;
 use crate::sync::Userfaultfd;
 
 use session::PATIENCE_NS;
@@ -78,35 +73,20 @@ pub enum Outcome<'a> {
     Lost,
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Forks<'a> {
-    lifecycle: Lifecycle<'a>,
-    service: FaultService<'a>,
-    reclaimer: Reclaimer<'a>,
-    pages: &'a Pages,
-    program: &'a Program,
-    quiesce: &'a Quiesce,
-    gate: &'a Gate,
-    accounts: &'static dyn Accounts,
-    config: &'a Config,
+/// Forks, above all other parts.
+pub(crate) struct Forks {
+    pub lifecycle: Lifecycle,
 }
 
-impl<'a> Forks<'a> {
-    #[allow(clippy::too_many_arguments, reason = "each is a part of a pager")]
-    pub fn new(
-        lifecycle: Lifecycle<'a>,
-        service: FaultService<'a>,
-        pages: &'a Pages,
-        program: &'a Program,
-        quiesce: &'a Quiesce,
-        gate: &'a Gate,
-        accounts: &'static dyn Accounts,
-        config: &'a Config,
-    ) -> Self {
-        let reclaimer = service.reclaimer();
-        Forks { lifecycle, service, reclaimer, pages, program, quiesce, gate, accounts, config }
-    }
+impl Deref for Forks {
+    type Target = Lifecycle;
 
+    fn deref(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+}
+
+impl Forks {
     pub fn can_fork(&self) -> bool {
         self.gate.is_there() && self.numbers_end() <= NUMBERS
     }
@@ -123,7 +103,7 @@ impl<'a> Forks<'a> {
             self.quiesce.resume();
             return None;
         }
-        let mut session = ForkSession::new(*self.pages.guard(), forker, self.lifecycle.own_page());
+        let mut session = ForkSession::new(*self.pages.guard(), forker, self.own_page);
         // The order of all events so far must be known, because the child learns of no others.
         let give_up = session.since_ns + PATIENCE_NS;
         while self.pages.has_pending_events() && sys::now_ns() < give_up {
@@ -136,7 +116,7 @@ impl<'a> Forks<'a> {
     }
 
     pub fn descriptors(&self, session: &ForkSession) -> [i32; 3] {
-        let main = if !session.held.is_full() { self.pages.reports().descriptor() } else { -1 };
+        let main = if session.can_hold() { self.pages.reports().descriptor() } else { -1 };
         [main, self.gate.descriptor().unwrap_or(-1), session.children.first().copied().unwrap_or(-1)]
     }
 
@@ -152,7 +132,7 @@ impl<'a> Forks<'a> {
         }
         if is_ready && session.children.len() == 1 && session.gates.len() == 1 && !session.torn {
             let (main, gate) = (session.children.remove(0), session.gates.remove(0));
-            return Outcome::Inherits { main, gate, copied: session.copied.pages() };
+            return Outcome::Inherits { main, gate, copied: &session.copied };
         }
         self.complete_children(session);
         Outcome::Complete
@@ -166,40 +146,41 @@ impl<'a> Forks<'a> {
         session.stash.drain(..).for_each(|event| self.pages.apply_now(event));
         self.quiesce.resume();
         self.accounts.add(Counter::Forks, 1);
-        self.program.gauge().note_relatives();
-        while let Some(fault) = session.held.take() {
+        self.program.gauge.note_relatives();
+        while let Some(fault) = session.held.pop_front() {
             self.service.serve(&mut session.handler, fault);
         }
         // Faults that did not fit in, or were read on the way to an event: no handler sees them.
-        while let Some(fault) = self.service.unpark() {
+        while let Some(fault) = self.faults.parked.pop() {
             self.service.serve(&mut session.handler, fault);
         }
-        session.handler.inbound.frames.empty_out(self.pages.staging());
+        session.handler.inbound.frames.empty_out(&self.pages.staging);
     }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-
     use super::*;
     use crate::fault::Fault;
-    use crate::trial::{blocks, pager, read};
-    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::trial::{evict, pager_with, read};
+    use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};
 
     #[test]
     fn faults_that_are_parked_when_a_fork_is_over_are_served() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(1);
-        pager.register(base..base + BLOCK_BYTES);
-        let mut spare = pager.pages().staging().take_empty();
-        assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));
-        let session = ForkSession::new(*pager.pages().guard(), 0, pager.own_page());
+        let Some((pager, base)) = pager_with(1) else { return };
+        evict(pager.pages(), base, ALL_PAGES);
+        let session = ForkSession::new(*pager.pages().guard(), 0, pager.parts().own_page);
         for page in 0..BLOCK_PAGES {
             let address = page_at(base, page);
-            assert!(pager.service().park(Fault { address, write: true, thread: 1, read_ns: sys::now_ns() }));
+            assert!(pager.parts().faults.parked.push(Fault {
+                address,
+                write: true,
+                thread: 1,
+                read_ns: sys::now_ns()
+            }));
         }
         pager.end_fork(session);
-        assert!(!pager.service().is_busy());
+        assert!(!pager.parts().service.is_busy());
         assert_eq!(pager.pages().pages_out(), 0);
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }

@@ -4,6 +4,8 @@
 //! process are stashed and none is applied. If something cannot be recorded (too many pages copied,
 //! a mapping changed by a child), the session is *torn*: the child gets copies and starts again.
 
+use std::collections::VecDeque;
+
 use sys::userfaultfd::Message;
 
 use crate::config::HANDLERS_MAX;
@@ -18,75 +20,18 @@ const HELD_MAX: usize = 128;
 /// Most pages copied into a child before it takes over. The C library touches a few dozen.
 pub const COPIED_MAX: usize = 400;
 
-/// Faults read and not yet served, in order.
-pub(super) struct HeldFaults {
-    faults: [Option<Fault>; HELD_MAX],
-    first: usize,
-    count: usize,
-}
-
-impl HeldFaults {
-    fn new() -> Self {
-        HeldFaults { faults: [None; HELD_MAX], first: 0, count: 0 }
-    }
-
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.count == HELD_MAX
-    }
-
-    /// Holds a fault, behind all others. Requires room.
-    pub fn add(&mut self, fault: Fault) {
-        assert!(!self.is_full(), "read only while there is a place");
-        self.faults[(self.first + self.count) % HELD_MAX] = Some(fault);
-        self.count += 1;
-    }
-
-    pub fn take(&mut self) -> Option<Fault> {
-        let fault = self.faults[self.first].take()?;
-        self.first = (self.first + 1) % HELD_MAX;
-        self.count -= 1;
-        Some(fault)
-    }
-}
-
-pub(super) struct CopiedPages {
-    pages: [u64; COPIED_MAX],
-    count: usize,
-}
-
-impl CopiedPages {
-    /// Adds a page. Returns false if there are too many.
-    pub fn add(&mut self, at: usize) -> bool {
-        let Some(entry) = self.pages.get_mut(self.count) else { return false };
-        *entry = at as u64;
-        self.count += 1;
-        true
-    }
-
-    pub fn pages(&self) -> &[u64] {
-        &self.pages[..self.count]
-    }
-}
-
 /// One fork, from the moment when all threads stand still.
 pub struct ForkSession {
     forker: u32,
     pub(super) since_ns: u64,
     pub(super) guard: Guard,
     pub(super) handler: Handler,
-    pub(super) held: HeldFaults,
+    /// Faults read and not yet served, in order, at most [`HELD_MAX`].
+    pub(super) held: VecDeque<Fault>,
     /// Children's userfaultfds. All but one are from bare system calls, or children of those.
     pub(super) children: Vec<i32>,
     pub(super) gates: Vec<i32>,
-    pub(super) copied: CopiedPages,
+    pub(super) copied: Vec<u64>,
     /// The child's copy of the arena is useless.
     pub(super) torn: bool,
     /// The forking thread has returned from its fork.
@@ -109,10 +54,10 @@ impl ForkSession {
             since_ns: sys::now_ns(),
             guard,
             handler: Handler::new(HANDLERS_MAX, own_page),
-            held: HeldFaults::new(),
+            held: VecDeque::with_capacity(HELD_MAX),
             children: Vec::new(),
             gates: Vec::new(),
-            copied: CopiedPages { pages: [0; COPIED_MAX], count: 0 },
+            copied: Vec::with_capacity(COPIED_MAX),
             torn: false,
             is_back: false,
             born_ns: 0,
@@ -125,6 +70,18 @@ impl ForkSession {
     /// Records that the forking thread has returned and no longer waits.
     pub fn note_back(&mut self) {
         self.is_back = true;
+    }
+
+    pub(super) fn can_hold(&self) -> bool {
+        self.held.len() < HELD_MAX
+    }
+
+    /// Records a page that was copied into the child. The child cannot learn of too many.
+    pub(super) fn note_copied(&mut self, at: usize) {
+        match self.copied.len() < COPIED_MAX {
+            true => self.copied.push(at as u64),
+            false => self.torn = true,
+        }
     }
 
     pub(super) fn add_child(&mut self, descriptor: i32) {
@@ -171,42 +128,22 @@ mod tests {
         ForkSession::new(Guard::new(Userfaultfd::from_descriptor(-1), 0), 7, 0)
     }
 
-    fn fault(address: usize, thread: u32) -> Fault {
-        Fault { address, write: true, thread, read_ns: 0 }
-    }
-
-    #[test]
-    fn held_faults_are_taken_in_order_and_held_again_behind_the_others() {
-        let mut held = HeldFaults::new();
-        for round in 0..3 {
-            (0..HELD_MAX).for_each(|number| held.add(fault(round * 1000 + number, 1)));
-            assert!(held.is_full());
-            // One pass holds every fault again, as if none may be served yet.
-            for _ in 0..held.len() {
-                let fault = held.take().unwrap();
-                held.add(fault);
-            }
-            let taken: Vec<usize> =
-                std::iter::from_fn(|| held.take()).map(|fault| fault.address % 1000).collect();
-            assert_eq!(taken, (0..HELD_MAX).collect::<Vec<_>>());
-            assert!(held.is_empty());
-            held.add(fault(0, 1));
-            held.take();
-        }
+    fn fault(thread: u32) -> Fault {
+        Fault { address: 0, write: true, thread, read_ns: 0 }
     }
 
     #[test]
     fn faults_of_the_forking_thread_are_due_at_once_and_others_after_a_while() {
         let session = session();
         let (begin, end) = (session.since_ns, session.since_ns + PATIENCE_NS + 1);
-        assert!(session.is_due(&fault(0, 7), begin));
-        assert!(!session.is_due(&fault(0, 8), begin) && session.is_due(&fault(0, 8), end));
+        assert!(session.is_due(&fault(7), begin));
+        assert!(!session.is_due(&fault(8), begin) && session.is_due(&fault(8), end));
     }
 
     #[test]
     fn a_fault_holds_up_a_session_with_children_until_the_forking_thread_is_back() {
         let mut session = session();
-        session.held.add(fault(0, 7));
+        session.held.push_back(fault(7));
         assert!(!session.is_held_up(u64::MAX), "there is no child");
         session.add_child(3);
         assert!(!session.is_held_up(session.born_ns) && session.is_held_up(u64::MAX));
@@ -236,8 +173,9 @@ mod tests {
     #[test]
     fn copied_pages_are_noted_up_to_a_limit() {
         let mut session = session();
-        assert!((0..COPIED_MAX).all(|page| session.copied.add(page)));
-        assert!(!session.copied.add(0));
-        assert_eq!(session.copied.pages().len(), COPIED_MAX);
+        (0..COPIED_MAX).for_each(|page| session.note_copied(page));
+        assert_eq!((session.copied.len(), session.torn), (COPIED_MAX, false));
+        session.note_copied(0);
+        assert_eq!((session.copied.len(), session.torn), (COPIED_MAX, true));
     }
 }

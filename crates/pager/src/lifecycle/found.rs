@@ -9,21 +9,21 @@ use super::Lifecycle;
 
 const RUNS: usize = 512;
 
-impl Lifecycle<'_> {
+impl Lifecycle {
     /// Tells the policy which pages are in memory before anything is registered, to distinguish
     /// them from later ones: one scan, of 16 to 38 ns a page. Addresses give their order: mmap()
     /// allocates downwards, so higher is older. That is wrong within a large mapping filled
     /// upwards, but better than nothing (docs/decisions/06-registration.md).
     pub fn note_found(&self) {
-        self.program.measure(self.pages);
-        self.note_found_of(pages_in(self.program.gauge().resident_bytes() as usize) as u64);
+        self.program.measure(&self.pages);
+        self.note_found_of(pages_in(self.program.gauge.resident_bytes() as usize) as u64);
     }
 
     fn note_found_of(&self, all: u64) {
         let mut runs = vec![Run::default(); RUNS];
         let mut below = 0;
         let mut registrations = self.program.registrations();
-        registrations.for_each_evictable(&self.program.files().maps, self.config, |range| {
+        registrations.for_each_evictable(&self.program.files.maps, &self.config, |range| {
             let mut at = range.start;
             while at < range.end {
                 let (count, walked) = self.pages.pagemap().present(at, range.end, &mut runs);
@@ -42,9 +42,9 @@ impl Lifecycle<'_> {
             let base = block_of(at);
             let until = end.min(base + BLOCK_BYTES);
             let pages = pages_in(until - at);
-            let Ok(block) = self.pages.table().block(base) else { break };
+            let Ok(block) = self.pages.table.block(base) else { break };
             let mask = span(pages_in(at - base), pages);
-            self.pages.policy().found(block.history(), mask, all.saturating_sub(below), all);
+            self.pages.policy.found(block.history(), mask, all.saturating_sub(below), all);
             below += pages as u64;
             at = until;
         }
@@ -56,21 +56,18 @@ impl Lifecycle<'_> {
 mod tests {
     use replacement::policy::Page;
 
-    use crate::trial::{blocks, pager_of};
+    use crate::trial::{drop_pages, pager_of};
     use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
     const BLOCKS: usize = 64;
 
     #[test]
     fn pages_that_are_found_are_older_the_higher_they_are() {
-        let base = blocks(BLOCKS);
-        let at = base + (BLOCKS - 1) * BLOCK_BYTES;
-        // SAFETY: this test's mapping.
-        unsafe { libc::madvise(at as *mut _, BLOCK_BYTES, libc::MADV_DONTNEED) };
-        let Some(pager) = pager_of(base..base + BLOCKS * BLOCK_BYTES) else { return };
-        pager.lifecycle().note_found_of(((BLOCKS - 1) * BLOCK_PAGES) as u64);
+        let Some((pager, base)) = pager_of(BLOCKS) else { return };
+        drop_pages(base + (BLOCKS - 1) * BLOCK_BYTES, BLOCK_BYTES);
+        pager.parts().note_found_of(((BLOCKS - 1) * BLOCK_PAGES) as u64);
         let came = |block: usize, page: usize| {
-            let record = pager.pages().table().block(base + block * BLOCK_BYTES).unwrap();
+            let record = pager.pages().table.block(base + block * BLOCK_BYTES).unwrap();
             match record.history().page(page) {
                 Page::In { score: 0, came } => came,
                 page => panic!("{page:?}"),
@@ -84,8 +81,8 @@ mod tests {
         assert_eq!(came(BLOCKS - 1, 0), 0, "nothing is there");
         // The oldest leave first and the youngest stay. Nothing is registered.
         let going = |block: usize| {
-            let record = pager.pages().table().block(base + block * BLOCK_BYTES).unwrap();
-            pager.pages().policy().choose(record.history(), ALL_PAGES, 1).going
+            let record = pager.pages().table.block(base + block * BLOCK_BYTES).unwrap();
+            pager.pages().policy.choose(record.history(), ALL_PAGES, 1).going
         };
         assert_eq!((going(0), going(BLOCKS - 2)), (0, ALL_PAGES));
         assert!(!pager.manages(base..base + BLOCK_BYTES));

@@ -16,8 +16,6 @@
 //! Any other thread (stopped by a signal within a call, or not scheduled for a minute) keeps the
 //! period open, and the pages concerned stay where they are.
 
-use std::sync::Mutex;
-
 use sys::threads::{self, Sight};
 
 use crate::pages::Pages;
@@ -48,23 +46,7 @@ impl Suspect {
 }
 
 #[derive(Default)]
-pub(super) struct GracePeriods(Mutex<GracePeriod>);
-
-impl GracePeriods {
-    /// Starts a period if pages wait, checks the remaining threads, or ends the period.
-    pub fn step(&self, now_ns: u64, pages: &Pages) {
-        self.0.lock().expect("no panic while held").step(now_ns, pages);
-    }
-
-    /// In a forked child, whose only thread is in fork().
-    pub fn reset(&self, pages: &Pages) {
-        *self.0.lock().expect("no panic while held") = GracePeriod::default();
-        pages.forget_discarding();
-    }
-}
-
-#[derive(Default)]
-struct GracePeriod {
+pub(super) struct GracePeriod {
     suspects: Vec<Suspect>,
     is_open: bool,
     /// Some threads could not be followed, or the threads could not be listed.
@@ -73,7 +55,8 @@ struct GracePeriod {
 }
 
 impl GracePeriod {
-    fn step(&mut self, now_ns: u64, pages: &Pages) {
+    /// Starts a period if pages wait, checks the remaining threads, or ends the period.
+    pub fn step(&mut self, now_ns: u64, pages: &Pages) {
         if now_ns.wrapping_sub(self.looked_ns) < LOOK_NS || !(self.is_open || pages.has_discarding()) {
             return;
         }

@@ -15,11 +15,11 @@ use super::Lifecycle;
 /// Longest wait for threads to park. None waits for the program, but the machine may be slow.
 const PARK_NS: u64 = 10_000_000_000;
 
-impl Lifecycle<'_> {
+impl Lifecycle {
     /// See `Pager::halt`.
     pub fn halt(&self) {
         self.quiesce.begin();
-        self.reclaimer.wait_for_direct_reclaim();
+        self.direct.wait();
         let mut inbound = Inbound::new(self.own_page);
         let mut brought = 0;
         // Terminates because eviction is off; only blocks with pending events remain. Handlers read
@@ -30,7 +30,7 @@ impl Lifecycle<'_> {
             self.gate.dismiss_reports();
             thread::sleep_ns(50_000);
         }
-        inbound.frames.empty_out(self.pages.staging());
+        inbound.frames.empty_out(&self.pages.staging);
         self.accounts.add(Counter::BroughtIn, brought as u64);
         self.unregister_everything();
         self.pages.watch_changes(false);
@@ -38,21 +38,21 @@ impl Lifecycle<'_> {
             self.pages.apply_events();
             thread::sleep_ns(10_000);
         }
-        while let Some(slot) = self.pages.staging().oldest() {
-            self.pages.staging().give(slot);
+        while let Some(slot) = self.pages.staging.oldest() {
+            self.pages.staging.give(slot);
         }
-        while let Some(slot) = self.pages.staging().take_ready(1) {
+        while let Some(slot) = self.pages.staging.take_ready(1) {
             // SAFETY: a ready slot, just taken.
-            unsafe { self.pages.staging().discard(slot) };
-            self.pages.staging().give(slot);
+            unsafe { self.pages.staging.discard(slot) };
+            self.pages.staging.give(slot);
         }
-        self.program.measure(self.pages);
+        self.program.measure(&self.pages);
     }
 
     /// Unregisters all mappings: without fault service, threads would wait there for ever.
     fn unregister_everything(&self) {
         loop {
-            self.program.unregister(self.pages, self.config);
+            self.program.unregister(&self.pages, &self.config);
             if self.unregister_moved() {
                 return;
             }
@@ -81,7 +81,7 @@ impl Lifecycle<'_> {
 
     fn fault_in_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
         let mut is_left = false;
-        for base in self.pages.table().busy(0, USER_END) {
+        for base in self.pages.table.busy(0, USER_END) {
             let (pages, blocked) = self.pages.fault_in_block(inbound, base);
             *brought += pages;
             is_left |= blocked;
@@ -93,15 +93,15 @@ impl Lifecycle<'_> {
     pub fn park(&self) {
         self.quiesce.park();
         self.reclaimer.wake_all();
-        self.service.call_all();
+        self.handlers.call_all();
         let give_up = sys::now_ns() + PARK_NS;
-        let threads = self.reclaimer.threads() + self.service.handlers();
+        let threads = self.reclaimer.threads() + self.handlers.count();
         while self.quiesce.parked() < threads && sys::now_ns() < give_up {
             thread::sleep_ns(50_000);
         }
         // Between the count and the wait are a few instructions, and no other call.
         loop {
-            match self.pages.own_threads_state() {
+            match self.pages.own_threads.state() {
                 ThreadsState::Running if sys::now_ns() < give_up => thread::sleep_ns(50_000),
                 ThreadsState::Running | ThreadsState::Blocked => break,
                 ThreadsState::Unknown => break thread::sleep_ns(1_000_000),
@@ -121,15 +121,14 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use crate::pages::Registration;
-    use crate::trial::{blocks, pager_of};
+    use crate::trial::pager_of;
     use crate::units::BLOCK_BYTES;
 
     /// Regression: mlockall() just after a mapping had moved. It stayed registered without fault
     /// service, and a thread that first touched a page of it waited for ever.
     #[test]
     fn nothing_stays_registered_wherever_it_has_been_moved() {
-        let base = blocks(16);
-        let Some(pager) = pager_of(base..base + 16 * BLOCK_BYTES) else { return };
+        let Some((pager, base)) = pager_of(16) else { return };
         pager.register(base..base + 4 * BLOCK_BYTES);
         let (to, is_over) = (base + 8 * BLOCK_BYTES, AtomicBool::new(false));
         std::thread::scope(|scope| {

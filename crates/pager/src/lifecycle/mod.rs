@@ -21,74 +21,41 @@ mod halt;
 mod retire;
 mod watch;
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Mutex;
 
-use crate::accounts::Accounts;
-use crate::config::Config;
 use crate::fault::FaultService;
-use crate::gate::Gate;
-use crate::pages::Pages;
-use crate::program::Program;
-use crate::quiesce::Quiesce;
-use crate::reclaim::Reclaimer;
 
-use grace::GracePeriods;
+use grace::GracePeriod;
 pub use watch::Watch;
 
-/// State of the control thread. Only [`Lifecycle`] uses it.
-pub(crate) struct LifecycleState {
-    grace: GracePeriods,
-    own_page: usize,
-}
-
-impl LifecycleState {
-    pub fn new(own_page: usize) -> Self {
-        LifecycleState { grace: GracePeriods::default(), own_page }
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Lifecycle<'a> {
-    grace: &'a GracePeriods,
-    own_page: usize,
-    service: FaultService<'a>,
-    reclaimer: Reclaimer<'a>,
-    pages: &'a Pages,
-    program: &'a Program,
-    quiesce: &'a Quiesce,
-    gate: &'a Gate,
-    accounts: &'static dyn Accounts,
-    config: &'a Config,
-}
-
-impl<'a> Lifecycle<'a> {
-    #[allow(clippy::too_many_arguments, reason = "each is a part of a pager")]
-    pub fn new(
-        state: &'a LifecycleState,
-        service: FaultService<'a>,
-        pages: &'a Pages,
-        program: &'a Program,
-        quiesce: &'a Quiesce,
-        gate: &'a Gate,
-        accounts: &'static dyn Accounts,
-        config: &'a Config,
-    ) -> Self {
-        let LifecycleState { grace, own_page } = state;
-        let (own_page, reclaimer) = (*own_page, service.reclaimer());
-        Lifecycle { grace, own_page, service, reclaimer, pages, program, quiesce, gate, accounts, config }
-    }
-
+/// The control thread's work, above the fault service and its parts.
+pub(crate) struct Lifecycle {
+    grace: Mutex<GracePeriod>,
     /// The page that the control thread decompresses into.
-    pub fn own_page(&self) -> usize {
-        self.own_page
+    pub own_page: usize,
+    pub service: FaultService,
+}
+
+impl Deref for Lifecycle {
+    type Target = FaultService;
+
+    fn deref(&self) -> &FaultService {
+        &self.service
+    }
+}
+
+impl Lifecycle {
+    pub fn new(own_page: usize, service: FaultService) -> Self {
+        Lifecycle { grace: Mutex::default(), own_page, service }
     }
 
     pub fn register(&self, range: Range<usize>) {
         if self.quiesce.is_on() {
             return;
         }
-        self.reclaimer.look_again();
-        self.program.register(self.pages, range, self.config);
+        self.evictions.look_again();
+        self.program.register(&self.pages, range, &self.config);
     }
 
     pub fn release(&self, range: Range<usize>) {
@@ -100,18 +67,20 @@ impl<'a> Lifecycle<'a> {
     pub fn refresh_mappings(&self) {
         // Before any page can leave.
         self.keep_pages(sys::now_ns());
-        self.reclaimer.look_again();
-        self.program.refresh(self.pages, self.config);
+        self.evictions.look_again();
+        self.program.refresh(&self.pages, &self.config);
     }
 
     fn keep_pages(&self, now_ns: u64) {
         if self.config.only.is_none() {
             let most = self.accounts.budget();
-            self.program.kept().look(now_ns, most, self.pages, self.quiesce, self.own_page);
+            self.program.kept.look(now_ns, most, &self.pages, &self.quiesce, self.own_page);
         }
     }
 
+    /// In a forked child, whose only thread is in fork().
     pub fn reset_grace(&self) {
-        self.grace.reset(self.pages);
+        *self.grace.lock().expect("no panic while held") = GracePeriod::default();
+        self.pages.forget_discarding();
     }
 }

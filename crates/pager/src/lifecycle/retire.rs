@@ -11,7 +11,7 @@
 
 use super::Lifecycle;
 
-impl Lifecycle<'_> {
+impl Lifecycle {
     /// See `Pager::dismiss`.
     pub fn dismiss(&self) {
         let Some(bell) = self.pages.register_bell() else {
@@ -23,7 +23,7 @@ impl Lifecycle<'_> {
     pub fn call_all(&self) {
         self.quiesce.wake_all();
         self.reclaimer.wake_all();
-        self.service.call_all();
+        self.handlers.call_all();
     }
 
     pub fn read_out(&self) {
@@ -40,16 +40,14 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use crate::pages::Registration;
-    use crate::trial::{blocks, pager_of, read};
+    use crate::trial::{evict, pager_of, read};
     use crate::units::{ALL_PAGES, BLOCK_BYTES};
 
     #[test]
     fn all_threads_end_whatever_they_wait_for() {
-        let base = blocks(2);
-        let Some(pager) = pager_of(base..base + 2 * BLOCK_BYTES) else { return };
+        let Some((pager, base)) = pager_of(2) else { return };
         pager.register(base..base + 2 * BLOCK_BYTES);
-        let mut spare = pager.pages().staging().take_empty();
-        assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));
+        evict(pager.pages(), base, ALL_PAGES);
         let (handlers, workers) = (AtomicU32::new(2), AtomicU32::new(1));
         std::thread::scope(|scope| {
             for index in 0..2 {

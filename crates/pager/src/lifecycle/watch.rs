@@ -63,15 +63,15 @@ fn part_of(budget: u64, own: u64, all: u64) -> u64 {
     (part as u64).max(budget / 64)
 }
 
-impl Lifecycle<'_> {
+impl Lifecycle {
     /// See `Pager::watch`.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
-        let gauge = self.program.gauge();
-        let total = self.program.measure(self.pages);
+        let gauge = &self.program.gauge;
+        let total = self.program.measure(&self.pages);
         let came_in = self.note_growth(watch, now);
         let mut buffer = [0; 128];
-        let sizes = procfs::sizes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or_default();
+        let sizes = procfs::sizes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - watch.refreshed_ns;
         // New and grown mappings change the sizes. Replaced ones are found a little later.
         if (sizes != watch.sizes && stale_ns > watch.refresh_pause_ns.max(900_000)) || stale_ns > 100_000_000
@@ -100,9 +100,9 @@ impl Lifecycle<'_> {
         }
         if now - watch.maintained_ns > MAINTAIN_NS {
             watch.maintained_ns = now;
-            self.pages.store().maintain_compressors();
+            self.pages.store.maintain_compressors();
         }
-        self.grace.step(now, self.pages);
+        self.grace.lock().expect("no panic while held").step(now, &self.pages);
         if let Some(range) = &self.config.only {
             self.measure_range(watch, range.clone(), now);
         }
@@ -121,12 +121,12 @@ impl Lifecycle<'_> {
     /// Records changes since the last look, and the growth that no handler has seen. Returns the
     /// number of pages that handlers brought in.
     fn note_growth(&self, watch: &mut Watch, now: u64) -> u64 {
-        let (resident, arrived) = (self.program.gauge().resident_bytes(), self.reclaimer.arrived());
+        let (resident, arrived) = (self.program.gauge.resident_bytes(), self.evictions.arrived());
         let came_in = arrived.wrapping_sub(watch.arrived);
         let seen = came_in.saturating_mul(PAGE_SIZE as u64);
         if watch.resident != 0 {
             let growth = resident.saturating_sub(watch.resident).saturating_sub(seen);
-            self.program.gauge().note_growth(growth);
+            self.program.gauge.note_growth(growth);
         }
         if resident != watch.resident {
             watch.changed_ns = now;
@@ -141,51 +141,44 @@ impl Lifecycle<'_> {
         let (budget, pagers) = (self.accounts.budget(), self.accounts.pagers().max(1) as u64);
         let part = match pagers {
             1 => budget,
-            _ => part_of(budget, self.program.gauge().resident_bytes(), self.accounts.total()),
+            _ => part_of(budget, self.program.gauge.resident_bytes(), self.accounts.total()),
         };
-        self.pages.policy().set_memory(pages_in(part));
+        self.pages.policy.set_memory(pages_in(part));
         self.reclaimer.choose_density(density, part);
         let bytes = (budget / WAYS_PART / pagers) as usize;
-        self.pages.staging().limit(pages_in(bytes));
-        if let Some(file) = self.pages.store().swap_file() {
+        self.pages.staging.limit(pages_in(bytes));
+        if let Some(file) = self.pages.store.swap_file() {
             file.limit_packs(bytes / 4 / PACK_BYTES_MAX);
         }
     }
 
     fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {
-        match self.service.longest() {
-            Some((index, since)) if now.saturating_sub(since) > FAULT_NS_MAX => {
-                if !watch.reported && index > HANDLERS_MAX || self.reclaimer.is_writing() {
-                    if !watch.reported {
-                        let seconds = (now - since) / 1_000_000_000;
-                        self.pages.say(format_args!(
-                            "the swap file's disk is slow: a page fault has waited for it for {seconds} s"
-                        ));
-                    }
-                    watch.reported = true;
-                } else if !watch.reported {
-                    self.pages.say(format_args!(
-                        "a page fault has waited for {} s in handler {index}; the program cannot go on until it is served",
-                        (now - since) / 1_000_000_000
-                    ));
-                    watch.reported = true;
-                }
+        let stuck = self.faults.longest().filter(|(_, since)| now.saturating_sub(*since) > FAULT_NS_MAX);
+        if let Some((index, since)) = stuck.filter(|_| !watch.reported) {
+            let seconds = (now - since) / 1_000_000_000;
+            match index > HANDLERS_MAX || self.swap.is_writing() {
+                true => self.pages.say(format_args!(
+                    "the swap file's disk is slow: a page fault has waited for it for {seconds} s"
+                )),
+                false => self.pages.say(format_args!(
+                    "a page fault has waited for {seconds} s in handler {index}; the program cannot go on until it is served"
+                )),
             }
-            _ => watch.reported = false,
         }
+        watch.reported = stuck.is_some();
     }
 
     /// If one range of a process with other memory is paged: counts how much of the process's use
     /// is the range's and the pager's. Until the next count, growth counts as the range's.
     fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
         // Zero means that others returned memory that still counted as theirs: count now.
-        let is_hidden = self.program.gauge().resident_bytes() == 0;
+        let is_hidden = self.program.gauge.resident_bytes() == 0;
         if now < watch.shared_ns && !is_hidden {
             return;
         }
         let mut buffer = [0; 128];
         let mut all =
-            || procfs::anonymous_bytes(self.program.files().statm.read_at(&mut buffer, 0)).unwrap_or(0);
+            || procfs::anonymous_bytes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let before = all();
         // Compare all memory: the range's part may stay zero after others returned much.
         if before == watch.counted {
@@ -201,17 +194,17 @@ impl Lifecycle<'_> {
             pages += pages_in(watch.runs[..count].iter().map(|run| run.end - run.start).sum::<u64>());
             at = walked.max(start + PAGE_SIZE);
         }
-        let store = self.pages.store();
-        let pages = pages as usize + self.pages.staging().pages();
+        let store = &self.pages.store;
+        let pages = pages as usize + self.pages.staging.pages();
         let ours = bytes_of(pages) as u64 + store.pool_bytes() + store.metadata_bytes();
         let after = all();
         // Memory that came during the count may be missing from it. It counts as the range's.
         let others = before.min(after).saturating_sub(ours);
-        if before.abs_diff(after) > DRIFT_BYTES && others > self.program.gauge().discount_bytes() {
+        if before.abs_diff(after) > DRIFT_BYTES && others > self.program.gauge.discount_bytes() {
             return;
         }
-        self.program.gauge().set_discount(others);
-        self.program.measure(self.pages);
+        self.program.gauge.set_discount(others);
+        self.program.measure(&self.pages);
         self.accounts.counted(after.saturating_sub(others));
         watch.counted = after;
         // Spend at most a twentieth of the time on this.
@@ -221,7 +214,7 @@ impl Lifecycle<'_> {
     /// See `Pager::measure_shared`.
     pub fn measure_shared(&self, watch: &mut Watch) {
         let now = sys::now_ns();
-        if self.program.gauge().take_stale() {
+        if self.program.gauge.take_stale() {
             // Most forked children soon execute another program and share nothing any more.
             watch.shared_ns = watch.shared_ns.min(now + SETTLED_NS);
         }
@@ -229,11 +222,11 @@ impl Lifecycle<'_> {
             return;
         }
         let mut text = [0; 2048];
-        let text = self.program.files().rollup.read_at(&mut text, 0);
+        let text = self.program.files.rollup.read_at(&mut text, 0);
         if let (Some(fair), Some(full)) =
             (procfs::kilobytes_field(text, b"Pss_Anon:"), procfs::kilobytes_field(text, b"Anonymous:"))
         {
-            self.program.gauge().set_discount(full.saturating_sub(fair));
+            self.program.gauge.set_discount(full.saturating_sub(fair));
         }
         // Spend at most a twentieth of the time on this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);

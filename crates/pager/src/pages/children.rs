@@ -5,34 +5,21 @@ use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{maps, PAGE_SIZE};
 
 use super::block::PageState;
-use super::fork_point::ForkPoint;
+use super::fork_point::{redo, undo, ForkPoint};
 use super::guard::Registration;
 use super::{Guard, Pages};
 use crate::accounts::Counter;
 use crate::sync::sleep_ns;
 use crate::units::{index_of, page_at, BLOCK_PAGES};
 
-#[derive(Debug, Clone, Copy)]
-enum Change {
-    Gone { start: usize, end: usize },
-    Moved { from: usize, to: usize, len: usize },
-}
-
-impl Change {
-    fn of(event: Message) -> Option<Change> {
-        match event {
-            Message::Remove { start, end } | Message::Unmap { start, end } => {
-                Some(Change::Gone { start, end })
-            }
-            Message::Remap { from, to, len } => Some(Change::Moved { from, to, len }),
-            Message::Fault { .. } | Message::Fork { .. } => None,
-        }
-    }
+/// Whether a change took the page at `at` away, without moving it.
+fn is_gone(change: Message, at: usize) -> bool {
+    matches!(change, Message::Remove { start, end } | Message::Unmap { start, end } if (start..end).contains(&at))
 }
 
 struct Descendant {
     guard: Guard,
-    changes: Vec<Change>,
+    changes: Vec<Message>,
 }
 
 /// The memory of a forked child that pages are copied into. It may change or be forked meantime.
@@ -61,7 +48,8 @@ impl Descendant {
                     });
                 }
                 // Filling serves a fault. Closing wakes threads whose page never comes.
-                message => self.changes.extend(Change::of(message)),
+                Message::Fault { .. } => {}
+                change => self.changes.push(change),
             }
         }
         None
@@ -69,11 +57,11 @@ impl Descendant {
 
     fn first_registration(&self, at: usize) -> Registration {
         let change = self.changes.iter().find_map(|change| match *change {
-            Change::Gone { start, end } if (start..end).contains(&at) => Some(Registration::Registered),
-            Change::Moved { from, len, .. } if (from..from + len).contains(&at) => {
+            change if is_gone(change, at) => Some(Registration::Registered),
+            Message::Remap { from, len, .. } if (from..from + len).contains(&at) => {
                 Some(Registration::Registered)
             }
-            Change::Moved { to, len, .. } if (to..to + len).contains(&at) => Some(Registration::Changing),
+            Message::Remap { to, len, .. } if (to..to + len).contains(&at) => Some(Registration::Changing),
             _ => None,
         });
         change.unwrap_or_else(|| self.guard.registration(at))
@@ -81,13 +69,8 @@ impl Descendant {
 
     /// The present place of a page of the parent. `None` if it is gone.
     fn place_of(&self, at: usize) -> Option<usize> {
-        self.changes.iter().try_fold(at, |at, change| match *change {
-            Change::Gone { start, end } if (start..end).contains(&at) => None,
-            Change::Moved { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
-            // The move replaced the mapping at its target.
-            Change::Moved { to, len, .. } if (to..to + len).contains(&at) => None,
-            _ => Some(at),
-        })
+        let redo = |at, change: &Message| redo(*change, at).filter(|_| !is_gone(*change, at));
+        self.changes.iter().try_fold(at, redo)
     }
 }
 
@@ -95,7 +78,7 @@ impl ChildMemory {
     /// `changes` are the child's own changes since the fork that have been read already.
     pub fn new(guard: Guard, changes: impl Iterator<Item = Message>) -> Self {
         ChildMemory {
-            descendants: vec![Descendant { guard, changes: changes.filter_map(Change::of).collect() }],
+            descendants: vec![Descendant { guard, changes: changes.collect() }],
             fork_point: ForkPoint::default(),
             wiped: Vec::new(),
             is_over: false,
@@ -116,12 +99,8 @@ impl ChildMemory {
 
     /// The parent's page that the child misses at `at`, if any.
     pub fn source_of(&self, at: usize) -> Option<usize> {
-        let at = self.descendants[0].changes.iter().rev().try_fold(at, |at, change| match *change {
-            Change::Gone { start, end } if (start..end).contains(&at) => None,
-            Change::Moved { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
-            Change::Moved { from, len, .. } if (from..from + len).contains(&at) => None,
-            _ => Some(at),
-        })?;
+        let undo = |at, change: &Message| undo(*change, at).filter(|_| !is_gone(*change, at));
+        let at = self.descendants[0].changes.iter().rev().try_fold(at, undo)?;
         self.fork_point.in_table(at)
     }
 

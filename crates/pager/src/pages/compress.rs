@@ -8,10 +8,11 @@
 use sys::PAGE_SIZE;
 
 use super::block::{BlockGuard, PageState, NO_SLOT};
-use super::fault_in::PlacedBack;
+use super::place::{place, Placed};
+use super::run::PageRun;
 use super::{now_ms, Pages, GROUP};
 use crate::accounts::Counter;
-use crate::units::{runs, span, PageNumber, BLOCK_PAGES};
+use crate::units::{page_at, page_key, runs, span, BLOCK_PAGES};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compressed {
@@ -100,7 +101,7 @@ impl Pages {
         let block = self.lock(base);
         let kept = block.mask(PageState::Staged) & staged;
         for (first, count) in runs(stored & !kept) {
-            self.store.invalidate(GROUP, PageNumber::of(base).plus(first).key(), count as u64);
+            self.store.invalidate(GROUP, page_key(page_at(base, first)), count as u64);
         }
         block.change(stored & kept, PageState::Staged, PageState::Stored);
         self.accounts.add(Counter::ZswpOut, (stored & kept).count_ones().into());
@@ -133,7 +134,7 @@ impl Pages {
         let mut len = 0;
         for taken in &*batch {
             for index in indices(taken.staged) {
-                pages[len] = (PageNumber::of(taken.base).plus(index).key(), page(taken.slot, index));
+                pages[len] = (page_key(page_at(taken.base, index)), page(taken.slot, index));
                 len += 1;
             }
         }
@@ -160,10 +161,10 @@ impl Pages {
         for (first, count) in runs(mask) {
             for index in first..first + count {
                 // A page shared with a relative is copied, and its frame stays in the slot.
-                match self.place_back(&quiet, index, self.staging.frame(slot, index)) {
-                    PlacedBack::WithFrame => self.staging.left(slot, span(index, 1)),
-                    PlacedBack::FrameStays => {}
-                    PlacedBack::NotNow => return false,
+                match place(&quiet, PageRun::new(index, 1), self.staging.frame(slot, index)) {
+                    Placed::Moved(_) => self.staging.left(slot, span(index, 1)),
+                    Placed::Copied(_) | Placed::Gone => {}
+                    Placed::Again | Placed::NoMemory => return false,
                 }
                 block.change(span(index, 1), PageState::Staged, PageState::Kernel);
                 self.note_returned(block.history(), span(index, 1), 0, false);
@@ -191,32 +192,25 @@ fn indices(mask: u32) -> impl Iterator<Item = usize> {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use super::super::Inbound;
     use super::*;
     use crate::pages::FaultedIn;
-    use crate::trial::{blocks, pager, read, write};
+    use crate::trial::{evict, inbound, noise, pages_with, read, write};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
     /// Queues one page of each block.
     fn queue(pages: &Pages, base: usize, numbers: impl Iterator<Item = usize>) {
-        for number in numbers {
-            let at = base + number * BLOCK_BYTES;
-            let mut spare = pages.staging.take_empty();
-            assert!(pages.evict(&mut spare, at, span(number % BLOCK_PAGES, 1), false) && spare.is_none());
-        }
+        numbers.for_each(|number| evict(pages, base + number * BLOCK_BYTES, span(number % BLOCK_PAGES, 1)));
     }
 
     #[test]
     fn single_pages_of_many_blocks_go_together() {
-        let Some(pager) = pager() else { return };
-        let (pages, base) = (pager.pages(), blocks(20));
-        pager.register(base..base + 20 * BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(20) else { return };
         queue(pages, base, (0..20).rev());
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (4, 16));
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!(pages.compress_oldest(), Compressed::Nothing);
-        let mut inbound = Inbound::new(pager.own_page());
+        let mut inbound = inbound();
         for number in 0..20 {
             let at = base + number * BLOCK_BYTES;
             assert_eq!(pages.lock(at).mask(PageState::Stored), span(number % BLOCK_PAGES, 1));
@@ -228,20 +222,11 @@ mod tests {
 
     #[test]
     fn a_block_that_was_wanted_and_one_that_is_refused_leave_the_batch_to_the_others() {
-        let Some(pager) = pager() else { return };
-        let (pages, base) = (pager.pages(), blocks(3));
-        pager.register(base..base + 3 * BLOCK_BYTES);
-        let mut random = 1u64;
-        for word in (0..PAGE_SIZE).step_by(8) {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // SAFETY: a page of the second block.
-            unsafe {
-                ((base + BLOCK_BYTES + PAGE_SIZE + word) as *mut u64).write_volatile(random.rotate_left(29))
-            };
-        }
+        let Some((pages, base)) = pages_with(3) else { return };
+        noise(page_at(base, BLOCK_PAGES + 1), 1);
         let first = read(base, BLOCK_PAGES + 1);
         queue(pages, base, 0..3);
-        let mut inbound = Inbound::new(pager.own_page());
+        let mut inbound = inbound();
         assert_eq!(pages.fault_in(&mut inbound, base, true, 1), FaultedIn::Done(1));
         write(base, 0, 77);
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
@@ -253,12 +238,9 @@ mod tests {
 
     #[test]
     fn a_full_block_is_a_batch_of_its_own() {
-        let Some(pager) = pager() else { return };
-        let (pages, base) = (pager.pages(), blocks(2));
-        pager.register(base..base + 2 * BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(2) else { return };
         queue(pages, base, 0..1);
-        let mut spare = pages.staging.take_empty();
-        assert!(pages.evict(&mut spare, base + BLOCK_BYTES, ALL_PAGES, false));
+        evict(pages, base + BLOCK_BYTES, ALL_PAGES);
         for left in [1, 0] {
             assert_eq!((pages.compress_oldest(), pages.staging.queued_slots()), (Compressed::Stored, left));
         }

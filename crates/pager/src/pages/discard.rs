@@ -18,9 +18,7 @@ use sys::PAGE_SIZE;
 
 use super::block::PageState;
 use super::{Pages, GROUP};
-#[cfg(all(test, not(feature = "shuttle")))]
-use crate::units::ALL_PAGES;
-use crate::units::{block_of, index_of, runs, span, within, PageNumber, BLOCK_BYTES};
+use crate::units::{block_of, index_of, page_at, page_key, runs, span, within, BLOCK_BYTES};
 
 const RUNS: usize = 64;
 
@@ -38,7 +36,7 @@ impl Pages {
             block.change_kernels(mask, PageState::Kernel);
             block.forget_refused(mask);
             for (first, count) in runs(stored) {
-                self.store.invalidate(GROUP, PageNumber::of(base).plus(first).key(), count as u64);
+                self.store.invalidate(GROUP, page_key(page_at(base, first)), count as u64);
             }
             // The pages of a slot stay unchanged while it is being compressed.
             if !block.is_compressing() {
@@ -116,19 +114,14 @@ impl Pages {
             block.drop_slot_if_unused();
         } else if block.mask(PageState::Stored) & mask != 0 {
             block.change(mask, PageState::Stored, PageState::Kernel);
-            self.store.invalidate(GROUP, PageNumber::of(at).key(), 1);
+            self.store.invalidate(GROUP, page_key(at), 1);
         }
     }
 
     #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn pages_out(&self) -> usize {
-        self.table.busy(0, sys::memory::USER_END).filter_map(|base| self.table.lock_existing(base)).fold(
-            0,
-            |sum, block| {
-                let out = !block.mask_of(PageState::is_kernels) & ALL_PAGES;
-                sum + out.count_ones() as usize
-            },
-        )
+        let blocks = self.table.busy(0, sys::memory::USER_END).map(|base| self.lock(base));
+        blocks.map(|block| block.mask_of(|state| !state.is_kernels()).count_ones() as usize).sum()
     }
 }
 
@@ -136,62 +129,51 @@ impl Pages {
 mod tests {
     use super::*;
     use crate::pages::run::PageRun;
-    use crate::pages::{FaultedIn, Inbound};
-    use crate::trial::{blocks, pager, read, write};
+    use crate::pages::FaultedIn;
+    use crate::trial::{evict, inbound, pages_with, read, write};
     use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};
 
     /// Regression: a thread lost its CPU for seconds between the event and its discarding. The
     /// pages were saved as data in between and came back with the old bytes.
     #[test]
     fn pages_that_are_being_discarded_are_not_saved_until_a_grace_period_has_passed() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(1);
-        pager.register(base..base + BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(1) else { return };
         // Simulates an event whose thread has not run since.
         pages.discard(base, page_at(base, 4));
         pages.mark_discarding(base, page_at(base, 4));
         assert!(pages.has_discarding());
-        let mut spare = pages.staging().take_empty();
-        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        evict(pages, base, ALL_PAGES);
         assert_eq!((pages.pages_out(), pages.mover.mapped(base, BLOCK_PAGES)), (12, 0xf));
         pages.begin_grace();
         pages.mark_discarding(base, base + PAGE_SIZE);
         pages.end_grace();
         assert!(pages.has_discarding());
-        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        evict(pages, base, ALL_PAGES);
         assert_eq!(pages.mover.mapped(base, BLOCK_PAGES), 0x1);
         pages.begin_grace();
         pages.end_grace();
         assert!(!pages.has_discarding());
-        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
-        assert_eq!(
-            (pages.pages_out(), read(pages.staging().address(pages.lock(base).slot(), 0), 0)),
-            (16, 1)
-        );
+        evict(pages, base, ALL_PAGES);
+        assert_eq!((pages.pages_out(), read(pages.staging.address(pages.lock(base).slot(), 0), 0)), (16, 1));
     }
 
     #[test]
     fn a_refilled_page_is_no_longer_being_discarded() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(1);
-        pager.register(base..base + BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(1) else { return };
         pages.mark_discarding(base, base + BLOCK_BYTES);
         // The thread continues. Its event is not read, so the test takes the pages away.
-        let slot = pages.staging().take_empty().unwrap();
+        let slot = pages.staging.take_empty().unwrap();
         let block = pages.lock(base);
         let quiet = pages.quiet(&block).unwrap();
         let all = PageRun::new(0, BLOCK_PAGES);
-        assert!(quiet.move_out(all, pages.staging().frame(slot, 0)).stop.is_none());
+        assert!(quiet.move_out(all, pages.staging.frame(slot, 0)).stop.is_none());
         drop(quiet);
         drop(block);
-        let mut inbound = Inbound::new(pager.own_page());
+        let mut inbound = inbound();
         assert_eq!(pages.fault_in(&mut inbound, base, true, BLOCK_PAGES), FaultedIn::Done(BLOCK_PAGES));
         assert_eq!((read(base, 3), pages.lock(base).mask(PageState::Kernel)), (0, ALL_PAGES));
         write(base, 3, 7);
-        let mut spare = pages.staging().take_empty();
-        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        evict(pages, base, ALL_PAGES);
         assert_eq!(pages.pages_out(), 16);
     }
 }

@@ -110,16 +110,14 @@ impl DiscardWindow {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use crate::trial::{blocks, pager};
-    use crate::units::{bytes_of, page_at, ALL_PAGES, BLOCK_PAGES};
+    use crate::pages::Pages;
+    use crate::trial::pages_with;
+    use crate::units::{bytes_of, ALL_PAGES, BLOCK_PAGES};
     use sys::PAGE_SIZE;
 
     #[test]
     fn frames_of_a_guarded_slot_are_given_back_without_a_report() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(1);
-        pager.register(base..page_at(base, BLOCK_PAGES));
-        let staging = pager.pages().staging();
+        let Some((Pages { staging, mover, .. }, _)) = pages_with(1) else { return };
         let slot = staging.take_empty().unwrap();
         let touch = |pages: u32| {
             for page in (0..BLOCK_PAGES).filter(|page| pages >> page & 1 == 1) {
@@ -128,7 +126,7 @@ mod tests {
             }
             staging.arrived(slot, pages);
         };
-        let mapped = || pager.pages().mover.mapped(staging.address(slot, 0), BLOCK_PAGES) as u32;
+        let mapped = || mover.mapped(staging.address(slot, 0), BLOCK_PAGES) as u32;
         for pages in [ALL_PAGES, 0x8001, 0x0ff0] {
             touch(pages);
             assert_eq!(mapped(), pages);
@@ -159,7 +157,7 @@ mod tests {
         assert_eq!((mapped(), discard(), mapped()), (0x00c0, 2, 0));
         // SAFETY: only this test uses the slot.
         unsafe { window.discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
-        assert!(!pager.pages().mover.is_changing(), "nothing is to be read");
+        assert!(!mover.guard.is_changing(), "nothing is to be read");
         staging.give(slot);
     }
 }

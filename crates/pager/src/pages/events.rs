@@ -93,12 +93,6 @@ impl EventQueue {
         self.unsettled.store(unsettled, Ordering::Release);
     }
 
-    /// Runs `act` while no event is read or unapplied, else `None`. Not for managed pages.
-    pub fn while_quiet<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
-        let _gate = self.gate.read().expect("no panic while held");
-        self.is_quiet().then(act)
-    }
-
     /// Prevents events from being read. `None` if events are unapplied.
     pub(super) fn still(&self) -> Option<Still<'_>> {
         let gate = self.gate.read().expect("no panic while held");

@@ -163,7 +163,7 @@ fn move_run(
                 busy.get_or_insert(quiet.address(at - done));
                 at += 1;
             }
-            Some(Stop::Again) if pages.mover.is_changing() => break,
+            Some(Stop::Again) if pages.mover.guard.is_changing() => break,
             Some(Stop::Hole | Stop::Again) => at += 1,
             Some(stop) => {
                 heals += usize::from(stop == Stop::Exists);
@@ -195,20 +195,16 @@ fn move_run(
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::pages::{Compressed, FaultedIn, Inbound};
-    use crate::trial::{blocks, pager, read, write};
+    use crate::pages::{Compressed, FaultedIn};
+    use crate::trial::{evict, inbound, pager_with, pages_with, read, write};
     use crate::units::BLOCK_PAGES;
 
     #[test]
     fn more_pages_of_a_block_join_those_that_wait() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(1);
-        pager.register(base..base + BLOCK_BYTES);
-        let mut spare = pages.staging.take_empty();
-        assert!(pages.evict(&mut spare, base, 0x00ff, false) && spare.is_none());
+        let Some((pages, base)) = pages_with(1) else { return };
+        evict(pages, base, 0x00ff);
         let (slot, other) = (pages.lock(base).slot(), pages.staging.take_empty());
-        spare = other;
+        let mut spare = other;
         pages.lock(base).set_compressing(true);
         assert!(!pages.evict(&mut spare, base, ALL_PAGES, false), "its slot is being read");
         pages.lock(base).set_compressing(false);
@@ -219,7 +215,7 @@ mod tests {
         // A page that comes back as a copy leaves its frame, and is evicted there again.
         let block = pages.lock(base);
         block.set_compressing(true);
-        let mut inbound = Inbound::new(pager.own_page());
+        let mut inbound = inbound();
         assert_eq!(pages.fault_in_within(&block, &mut inbound, 3, true, 1), FaultedIn::Done(1));
         block.set_compressing(false);
         drop(block);
@@ -239,15 +235,11 @@ mod tests {
 
     #[test]
     fn a_page_that_is_wanted_while_it_is_compressed_comes_back_as_a_copy() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(1);
-        pager.register(base..base + BLOCK_BYTES);
-        let mut spare = pages.staging.take_empty();
-        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        let Some((pages, base)) = pages_with(1) else { return };
+        evict(pages, base, ALL_PAGES);
         let block = pages.lock(base);
         block.set_compressing(true);
-        let mut inbound = Inbound::new(pager.own_page());
+        let mut inbound = inbound();
         assert_eq!(pages.fault_in_within(&block, &mut inbound, 0, true, 4), FaultedIn::Done(4));
         write(base, 2, 99);
         let slot = block.slot();
@@ -264,16 +256,13 @@ mod tests {
 
     #[test]
     fn frames_that_others_refer_to_are_given_back() {
-        let Some(pager) = pager() else { return };
+        let Some((pager, base)) = pager_with(1) else { return };
         let pages = pager.pages();
-        let base = blocks(1);
-        pager.register(base..base + BLOCK_BYTES);
         pager.stop_recycling();
-        let mut spare = pages.staging.take_empty();
-        assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
+        evict(pages, base, ALL_PAGES);
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (0, 0));
-        let mut inbound = Inbound::new(pager.own_page());
+        let mut inbound = inbound();
         assert_eq!(pages.fault_in(&mut inbound, base, false, BLOCK_PAGES), FaultedIn::Done(BLOCK_PAGES));
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }

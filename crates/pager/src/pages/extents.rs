@@ -190,7 +190,7 @@ impl Staging {
     /// Discards the pages of a taken ready extent with one call, and returns the extent.
     pub fn discard_extent(&self, first: u32) {
         // SAFETY: the extent was taken, and the content of ready pages is not needed.
-        unsafe { self.give_back(self.address(first, 0), bytes_of(EXTENT_PAGES)) };
+        unsafe { self.discard_window.discard(self.address(first, 0), bytes_of(EXTENT_PAGES)) };
         (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.left(slot, ALL_PAGES));
         self.give_extent(first);
     }

@@ -6,14 +6,12 @@ use zswap::Keep;
 
 use super::block::{BlockGuard, PageState};
 use super::inbound::Inbound;
-use super::mover::Quiet;
 use super::place::{self, fill_shared, place, place_copies, Placed};
 use super::refs::PageRefs;
 use super::run::PageRun;
-use super::staging::Frame;
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
-use crate::units::{block_of, bytes_of, index_of, page_at, span, PageNumber, BLOCK_PAGES};
+use crate::units::{block_of, bytes_of, index_of, page_at, page_key, span, BLOCK_PAGES};
 
 /// Windows for which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
@@ -27,15 +25,6 @@ pub(crate) enum FaultedIn {
     NoMemory,
     /// The page is in the swap file, and the caller does not read it.
     OnDisk,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PlacedBack {
-    /// The page is back, in its own frame.
-    WithFrame,
-    /// The page is back as a copy, or its mapping is gone: the frame stays in its slot.
-    FrameStays,
-    NotNow,
 }
 
 impl Pages {
@@ -194,7 +183,7 @@ impl Pages {
             let placed = match inbound.frames.pages(&self.staging, count - done) {
                 Some(pages) => {
                     let source = self.staging.frame(pages.slot, pages.first);
-                    let key = PageNumber::of(block.base()).plus(first).key();
+                    let key = page_key(page_at(block.base(), first));
                     // SAFETY: adjacent frames of this handler's cache.
                     let found =
                         unsafe { self.decompress(key, source.address(), pages.count, inbound.reads_disk) };
@@ -234,7 +223,7 @@ impl Pages {
     ) -> Result<(usize, bool), FaultedIn> {
         let at = page_at(block.base(), index);
         // SAFETY: the handler's own page.
-        if unsafe { self.decompress(PageNumber::of(at).key(), inbound.page, 1, inbound.reads_disk) } == 0 {
+        if unsafe { self.decompress(page_key(at), inbound.page, 1, inbound.reads_disk) } == 0 {
             return Err(FaultedIn::OnDisk);
         }
         let Some(quiet) = self.quiet(block) else { return Err(FaultedIn::Again) };
@@ -272,7 +261,7 @@ impl Pages {
             Placed::NoMemory => return Err(FaultedIn::NoMemory),
         };
         block.change(span(index, pages), PageState::Stored, PageState::Kernel);
-        let key = PageNumber::of(block.base()).plus(index).key();
+        let key = page_key(page_at(block.base(), index));
         self.store.invalidate(GROUP, key, pages as u64);
         self.accounts.add(Counter::ZswpIn, pages as u64);
         Ok((pages, pages == wanted))
@@ -295,15 +284,6 @@ impl Pages {
         loaded.unwrap_or_else(|error| {
             self.fatal(format_args!("page {:#x} is lost: {error}", bytes_of(key)));
         })
-    }
-
-    /// Returns one page, for a caller that cannot handle failures.
-    pub(super) fn place_back(&self, quiet: &Quiet<'_>, page: usize, source: Frame) -> PlacedBack {
-        match place(quiet, PageRun::new(page, 1), source) {
-            Placed::Moved(_) => PlacedBack::WithFrame,
-            Placed::Copied(_) | Placed::Gone => PlacedBack::FrameStays,
-            Placed::Again | Placed::NoMemory => PlacedBack::NotNow,
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::extents::{EXTENT_PAGES, EXTENT_SLOTS};
 use super::run::{part, PageRun, RunGuard};
 use super::{Pages, GROUP};
 use crate::accounts::Counter;
-use crate::units::{bytes_of, index_of, runs, span, PageNumber, BLOCK_PAGES};
+use crate::units::{bytes_of, index_of, page_at, page_key, runs, span, BLOCK_PAGES};
 
 /// Shorter runs are brought in block by block.
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
@@ -32,7 +32,7 @@ impl Pages {
         let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
         if is_stored && self.has_swap && !reads_disk {
             // Loading finds swapped pages further on.
-            let on_disk = self.store.on_disk(GROUP, PageNumber::of(at).key(), count.min(64));
+            let on_disk = self.store.on_disk(GROUP, page_key(at), count.min(64));
             count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
         }
         if count < LONG_MIN {
@@ -42,7 +42,7 @@ impl Pages {
         let source = self.staging.frame(extent, 0);
         let count = match is_stored {
             // SAFETY: the extent was taken for this, and has enough pages.
-            true => unsafe { self.decompress(PageNumber::of(at).key(), source.address(), count, reads_disk) },
+            true => unsafe { self.decompress(page_key(at), source.address(), count, reads_disk) },
             false => {
                 // SAFETY: as above.
                 unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
@@ -80,7 +80,7 @@ impl Pages {
             let needed = if index == 0 { span(skipped, 1) } else { 0 };
             self.note_returned(block.history(), mask, needed, true);
             for (page, count) in runs(mask) {
-                self.store.invalidate(GROUP, PageNumber::of(block.base()).plus(page).key(), count as u64);
+                self.store.invalidate(GROUP, page_key(page_at(block.base(), page)), count as u64);
             }
         }
         drop(quiet);
@@ -104,8 +104,7 @@ mod tests {
 
     use super::*;
     use crate::pages::fault_in::FaultedIn;
-    use crate::pages::inbound::Inbound;
-    use crate::trial::{blocks, pager, read};
+    use crate::trial::{blocks, compress_all, evict, inbound, pager_with, pager_with_gap, pages_with, read};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
     fn masks(pages: &Pages, base: usize, state: PageState) -> [u32; EXTENT_SLOTS] {
@@ -120,10 +119,7 @@ mod tests {
 
     #[test]
     fn an_extent_of_pages_goes_out_is_stored_and_comes_back_with_one_call_each() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(16);
-        pager.register(base..base + 16 * BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(16) else { return };
         let before = pages.staging.pages();
         assert!(pages.evict_extent(base));
         assert_eq!(pages.mover.mapped(base, EXTENT_PAGES), 0);
@@ -137,9 +133,7 @@ mod tests {
         assert_eq!(masks(pages, base, PageState::Stored), [ALL_PAGES; 8]);
         assert_eq!((pages.staging.ready_pages(), pages.store.stored_pages()), (128, 128));
         assert!(pages.evict_extent(base + 8 * BLOCK_BYTES));
-        while pages.staging.queued_slots() > 0 {
-            pages.compress_oldest();
-        }
+        compress_all(pages);
         // From the middle of a block, limited by eight blocks or by the window.
         assert_eq!(pages.fault_in_run(page_at(base, 5), false, 64, true), Some(64));
         all_numbers(base, 5..69);
@@ -160,16 +154,10 @@ mod tests {
 
     #[test]
     fn a_single_page_comes_in_by_a_move() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(8);
-        pager.register(base..base + 8 * BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(8) else { return };
         assert!(pages.evict_extent(base));
-        while pages.staging.queued_slots() > 0 {
-            pages.compress_oldest();
-        }
-        let page = sys::arena::take(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr() as usize;
-        let mut inbound = Inbound::new(page);
+        compress_all(pages);
+        let mut inbound = inbound();
         let frames = pages.staging.pages();
         assert_eq!(pages.fault_in(&mut inbound, page_at(base, 3), false, 1), FaultedIn::Done(1));
         assert_eq!(
@@ -196,12 +184,8 @@ mod tests {
 
     #[test]
     fn first_touches_are_brought_up_to_what_is_there() {
-        let Some(pager) = pager() else { return };
+        let Some((pager, base)) = pager_with_gap(8, 1..51) else { return };
         let pages = pager.pages();
-        let base = blocks(8);
-        // SAFETY: this test's mapping.
-        unsafe { libc::madvise((base + PAGE_SIZE) as *mut _, bytes_of(50), libc::MADV_DONTNEED) };
-        pager.register(base..base + 8 * BLOCK_BYTES);
         assert_eq!(pages.fault_in_run(base + PAGE_SIZE, false, 128, true), None, "reading takes no memory");
         assert_eq!(pages.fault_in_run(base, true, 128, true), None, "the page is there");
         assert_eq!(pages.fault_in_run(base + PAGE_SIZE, true, 128, true), Some(50));
@@ -213,21 +197,14 @@ mod tests {
 
     #[test]
     fn frames_that_lie_scattered_are_given_up_for_a_run() {
-        let Some(pager) = pager() else { return };
+        let Some((pager, base)) = pager_with_gap(40, 512..640) else { return };
         let pages = pager.pages();
-        let base = blocks(40);
-        // SAFETY: this test's mapping.
-        unsafe { libc::madvise((base + 32 * BLOCK_BYTES) as *mut _, 8 * BLOCK_BYTES, libc::MADV_DONTNEED) };
-        pager.register(base..base + 40 * BLOCK_BYTES);
         for block in 0..32 {
-            let mut spare = pages.staging.take_empty();
-            assert!(pages.evict(&mut spare, base + block * BLOCK_BYTES, ALL_PAGES, false));
+            evict(pages, base + block * BLOCK_BYTES, ALL_PAGES);
         }
         let fresh = base + 32 * BLOCK_BYTES;
         assert_eq!(pages.fault_in_run(fresh, true, 128, true), None, "all wait to be compressed");
-        while pages.staging.queued_slots() > 0 {
-            pages.compress_oldest();
-        }
+        compress_all(pages);
         assert!(pages.staging.ready_extents() == 0 && !pages.staging.has_room_for_extent());
         assert_eq!(pages.fault_in_run(fresh, true, 128, true), Some(128));
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (384, 384));
@@ -235,10 +212,8 @@ mod tests {
 
     #[test]
     fn blocks_that_are_not_whole_or_are_held_are_left_to_others() {
-        let Some(pager) = pager() else { return };
+        let Some((pager, base)) = pager_with(16) else { return };
         let pages = pager.pages();
-        let base = blocks(16);
-        pager.register(base..base + 16 * BLOCK_BYTES);
         let third = pages.lock(base + 2 * BLOCK_BYTES);
         assert!(!pages.evict_extent(base), "another thread holds a block");
         drop(third);
@@ -261,19 +236,13 @@ mod tests {
 
     #[test]
     fn holes_stay_holes_and_the_rest_goes() {
-        let Some(pager) = pager() else { return };
+        let Some((pager, base)) = pager_with_gap(8, 20..21) else { return };
         let pages = pager.pages();
-        let base = blocks(8);
-        // SAFETY: this test's mapping.
-        unsafe { libc::madvise(page_at(base, 20) as *mut _, PAGE_SIZE, libc::MADV_DONTNEED) };
-        pager.register(base..base + 8 * BLOCK_BYTES);
         assert!(pages.evict_extent(base));
         let staged = masks(pages, base, PageState::Staged);
         assert_eq!((staged[0], staged[1] & 0xf), (ALL_PAGES, 0xf), "what lies before the hole went");
         assert_eq!(pages.staging.pages() as u32, staged.iter().map(|mask| mask.count_ones()).sum::<u32>());
-        while pages.staging.queued_slots() > 0 {
-            pages.compress_oldest();
-        }
+        compress_all(pages);
         assert_eq!(masks(pages, base, PageState::Staged), [0; 8]);
     }
 }

@@ -49,7 +49,7 @@ fn touch(report: Message, at: usize) -> Option<Touch> {
 
 /// The place of a page after a report, `None` if another mapping is there now. An unmapped page
 /// keeps its place: placing it shows best whether the fork came before.
-fn redo(report: Message, at: usize) -> Option<usize> {
+pub(super) fn redo(report: Message, at: usize) -> Option<usize> {
     match report {
         Message::Remap { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
         Message::Remap { to, len, .. } if (to..to + len).contains(&at) => None,
@@ -58,7 +58,7 @@ fn redo(report: Message, at: usize) -> Option<usize> {
 }
 
 /// The place of a page before a report, `None` if another mapping was there.
-fn undo(report: Message, at: usize) -> Option<usize> {
+pub(super) fn undo(report: Message, at: usize) -> Option<usize> {
     match report {
         Message::Remap { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
         Message::Remap { from, len, .. } if (from..from + len).contains(&at) => None,

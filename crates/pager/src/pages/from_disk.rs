@@ -7,15 +7,15 @@
 
 use std::ops::Range;
 
-use sys::{arena, PAGE_SIZE};
 use zswap::{Keep, LoadError};
 
 use super::block::PageState;
 use super::inbound::Inbound;
 use super::place::{place_copies, Placed};
-use super::run::{PageRun, RunGuard};
+use super::refs::{ArenaPages, PageRefs};
+use super::run::{Locked, PageRun, RunGuard};
 use super::{FaultedIn, Pages, GROUP};
-use crate::units::{bytes_of, index_of, page_at, runs, span, PageNumber, BLOCK_BYTES, BLOCK_PAGES};
+use crate::units::{index_of, page_at, page_key, runs, span, BLOCK_BYTES, BLOCK_PAGES};
 
 /// Most blocks per read: as many pages as a request to the swap file may have.
 const BLOCKS_MAX: usize = 4;
@@ -31,32 +31,7 @@ pub(crate) enum FromDisk {
 }
 
 /// A thread's buffer for pages read.
-pub(crate) struct Scratch {
-    at: usize,
-}
-
-impl Scratch {
-    /// Takes memory from the arena.
-    ///
-    /// # Errors
-    /// If the arena is full.
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Scratch { at: arena::take(bytes_of(PAGES_MAX), PAGE_SIZE)?.as_ptr() as usize })
-    }
-
-    fn pages(&mut self) -> &mut [[u8; PAGE_SIZE]; PAGES_MAX] {
-        // SAFETY: PAGES_MAX pages taken for this structure, zeroed at first.
-        unsafe { &mut *(self.at as *mut [[u8; PAGE_SIZE]; PAGES_MAX]) }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let at = std::ptr::NonNull::new(self.at as *mut u8).expect("in the arena");
-        // SAFETY: whole pages of this structure. The frames are freed, not the address space.
-        unsafe { sys::memory::discard(at, bytes_of(PAGES_MAX)) };
-    }
-}
+pub(crate) type Scratch = ArenaPages<PAGES_MAX>;
 
 /// Pages of adjacent blocks that are read together: sixteen bits a block.
 struct Reading {
@@ -90,18 +65,11 @@ impl Pages {
             Err(answer) => return answer,
         };
         let pages = scratch.pages();
-        let mut refs: [Option<&mut zswap::Page>; PAGES_MAX] = [const { None }; PAGES_MAX];
-        for (room, page) in refs.iter_mut().zip(pages.iter_mut()) {
-            *room = Some(page);
-        }
-        let count = reading.mask.count_ones() as usize;
-        let mut refs: Vec<&mut zswap::Page> = refs.into_iter().flatten().take(count).collect();
-        let key = PageNumber::of(reading.base).key();
-        let loaded = match self.store.load_available(GROUP, key, reading.mask, &mut refs, Keep::Shared) {
-            Ok(loaded) => loaded,
-            Err(error) => self.lost(&reading, error),
-        };
-        drop(refs);
+        let mut refs = PageRefs::new();
+        pages.iter_mut().take(reading.mask.count_ones() as usize).for_each(|page| refs.push(page));
+        let key = page_key(reading.base);
+        let loaded = self.store.load_available(GROUP, key, reading.mask, refs.as_mut_slice(), Keep::Shared);
+        let loaded = loaded.unwrap_or_else(|error| self.lost(&reading, error));
         let mut done = 0;
         for index in 0..reading.blocks {
             let first = (reading.mask & ((1u64 << (index * BLOCK_PAGES)) - 1)).count_ones() as usize;
@@ -128,7 +96,7 @@ impl Pages {
         let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << wanted.start) - 1);
         let mut run = RunGuard::of(first);
         run.extend(&self.table, end.div_ceil(BLOCK_PAGES));
-        let key = PageNumber::of(run.base()).key();
+        let key = page_key(run.base());
         let on_disk = self.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
         let mut reading = Reading { base: run.base(), needed: index, blocks: 0, mask: 0 };
         for (number, block) in run.iter().enumerate() {

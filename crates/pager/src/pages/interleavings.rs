@@ -32,23 +32,7 @@ struct World {
 
 fn world() -> Arc<World> {
     let kernel = Kernel::begin();
-    let config = Config {
-        staging_pages: 64,
-        handlers: 2,
-        own: Vec::new(),
-        only: None,
-        kept: crate::config::NamedPages::NONE,
-        records: false,
-        without_tracking: false,
-        executable: false,
-    };
-    let mut registry = acomp::Registry::new();
-    codecs::register_all(&mut registry);
-    let store = Zswap::new(
-        zswap::Config { max_groups: GROUPS, verify: true, ..Default::default() },
-        registry.find("lz4").unwrap(),
-    );
-    let (pages, _) = Pages::new(&config, store.unwrap(), &Plenty).unwrap();
+    let (pages, _) = Pages::new(&Config::for_tests(64), Config::store_for_tests(), &Plenty).unwrap();
     Arc::new(World { kernel, pages, running: AtomicUsize::new(2) })
 }
 

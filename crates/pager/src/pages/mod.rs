@@ -42,6 +42,7 @@ pub(crate) mod run;
 pub(crate) mod staging;
 pub(crate) mod table;
 
+use std::io;
 use std::ops::Range;
 
 use replacement::policy::{History, Policy};
@@ -54,8 +55,8 @@ use crate::config::{Config, FixedText, StartError};
 use crate::quiesce::Bell;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
-use crate::tracker::{self, AccessTracker};
-use crate::units::{index_of, page_at, pages_in, within, PageNumber, BLOCK_PAGES};
+use crate::tracker::{AccessTracker, Rwp};
+use crate::units::{index_of, page_at, page_key, pages_in, within, BLOCK_PAGES};
 
 pub(crate) use children::ChildMemory;
 pub(crate) use compress::Compressed;
@@ -112,12 +113,12 @@ struct Changed {
 
 pub(crate) struct Pages {
     accounts: &'static dyn Accounts,
-    table: AddressTable,
-    staging: Staging,
-    store: Zswap,
+    pub table: AddressTable,
+    pub staging: Staging,
+    pub store: Zswap,
     /// Whether pages of the store may be in a swap file.
     has_swap: bool,
-    policy: Policy,
+    pub policy: Policy,
     events: EventQueue,
     mover: Mover,
     /// Frames of moved pages are refilled. If false they return to the system, because something
@@ -129,7 +130,7 @@ pub(crate) struct Pages {
     discarding: AtomicU64,
     changed: Mutex<Changed>,
     reorder: Mutex<reorder::ReorderBuffer>,
-    own_threads: OwnThreads,
+    pub own_threads: OwnThreads,
     /// Bytes of pages that follow an mremap(), in transit.
     transit: Mutex<relocate::Transit>,
 }
@@ -155,7 +156,7 @@ impl Pages {
             staging.allow_execution().map_err(system("executable staging memory"))?;
         }
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
-        let tracker = tracker::choose(&uffd, pagemap, features);
+        let tracker = Box::new(Rwp::new(&uffd, pagemap, features));
         let mover = Mover::new(uffd, pagemap, tracker).map_err(system("a page"))?;
         if !mover.guard_staging(staging.range(), true) {
             return Err(system("a page")(std::io::Error::last_os_error()));
@@ -180,10 +181,6 @@ impl Pages {
         Ok((pages, features))
     }
 
-    pub fn store(&self) -> &Zswap {
-        &self.store
-    }
-
     /// Whether a page is staged or stored. A hint: no lock is taken.
     pub fn is_out(&self, at: usize) -> bool {
         self.table.find(at).is_some_and(|block| block.is_out(index_of(at)))
@@ -192,10 +189,6 @@ impl Pages {
     /// Whether a page is in memory and was armed. A hint: no lock is taken.
     pub fn was_armed(&self, at: usize) -> bool {
         self.table.find(at).is_some_and(|block| block.history().is_armed(index_of(at)))
-    }
-
-    pub fn policy(&self) -> &Policy {
-        &self.policy
     }
 
     /// Tells the policy of pages that came back from staging or the pool. Faults needed `needed`.
@@ -211,14 +204,6 @@ impl Pages {
         }
     }
 
-    pub fn staging(&self) -> &Staging {
-        &self.staging
-    }
-
-    pub fn table(&self) -> &AddressTable {
-        &self.table
-    }
-
     pub fn pagemap(&self) -> &Pagemap {
         &self.mover.pagemap
     }
@@ -231,10 +216,6 @@ impl Pages {
     /// The same userfaultfd, for calls whose results must be reliable.
     pub fn guard(&self) -> &Guard {
         &self.mover.guard
-    }
-
-    pub fn discard_window(&self) -> &DiscardWindow {
-        &self.staging.discard_window
     }
 
     /// Stops refilling frames, for good. The program shares references to its pages (vmsplice,
@@ -272,9 +253,9 @@ impl Pages {
     /// Registers a range with this process's userfaultfd. Fails while reports are unread: the table
     /// may still describe an earlier mapping of the range.
     pub fn register(&self, range: Range<usize>) -> Registered {
-        let try_now = || (!self.mover.is_changing()).then(|| self.register_tracked(&range));
+        let try_now = || (!self.mover.guard.is_changing()).then(|| self.register_tracked(&range));
         for _ in 0..REGISTER_TRIES {
-            match self.events.while_quiet(try_now) {
+            match self.events.still().map(|_still| try_now()) {
                 Some(Some(true)) => return Registered::Done,
                 Some(Some(false)) => return Registered::Refused,
                 Some(None) | None => {}
@@ -336,25 +317,6 @@ impl Pages {
         // SAFETY: staging's own range, whose content is not needed.
         unsafe { sys::memory::discard(at, staging.len()) };
         self.table.let_go();
-    }
-
-    pub fn add_own_thread(&self) {
-        self.own_threads.add();
-    }
-
-    pub fn own_threads(&self) -> u32 {
-        self.own_threads.count()
-    }
-
-    /// The state of the pager's threads except the caller.
-    pub fn own_threads_state(&self) -> ThreadsState {
-        self.own_threads.state()
-    }
-
-    /// In a forked child, where the caller is the pager's only thread.
-    pub fn reset_own_threads(&self) {
-        self.own_threads.reset();
-        self.own_threads.add();
     }
 
     /// Reads a message, and applies it if it is an event. Hold no block's lock.
@@ -426,7 +388,10 @@ impl Pages {
     }
 
     /// In debug builds, checks that the staged pages of a just locked block are in its slot.
-    fn checked<'a>(&self, block: block::BlockGuard<'a>) -> block::BlockGuard<'a> {
+    fn checked<'a>(&self, block: io::Result<block::BlockGuard<'a>>) -> block::BlockGuard<'a> {
+        let Ok(block) = block else {
+            self.fatal(format_args!("no memory for the page table: the arena is full"));
+        };
         if cfg!(debug_assertions) {
             let (staged, slot) = (block.mask(block::PageState::Staged), block.slot());
             if staged != 0 {
@@ -440,22 +405,16 @@ impl Pages {
 
     /// Locks a block, creating its record if needed.
     fn lock(&self, address: usize) -> block::BlockGuard<'_> {
-        match self.table.lock(address) {
-            Ok(guard) => self.checked(guard),
-            Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),
-        }
+        self.checked(self.table.lock(address))
     }
 
     fn lock_settled(&self, address: usize) -> block::BlockGuard<'_> {
-        match self.table.lock_settled(address) {
-            Ok(guard) => self.checked(guard),
-            Err(_) => self.fatal(format_args!("no memory for the page table: the arena is full")),
-        }
+        self.checked(self.table.lock_settled(address))
     }
 
     /// Reads a stored page and leaves it in the pool.
     fn load_copy(&self, at: usize, page: &mut [u8; PAGE_SIZE]) {
-        let key = PageNumber::of(at).key();
+        let key = page_key(at);
         if let Err(error) = self.store.load(GROUP, key, &mut [page], zswap::Keep::Shared) {
             self.fatal(format_args!("page {at:#x} is lost: {error}"));
         }

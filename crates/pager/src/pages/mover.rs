@@ -83,8 +83,8 @@ impl Mover {
     /// since then cannot have been applied, so the proof is refused. An event that was applied
     /// without the lock changed nothing here.
     pub fn quiet<'a>(&'a self, events: &'a EventQueue, locked: &'a impl Locked) -> Option<Quiet<'a>> {
-        let pages = Subject { mover: self, base: locked.base(), pages: locked.pages() };
-        events.still().map(|still| Quiet { pages, _still: still })
+        let _still = events.still()?;
+        Some(Quiet { mover: self, base: locked.base(), pages: locked.pages(), _still })
     }
 
     /// Registers the probe or not: forks wait for a reader while it is. Returns false on failure.
@@ -104,15 +104,6 @@ impl Mover {
             true => reports.register(range.start, len, WRITE_PROTECT).is_ok(),
             false => reports.unregister(range.start, len).is_ok(),
         }
-    }
-
-    /// Whether a mapping change is under way: its event is unread, or its thread has not run.
-    pub(super) fn is_changing(&self) -> bool {
-        self.guard.is_changing()
-    }
-
-    pub(super) fn registration(&self, at: usize) -> Registration {
-        self.guard.registration(at)
     }
 
     pub(super) fn wake(&self, at: usize, count: usize) {
@@ -141,52 +132,34 @@ impl Mover {
     }
 }
 
-struct Subject<'a> {
+/// Proof that a block's lock is held, every event read has been applied, and none is read while
+/// this lives. Only its methods move, copy or fill managed pages.
+pub struct Quiet<'a> {
     mover: &'a Mover,
     base: usize,
     pages: usize,
+    _still: Still<'a>,
 }
 
-impl Subject<'_> {
+impl Quiet<'_> {
     fn locate(&self, run: PageRun) -> (usize, usize) {
         assert!(run.first + run.count <= self.pages, "{run:?} of {} locked pages", self.pages);
         (self.base + bytes_of(run.first), bytes_of(run.count))
     }
 
-    fn copy_in(&self, run: PageRun, source: usize) -> Progress {
-        let (at, len) = self.locate(run);
-        // SAFETY: only missing pages are filled, under their block's lock. The kernel reads the
-        // source and refuses unreadable memory.
-        unsafe { self.mover.guard.copy(at, source, len) }
-    }
-
-    fn zero(&self, run: PageRun) -> Progress {
-        let (at, len) = self.locate(run);
-        self.mover.guard.zero(at, len)
-    }
-}
-
-/// Proof that a block's lock is held, every event read has been applied, and none is read while
-/// this lives. Only its methods move, copy or fill managed pages.
-pub struct Quiet<'a> {
-    pages: Subject<'a>,
-    _still: Still<'a>,
-}
-
-impl Quiet<'_> {
     /// Moves pages to staging. Stops with `Again` while a mapping change is under way.
     pub fn move_out(&self, run: PageRun, target: Frame) -> Progress {
-        let (at, len) = self.pages.locate(run);
+        let (at, len) = self.locate(run);
         // SAFETY: the source's lock is held, and its state changes under it. The target is staging
         // memory, which has no objects. The kernel moves to missing pages only.
-        unsafe { self.pages.mover.guard.move_pages(target.address(), at, len, false) }
+        unsafe { self.mover.guard.move_pages(target.address(), at, len, false) }
     }
 
     /// Moves pages into the program. If uses are tracked, moved pages arrive armed. The first one
     /// is disarmed before its waiting thread runs, which would fault twice otherwise.
     pub fn move_in(&self, run: PageRun, source: Frame) -> Progress {
-        let (at, len) = self.pages.locate(run);
-        let mover = self.pages.mover;
+        let (at, len) = self.locate(run);
+        let mover = self.mover;
         let sees_uses = mover.tracker.sees_uses();
         // SAFETY: only missing pages are filled, under their block's lock. The source is staging
         // memory, which has no objects.
@@ -200,31 +173,35 @@ impl Quiet<'_> {
 
     /// Copies pages into the program.
     pub fn copy_in(&self, run: PageRun, source: usize) -> Progress {
-        self.pages.copy_in(run, source)
+        let (at, len) = self.locate(run);
+        // SAFETY: only missing pages are filled, under their block's lock. The kernel reads the
+        // source and refuses unreadable memory.
+        unsafe { self.mover.guard.copy(at, source, len) }
     }
 
     /// Maps the zero page at missing pages of one mapping.
     pub fn zero(&self, run: PageRun) -> Progress {
-        self.pages.zero(run)
+        let (at, len) = self.locate(run);
+        self.mover.guard.zero(at, len)
     }
 
     /// Whether a page's mapping is registered with us and no change of mappings is under way.
     pub(super) fn is_guarded(&self, page: usize) -> bool {
-        self.pages.mover.registration(self.address(page)) == Registration::Registered
+        self.mover.guard.registration(self.address(page)) == Registration::Registered
     }
 
     pub(super) fn wake(&self, run: PageRun) {
-        let (at, len) = self.pages.locate(run);
-        self.pages.mover.guard.reports().wake(at, len);
+        let (at, len) = self.locate(run);
+        self.mover.guard.reports().wake(at, len);
     }
 
     /// Mask of the pages that a move brought, regardless of its result: see [`Mover::arrived`].
     pub(super) fn arrived(&self, run: PageRun, source: Frame) -> u128 {
-        let (at, _) = self.pages.locate(run);
-        self.pages.mover.arrived(at, source.address(), run.count)
+        let (at, _) = self.locate(run);
+        self.mover.arrived(at, source.address(), run.count)
     }
 
     pub(super) fn address(&self, page: usize) -> usize {
-        self.pages.locate(PageRun::new(page, 1)).0
+        self.locate(PageRun::new(page, 1)).0
     }
 }

@@ -12,7 +12,7 @@ pub(crate) enum ThreadsState {
     Unknown,
 }
 
-pub(super) struct OwnThreads {
+pub(crate) struct OwnThreads {
     count: AtomicU32,
     /// Thread IDs, stored by the threads themselves.
     numbers: [AtomicI32; OWN_THREADS_MAX],
@@ -30,15 +30,18 @@ impl OwnThreads {
         }
     }
 
+    /// In a forked child, where the caller is the only thread.
     pub fn reset(&self) {
         self.count.store(0, Ordering::Release);
         self.numbers.iter().for_each(|number| number.store(0, Ordering::Release));
+        self.add();
     }
 
     pub fn count(&self) -> u32 {
         self.count.load(Ordering::Acquire)
     }
 
+    /// The state of the threads except the caller.
     pub fn state(&self) -> ThreadsState {
         let (own, count) = (sys::threads::own(), self.count() as usize);
         for number in &self.numbers[..count.min(OWN_THREADS_MAX)] {

@@ -1,10 +1,14 @@
-//! A short list of page references without heap memory: the store takes slices of references.
+//! Pages without heap memory: some of the arena, and a short list of references, of which the store
+//! takes slices.
 
+use std::io;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 
-use sys::PAGE_SIZE;
+use sys::{arena, memory, PAGE_SIZE};
 
 use super::extents::EXTENT_PAGES;
+use crate::units::bytes_of;
 
 type Page = [u8; PAGE_SIZE];
 
@@ -26,5 +30,31 @@ impl<'a> PageRefs<'a> {
     pub(crate) fn as_mut_slice(&mut self) -> &mut [&'a mut Page] {
         // SAFETY: the first `len` references were written by `push`.
         unsafe { std::slice::from_raw_parts_mut(self.refs.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+/// Pages of the arena, zeroed at first.
+pub(crate) struct ArenaPages<const COUNT: usize> {
+    at: usize,
+}
+
+impl<const COUNT: usize> ArenaPages<COUNT> {
+    /// # Errors
+    /// If the arena is full.
+    pub fn new() -> io::Result<Self> {
+        Ok(ArenaPages { at: arena::take(bytes_of(COUNT), PAGE_SIZE)?.as_ptr() as usize })
+    }
+
+    pub fn pages(&mut self) -> &mut [Page; COUNT] {
+        // SAFETY: COUNT pages taken for this structure, zeroed at first.
+        unsafe { &mut *(self.at as *mut [Page; COUNT]) }
+    }
+}
+
+impl<const COUNT: usize> Drop for ArenaPages<COUNT> {
+    fn drop(&mut self) {
+        let at = NonNull::new(self.at as *mut u8).expect("in the arena");
+        // SAFETY: whole pages of this structure. The frames are freed, not the address space.
+        unsafe { memory::discard(at, bytes_of(COUNT)) };
     }
 }

@@ -12,40 +12,20 @@
 //! Swapped pages enter the pool this way, and return to the file under their new addresses before
 //! the pool exceeds the budget: a program may move more than its memory.
 
-use std::io;
-use std::ptr::NonNull;
-
-use sys::{arena, PAGE_SIZE};
+use sys::PAGE_SIZE;
 use zswap::{Group, Keep};
 
 use super::block::PageState;
-use super::refs::PageRefs;
+use super::refs::{ArenaPages, PageRefs};
 use super::{Pages, GROUP};
 use crate::units::{
-    block_of, bytes_of, page_at, pages_in, runs, span, within, PageNumber, ALL_PAGES, BLOCK_BYTES,
-    BLOCK_PAGES,
+    block_of, bytes_of, page_at, page_key, pages_in, runs, span, within, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES,
 };
 
 /// Growth of the pool after which the budget is checked.
 const GROWTH_BYTES: u64 = 1 << 20;
 
-pub(super) struct Transit {
-    pages: NonNull<[u8; PAGE_SIZE]>,
-}
-
-// SAFETY: only this structure refers to the memory.
-unsafe impl Send for Transit {}
-
-impl Transit {
-    pub fn new() -> io::Result<Self> {
-        Ok(Transit { pages: arena::take(BLOCK_BYTES, PAGE_SIZE)?.cast() })
-    }
-
-    fn pages(&mut self) -> &mut [[u8; PAGE_SIZE]; BLOCK_PAGES] {
-        // SAFETY: BLOCK_PAGES pages taken for this structure, zeroed at first.
-        unsafe { &mut *self.pages.as_ptr().cast() }
-    }
-}
+pub(super) type Transit = ArenaPages<BLOCK_PAGES>;
 
 impl Pages {
     /// Moves out pages along with an mremap(). `group` is the program's, or the displaced pages'.
@@ -97,7 +77,7 @@ impl Pages {
         block.drop_slot_if_unused();
         let stored = block.mask(PageState::Stored) & mask;
         for (first, count) in runs(stored) {
-            let key = PageNumber::of(base).plus(first).key();
+            let key = page_key(page_at(base, first));
             let mut refs = PageRefs::new();
             pages[first..first + count].iter_mut().for_each(|page| refs.push(page));
             if let Err(error) = self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Exclusive) {
@@ -122,7 +102,7 @@ impl Pages {
             assert_eq!(block.mask_of(PageState::is_kernels) & mask, mask, "pages out where others moved to");
             let refs: [&[u8; PAGE_SIZE]; BLOCK_PAGES] =
                 std::array::from_fn(|index| &now[index.min(now.len() - 1)]);
-            let key = PageNumber::of(at).key();
+            let key = page_key(at);
             if let Err(error) = self.store.store_any(GROUP, key, &refs[..now.len()]) {
                 self.fatal(format_args!("pages at {at:#x} could not follow mremap: {error}"));
             }
@@ -137,89 +117,64 @@ impl Pages {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::pager::Pager;
     use crate::pages::run::PageRun;
-    use crate::pages::{FaultedIn, Inbound};
-    use crate::trial::{blocks, pager, read};
+    use crate::pages::FaultedIn;
+    use crate::trial::{compress_all, evict, inbound, noise, pages_with, read, write};
     use sys::userfaultfd::Message;
 
     /// Evicts a block, half of it into the pool.
-    fn out(pager: &Pager, base: usize) {
-        let pages = pager.pages();
-        let mut spare = pages.staging.take_empty();
-        assert!(pages.evict(&mut spare, base, 0x00ff, false));
+    fn out(pages: &Pages, base: usize) {
+        evict(pages, base, 0x00ff);
         pages.compress_oldest();
-        let mut spare = pages.staging.take_empty();
-        assert!(pages.evict(&mut spare, base, 0xff00, false));
-    }
-
-    /// Applies an mremap() without its event.
-    fn remap(pager: &Pager, from: usize, to: usize, len: usize) {
-        pager.pages().relocate(GROUP, from, to, len);
+        evict(pages, base, 0xff00);
     }
 
     #[test]
     fn pages_follow_within_a_block_and_across_blocks() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(4);
-        pager.register(base..base + 4 * BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(4) else { return };
         // Regression: if source and target shared a block, its lock was taken twice.
         for (from, to, count) in [(0, 8, 4), (2, 7, 5), (4, 40, 12), (0, 21, 16)] {
-            out(pager, base);
-            let before: Vec<usize> = (from..from + count).map(|page| page + 1).collect();
-            pager.pages().discard(page_at(base, to), page_at(base, to + count));
-            remap(pager, page_at(base, from), page_at(base, to), bytes_of(count));
+            out(pages, base);
+            pages.discard(page_at(base, to), page_at(base, to + count));
+            pages.relocate(GROUP, page_at(base, from), page_at(base, to), bytes_of(count));
             let mut page = [0u8; PAGE_SIZE];
-            for (index, number) in before.iter().enumerate() {
-                assert!(pager.pages().read_out(page_at(base, to + index), &mut page));
-                assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), *number);
+            for index in 0..count {
+                assert!(pages.read_out(page_at(base, to + index), &mut page));
+                assert_eq!(usize::from_ne_bytes(page[..8].try_into().unwrap()), from + index + 1);
             }
             // Bring the rest in, and drop records of moved pages: here no page has moved.
-            pager.pages().discard(page_at(base, to), page_at(base, to + count));
-            let mut inbound = Inbound::new(pager.own_page());
-            pager.pages().fault_in_block(&mut inbound, base);
+            pages.discard(page_at(base, to), page_at(base, to + count));
+            let mut inbound = inbound();
+            pages.fault_in_block(&mut inbound, base);
             for page in 0..BLOCK_PAGES {
                 let at = page_at(base, page);
-                assert!(matches!(pager.pages().fault_in(&mut inbound, at, true, 1), FaultedIn::Done(_)));
+                assert!(matches!(pages.fault_in(&mut inbound, at, true, 1), FaultedIn::Done(_)));
             }
-            inbound.frames.empty_out(pager.pages().staging());
-            while pager.pages().staging().queued_slots() > 0 {
-                pager.pages().compress_oldest();
-            }
-            assert_eq!(pager.pages().pages_out(), 0);
-            for page in 0..BLOCK_PAGES {
-                // SAFETY: as above.
-                unsafe { (page_at(base, page) as *mut usize).write(page + 1) };
-            }
+            inbound.frames.empty_out(&pages.staging);
+            compress_all(pages);
+            assert_eq!(pages.pages_out(), 0);
+            (0..BLOCK_PAGES).for_each(|page| write(base, page, page + 1));
         }
     }
 
     #[test]
     fn pages_that_do_not_compress_follow_too() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(2);
-        let mut word = 1u64;
-        for at in (base..base + BLOCK_BYTES).step_by(8) {
-            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // SAFETY: this test's mapping.
-            unsafe { (at as *mut u64).write(word ^ word >> 29) };
-        }
+        let Some((pages, base)) = pages_with(2) else { return };
+        noise(base, BLOCK_PAGES);
         let first = read(base, 5);
-        pager.register(base..base + 2 * BLOCK_BYTES);
-        let mut spare = pager.pages().staging.take_empty();
-        assert!(pager.pages().evict(&mut spare, base, ALL_PAGES, false));
-        // SAFETY: as above. The target is missing as after mremap().
-        let slot = pager.pages().staging.take_empty().unwrap();
-        let block = pager.pages().lock(base + BLOCK_BYTES);
-        let quiet = pager.pages().quiet(&block).unwrap();
-        let aside = pager.pages().staging.frame(slot, 0);
+        evict(pages, base, ALL_PAGES);
+        // The target is missing as after mremap().
+        let slot = pages.staging.take_empty().unwrap();
+        let block = pages.lock(base + BLOCK_BYTES);
+        let quiet = pages.quiet(&block).unwrap();
+        let aside = pages.staging.frame(slot, 0);
         assert!(quiet.move_out(PageRun::new(0, BLOCK_PAGES), aside).stop.is_none());
         drop(quiet);
         drop(block);
-        remap(pager, base, base + BLOCK_BYTES, BLOCK_BYTES);
-        let mut inbound = Inbound::new(pager.own_page());
+        pages.relocate(GROUP, base, base + BLOCK_BYTES, BLOCK_BYTES);
+        let mut inbound = inbound();
         assert_eq!(
-            pager.pages().fault_in(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
+            pages.fault_in(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
             FaultedIn::Done(BLOCK_PAGES)
         );
         assert_eq!(read(base + BLOCK_BYTES, 5), first);
@@ -229,11 +184,8 @@ mod tests {
     /// reverse order. The moved pages were discarded and read as zeroes.
     #[test]
     fn a_late_report_does_not_discard_what_came_after_it() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(2);
-        pager.register(base..base + 2 * BLOCK_BYTES);
-        out(pager, base);
+        let Some((pages, base)) = pages_with(2) else { return };
+        out(pages, base);
         let to = base + BLOCK_BYTES;
         pages.apply(Message::Remap { from: base, to, len: BLOCK_BYTES });
         assert!(pages.events.is_unsettled(), "there are other threads");
@@ -251,12 +203,9 @@ mod tests {
 
     #[test]
     fn what_was_out_at_the_target_follows_a_late_report() {
-        let Some(pager) = pager() else { return };
-        let pages = pager.pages();
-        let base = blocks(3);
-        pager.register(base..base + 3 * BLOCK_BYTES);
-        out(pager, base);
-        out(pager, base + BLOCK_BYTES);
+        let Some((pages, base)) = pages_with(3) else { return };
+        out(pages, base);
+        out(pages, base + BLOCK_BYTES);
         let (x, f, t) = (base, base + BLOCK_BYTES, base + 2 * BLOCK_BYTES);
         // f moved to t, then x to f. The reports come in reverse order.
         pages.apply(Message::Remap { from: x, to: f, len: BLOCK_BYTES });

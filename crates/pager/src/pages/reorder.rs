@@ -32,7 +32,7 @@ use zswap::Keep;
 
 use super::guard::Registration;
 use super::{Pages, DISPLACED, GROUP};
-use crate::units::{page_at, span, within, PageNumber, BLOCK_PAGES};
+use crate::units::{page_at, page_key, span, within, BLOCK_PAGES};
 
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
@@ -134,7 +134,7 @@ impl Pages {
         }
         let mut reorder = self.reorder.lock().expect("no panic while held");
         // With no call under way, every report has been read, and applied or put aside.
-        if self.events.pending() || self.mover.is_changing() {
+        if self.events.pending() || self.mover.guard.is_changing() {
             return;
         }
         while let Some(&event) = reorder.aside.first() {
@@ -203,7 +203,7 @@ impl Pages {
                 if !is_contested {
                     self.discard(at, at + PAGE_SIZE);
                 } else if out & span(index, 1) != 0 {
-                    match self.mover.registration(at) {
+                    match self.mover.guard.registration(at) {
                         Registration::Registered => {}
                         Registration::Unregistered => self.discard(at, at + PAGE_SIZE),
                         Registration::Changing => return false,
@@ -233,7 +233,7 @@ impl Pages {
             let is_older = match over.filter(|over| !arrivals[*over].settled) {
                 Some(over) => {
                     let (left, come) = traffic(reports, at);
-                    let present = match self.mover.registration(at) {
+                    let present = match self.mover.guard.registration(at) {
                         Registration::Registered => 1,
                         Registration::Unregistered => 0,
                         Registration::Changing => return None,
@@ -259,7 +259,7 @@ impl Pages {
             for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
                 let at = page_at(base, index);
                 if self.read_out(at, &mut page) {
-                    if let Err(error) = self.store.store_any(DISPLACED, key(at), &[&page]) {
+                    if let Err(error) = self.store.store_any(DISPLACED, page_key(at), &[&page]) {
                         self.fatal(format_args!("page {at:#x} could not be kept: {error}"));
                     }
                 }
@@ -274,7 +274,7 @@ impl Pages {
         mask: u32,
         pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES],
     ) -> u32 {
-        let key = key(base);
+        let key = page_key(base);
         let found = self.store.present(DISPLACED, key, BLOCK_PAGES) as u32 & mask;
         for index in (0..BLOCK_PAGES).filter(|index| found >> index & 1 == 1) {
             let page = &mut pages[index];
@@ -284,10 +284,6 @@ impl Pages {
         }
         found
     }
-}
-
-fn key(at: usize) -> u64 {
-    PageNumber::of(at).key()
 }
 
 /// Number of reports about a range leaving `at`, and number of those arriving there.

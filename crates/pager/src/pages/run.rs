@@ -79,10 +79,6 @@ impl<'a> RunGuard<'a> {
         }
     }
 
-    pub fn base(&self) -> usize {
-        self.first().base()
-    }
-
     pub fn count(&self) -> usize {
         self.count
     }

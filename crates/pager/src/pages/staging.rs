@@ -65,7 +65,7 @@ pub struct Staging {
     pages: AtomicUsize,
     pub(crate) ready: AtomicUsize,
     queued: AtomicUsize,
-    pub(super) discard_window: DiscardWindow,
+    pub discard_window: DiscardWindow,
 }
 
 /// Ready slots with at least this number of pages are kept for runs, not single pages.
@@ -268,16 +268,7 @@ impl Staging {
     /// The content is not needed.
     pub unsafe fn discard_stray(&self, slot: u32, first: usize, count: usize) {
         // SAFETY: staging memory, whose bytes the caller does not need.
-        unsafe { self.give_back(self.address(slot, first), bytes_of(count)) };
-    }
-
-    /// Returns frames to the system.
-    ///
-    /// # Safety
-    /// `[at, at + len)` is staging memory of at most an extent, and its bytes are not needed.
-    pub(super) unsafe fn give_back(&self, at: usize, len: usize) {
-        // SAFETY: by this function's contract.
-        unsafe { self.discard_window.discard(at, len) };
+        unsafe { self.discard_window.discard(self.address(slot, first), bytes_of(count)) };
     }
 
     /// Returns the pages of a slot to the system with one call. Returns their number.

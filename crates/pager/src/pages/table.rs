@@ -129,40 +129,31 @@ impl AddressTable {
 
     /// Addresses of the blocks in `[start, end)` with out or discarded pages. The cost follows the
     /// leaves in use, not the length of the range. Concurrent changes may be missed.
-    pub fn busy(&self, start: usize, end: usize) -> Blocks<'_> {
-        Blocks { table: self, at: block_of(start), end, test: |block| !block.is_idle() }
+    pub fn busy(&self, start: usize, end: usize) -> impl Iterator<Item = usize> + '_ {
+        self.blocks(start, end, |block| !block.is_idle())
     }
 
     /// Like [`AddressTable::busy`], and blocks with refused pages, too.
-    pub fn known(&self, start: usize, end: usize) -> Blocks<'_> {
-        Blocks { table: self, at: block_of(start), end, test: |block| !block.is_blank() }
+    pub fn known(&self, start: usize, end: usize) -> impl Iterator<Item = usize> + '_ {
+        self.blocks(start, end, |block| !block.is_blank())
     }
-}
 
-/// Iterator of [`AddressTable::busy`].
-pub struct Blocks<'a> {
-    table: &'a AddressTable,
-    at: usize,
-    end: usize,
-    test: fn(&Block) -> bool,
-}
-
-impl Iterator for Blocks<'_> {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        while self.at < self.end {
-            let Some(block) = self.table.find(self.at) else {
-                self.at = ((self.at >> LEAF_BITS) + 1) << LEAF_BITS;
-                continue;
-            };
-            let at = self.at;
-            self.at += BLOCK_BYTES;
-            if (self.test)(block) {
-                return Some(at);
+    fn blocks(&self, start: usize, end: usize, test: fn(&Block) -> bool) -> impl Iterator<Item = usize> + '_ {
+        let mut next = block_of(start);
+        std::iter::from_fn(move || {
+            while next < end {
+                let at = next;
+                let Some(block) = self.find(at) else {
+                    next = ((at >> LEAF_BITS) + 1) << LEAF_BITS;
+                    continue;
+                };
+                next += BLOCK_BYTES;
+                if test(block) {
+                    return Some(at);
+                }
             }
-        }
-        None
+            None
+        })
     }
 }
 

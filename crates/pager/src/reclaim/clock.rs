@@ -80,7 +80,7 @@ impl Hand {
     }
 }
 
-impl Reclaimer<'_> {
+impl Reclaimer {
     /// The next block with pages that the policy evicts. `None` if three rounds found none.
     pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
@@ -117,11 +117,11 @@ impl Reclaimer<'_> {
                 if hand.leaps.skips(mask.count_ones()) {
                     continue;
                 }
-                let Ok(block) = self.pages.table().block(base) else { continue };
+                let Ok(block) = self.pages.table.block(base) else { continue };
                 let present = mask;
                 let mask = match block.is_compressing() {
                     true => 0,
-                    false => mask & !block.refused_at(now_ms()) & !self.kept.of(base),
+                    false => mask & !block.refused_at(now_ms()) & !self.program.kept.of(base),
                 };
                 looked.barred += u64::from((present & !mask).count_ones());
                 if mask == 0 {
@@ -138,7 +138,7 @@ impl Reclaimer<'_> {
                 looked.tried += u64::from(choice.tried.count_ones());
                 if going != 0 {
                     hand.offered += 1;
-                    hand.leaps.went(going.count_ones(), self.pages.policy().all_returned());
+                    hand.leaps.went(going.count_ones(), self.pages.policy.all_returned());
                     return Some((base, going));
                 }
             }
@@ -149,7 +149,7 @@ impl Reclaimer<'_> {
                     if wraps == 3 {
                         return None;
                     }
-                    self.pages.policy().decide_anew();
+                    self.pages.policy.decide_anew();
                 }
                 hand.offered = 0;
             }
@@ -166,7 +166,7 @@ impl Reclaimer<'_> {
         used: u32,
         turn: u64,
     ) -> Choice {
-        let (policy, tracker) = (self.pages.policy(), self.pages.tracker());
+        let (policy, tracker) = (&self.pages.policy, self.pages.tracker());
         if !tracker.sees_uses() {
             return policy.choose(history, mask, turn);
         }
@@ -182,7 +182,7 @@ impl Reclaimer<'_> {
     /// Fills the hand with the next present runs. Returns false at the end of the address space.
     fn scan(&self, hand: &mut Hand, looked: &mut Looked) -> bool {
         loop {
-            let mapping = self.registrations.lock().expect("no panic while held").from(hand.at);
+            let mapping = self.program.registrations().from(hand.at);
             let Some(mapping) = mapping else { return false };
             let start = hand.at.max(mapping.start);
             let (count, walked) = self.pages.tracker().look(start, mapping.end, &mut hand.runs);
@@ -200,22 +200,17 @@ impl Reclaimer<'_> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::tracker::simulated::Simulated;
-    use crate::trial::{blocks, tracked_pager};
+    use crate::trial::tracked_pager;
     use crate::units::BLOCK_PAGES;
 
     const BLOCKS: usize = 40;
 
     #[test]
     fn what_is_used_stays_and_what_is_not_goes() {
-        let base = blocks(BLOCKS);
+        let Some((pager, base, simulated)) = tracked_pager(BLOCKS) else { return };
         let len = BLOCKS * BLOCK_BYTES;
-        let simulated: &'static Simulated = Box::leak(Box::new(Simulated::new()));
-        let Some(pager) = tracked_pager(base..base + len, Box::new(simulated)) else { return };
-        pager.refresh_mappings();
         let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| page_at(base, page));
-        let tracker = pager.pages().tracker();
-        tracker.arm(base, len);
+        pager.pages().tracker().arm(base, len);
         used_pages().for_each(|at| simulated.touch(at));
         let reclaimer = pager.reclaimer();
         let mut offered = Vec::new();
@@ -234,12 +229,7 @@ mod tests {
 
     #[test]
     fn room_is_made_where_all_is_used() {
-        let base = blocks(BLOCKS);
-        let simulated: &'static Simulated = Box::leak(Box::new(Simulated::new()));
-        let Some(pager) = tracked_pager(base..base + BLOCKS * BLOCK_BYTES, Box::new(simulated)) else {
-            return;
-        };
-        pager.refresh_mappings();
+        let Some((pager, ..)) = tracked_pager(BLOCKS) else { return };
         // Never armed, so all pages count as used.
         assert!(pager.reclaimer().next_candidate().is_some());
     }

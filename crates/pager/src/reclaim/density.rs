@@ -99,14 +99,14 @@ impl DensityTrial {
     }
 }
 
-impl Reclaimer<'_> {
+impl Reclaimer {
     /// Chooses the tier for a process that has `memory` bytes. Call several times a second.
     pub(crate) fn choose_density(&self, trial: &mut DensityTrial, memory: u64) {
-        let Density { has_tiers, is_dense, cold_gains } = self.density;
+        let Density { has_tiers, is_dense, cold_gains } = &self.density;
         if !has_tiers {
             return;
         }
-        let (store, policy) = (self.pages.store(), self.pages.policy());
+        let (store, policy) = (&self.pages.store, &self.pages.policy);
         let pool = store.pool_bytes();
         let more = pages_more(pool, store.stored_pages(), store.tier_sample());
         let stay = memory.saturating_sub(pool) / PAGE_SIZE as u64;

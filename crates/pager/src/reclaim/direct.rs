@@ -6,7 +6,7 @@ use crate::pages::{EXTENT_PAGES, EXTENT_SLOTS};
 use crate::units::BLOCK_PAGES;
 
 use super::free_list::STREAM_PAGES_MIN;
-use super::steps::{Role, Step};
+use super::steps::Role;
 use super::Reclaimer;
 
 /// Pages that a handler makes ready at a time: many to spread the cost, few to bound the wait.
@@ -16,17 +16,14 @@ const OVER_BUDGET_STEPS: u32 = 4;
 /// Slots that a handler compresses at most to gain an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
 
-pub(super) struct DirectReclaim {
+#[derive(Default)]
+pub(crate) struct DirectReclaim {
     running: AtomicU32,
     /// Value of [`Reclaimer::arrived`] when a handler last measured.
     measured_at: AtomicU64,
 }
 
 impl DirectReclaim {
-    pub fn new() -> Self {
-        DirectReclaim { running: AtomicU32::new(0), measured_at: AtomicU64::new(0) }
-    }
-
     pub fn reset(&self) {
         self.running.store(0, Ordering::Relaxed);
     }
@@ -39,7 +36,7 @@ impl DirectReclaim {
     }
 }
 
-impl Reclaimer<'_> {
+impl Reclaimer {
     /// Called by handlers before they serve a fault: makes as many pages ready as the last fault
     /// brought in (`pages`).
     ///
@@ -68,7 +65,7 @@ impl Reclaimer<'_> {
         }
         // Single pages and short runs are paid for sixteen at a time, which is cheaper.
         let (floor, enough) = match pages {
-            0..BLOCK_PAGES => (self.handlers.max(pages), RESTOCK_PAGES),
+            0..BLOCK_PAGES => (self.config.handlers.max(pages), RESTOCK_PAGES),
             _ => (self.ready_reserve(), self.ready_reserve()),
         };
         if self.free_pages() >= floor && total <= budget {
@@ -81,7 +78,7 @@ impl Reclaimer<'_> {
             }
         }
         let total = self.measure_after(0);
-        if pages < BLOCK_PAGES && total > self.gauge.pressure_mark() {
+        if pages < BLOCK_PAGES && total > self.program.gauge.pressure_mark() {
             self.give_back_some(enough);
         }
         if total > budget {
@@ -100,7 +97,7 @@ impl Reclaimer<'_> {
     /// The total of all processes, measured again if `pages` came in since a handler did. Relying
     /// on another thread's measurement, milliseconds old, could exceed the budget.
     fn measure_after(&self, pages: u64) -> u64 {
-        let arrived = self.arrived();
+        let arrived = self.evictions.arrived();
         if arrived.wrapping_sub(self.direct.measured_at.load(Ordering::Relaxed)) < pages {
             return self.accounts.total();
         }
@@ -158,7 +155,7 @@ impl Reclaimer<'_> {
 
     /// Whether a handler and a worker on another CPU can share the work on runs.
     fn may_share(&self) -> bool {
-        self.handlers > 1 && self.workers.count() > 0
+        self.config.handlers > 1 && self.workers.count() > 0
     }
 
     /// Moves out about `pages` pages, an extent at a time if the clock offers neighbours.
@@ -174,7 +171,7 @@ impl Reclaimer<'_> {
         }
         // Wait for room for an extent: single blocks cost eight times the calls and interrupts. So
         // a gap among the candidates does not end an extent, although a few blocks more leave.
-        while left > 0 && self.pages.staging().has_room_for_extent() {
+        while left > 0 && self.pages.staging.has_room_for_extent() {
             let mut went = 0;
             self.if_direct_reclaim_is_allowed(|| {
                 went = self.evict_neighbours(Role::Handler);
@@ -187,13 +184,13 @@ impl Reclaimer<'_> {
     /// If workers do not keep up, compresses until an extent's worth of pages can be brought in
     /// with one call. Returns false if that is not reached.
     fn compress_to_an_extent(&self) -> bool {
-        let staging = self.pages.staging();
+        let staging = &self.pages.staging;
         let has_extent = || staging.ready_extents() > 0 || staging.has_room_for_extent();
         for _ in 0..HELP_SLOTS {
             if has_extent() {
                 return true;
             }
-            if !self.if_direct_reclaim_is_allowed(|| self.compress_oldest() == Step::Progress) {
+            if !self.if_direct_reclaim_is_allowed(|| self.compress_oldest()) {
                 return false;
             }
         }
@@ -220,7 +217,7 @@ impl Reclaimer<'_> {
         }
         let is_rich = self.accounts.total() > self.low_water() && self.free_pages() > self.ready_reserve();
         let streaming = self.workers.is_streaming();
-        is_rich && self.give_back_ready(streaming) != 0 || self.step(Role::Handler) == Step::Progress
+        is_rich && self.give_back_ready(streaming) != 0 || self.step(Role::Handler)
     }
 
     /// Moves one block out on behalf of a handler, if staging has room.
@@ -234,24 +231,21 @@ impl Reclaimer<'_> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::trial::{blocks, blocks_with_a_gap, pager};
-    use crate::units::BLOCK_BYTES;
+    use crate::trial::{pager, pager_with, pager_with_gap};
 
     #[test]
     fn a_handler_gives_frames_back_and_keeps_some() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(8);
-        pager.register(base..base + 8 * BLOCK_BYTES);
-        let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
+        let Some((pager, _)) = pager_with(8) else { return };
+        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
         while staging.ready_pages() < 3 * BLOCK_PAGES {
-            reclaimer.look_again();
-            assert!(reclaimer.evict_step() && reclaimer.compress_oldest() == Step::Progress);
+            reclaimer.evictions.look_again();
+            assert!(reclaimer.evict_step() && reclaimer.compress_oldest());
         }
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), 2 * BLOCK_PAGES);
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);
-        reclaimer.look_again();
+        reclaimer.evictions.look_again();
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);
         assert!(pager.pages().pages_out() > 3 * BLOCK_PAGES);
@@ -262,13 +256,13 @@ mod tests {
         let Some(pager) = pager() else { return };
         let (reclaimer, pages) = (pager.reclaimer(), RESTOCK_PAGES as u64);
         let measured_at = || reclaimer.direct.measured_at.load(Ordering::Relaxed);
-        reclaimer.note_arrivals(RESTOCK_PAGES - 1);
+        reclaimer.evictions.note_arrivals(RESTOCK_PAGES - 1);
         reclaimer.measure_after(pages);
         assert_eq!(measured_at(), 0);
-        reclaimer.note_arrivals(1);
+        reclaimer.evictions.note_arrivals(1);
         reclaimer.measure_after(pages);
         assert_eq!(measured_at(), pages);
-        reclaimer.note_arrivals(1);
+        reclaimer.evictions.note_arrivals(1);
         reclaimer.measure_after(pages);
         assert_eq!(measured_at(), pages, "a moment ago");
         reclaimer.measure_after(0);
@@ -277,25 +271,18 @@ mod tests {
 
     #[test]
     fn a_run_with_a_gap_goes_by_extents_behind_it() {
-        let Some(pager) = pager() else { return };
-        let base = blocks_with_a_gap(32);
-        pager.register(base..base + 32 * BLOCK_BYTES);
+        let Some((pager, _)) = pager_with_gap(32, 48..49) else { return };
         pager.reclaimer().evict_run(EXTENT_PAGES);
-        assert_eq!(
-            pager.pages().staging().queued_slots(),
-            3 + 1 + 8,
-            "an extent, though four blocks were left to move"
-        );
+        let queued = pager.pages().staging.queued_slots();
+        assert_eq!(queued, 3 + 1 + 8, "an extent, though four blocks were left to move");
     }
 
     #[test]
     fn a_handler_compresses_until_there_is_an_extent() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(32);
-        let staging = pager.pages().staging();
-        pager.register(base..base + 32 * BLOCK_BYTES);
-        while pager.pages().staging().has_room_for_extent() {
-            pager.reclaimer().look_again();
+        let Some((pager, _)) = pager_with(32) else { return };
+        let staging = &pager.pages().staging;
+        while staging.has_room_for_extent() {
+            pager.reclaimer().evictions.look_again();
             assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));

@@ -19,7 +19,8 @@ const LOOK_BACKOFF_MS_MAX: u32 = 8 * BACKOFF_MS_MAX;
 /// The whole of the blocks, for [`Evictions::by_extent`].
 const ALL: u32 = 1 << 16;
 
-pub(super) struct Evictions {
+#[derive(Default)]
+pub(crate) struct Evictions {
     /// Share of recently evicted blocks that left by the extent, of [`ALL`].
     by_extent: AtomicU32,
     /// When a look last found nothing, and for how long no thread looks, in milliseconds.
@@ -34,7 +35,7 @@ pub(super) struct Evictions {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     Evicted,
     /// The block could not leave.
     Barred,
@@ -42,25 +43,13 @@ pub(super) enum Found {
     Nothing,
 }
 
-pub(super) struct Look {
+pub(crate) struct Look {
     began_ns: u64,
     looked_at: u64,
     barred: u64,
 }
 
 impl Evictions {
-    pub fn new() -> Self {
-        Evictions {
-            by_extent: AtomicU32::new(0),
-            backoff_since_ms: AtomicU32::new(0),
-            backoff_ms: AtomicU32::new(0),
-            arrived: AtomicU64::new(0),
-            arrived_then: AtomicU64::new(0),
-            looked_at: AtomicU64::new(0),
-            barred: AtomicU64::new(0),
-        }
-    }
-
     /// Counts pages that came in, any of which may leave again.
     pub fn note_arrivals(&self, pages: usize) {
         self.arrived.fetch_add(pages as u64, Ordering::Relaxed);
@@ -101,7 +90,7 @@ impl Evictions {
         } else if ns > LOOK_NS_MAX && barred > BARRED_PAGES.max(looked_at / 4) {
             self.back_off(long_ms.max(BACKOFF_MS));
         } else if found == Found::Evicted {
-            self.note_found();
+            self.look_again();
         }
     }
 
@@ -116,21 +105,17 @@ impl Evictions {
         self.by_extent.load(Ordering::Relaxed) > ALL / 2
     }
 
-    /// Ends the backoff, because new mappings make a look worthwhile.
+    /// Ends the backoff, because new mappings, or a block that left, make a look worthwhile.
     pub fn look_again(&self) {
-        self.backoff_ms.store(0, Ordering::Relaxed);
+        if self.backoff_ms.load(Ordering::Relaxed) != 0 {
+            self.backoff_ms.store(0, Ordering::Relaxed);
+        }
     }
 
     fn back_off(&self, ms: u32) {
         self.backoff_ms.store(ms, Ordering::Relaxed);
         self.backoff_since_ms.store(now_ms(), Ordering::Relaxed);
         self.arrived_then.store(self.arrived(), Ordering::Relaxed);
-    }
-
-    fn note_found(&self) {
-        if self.backoff_ms.load(Ordering::Relaxed) != 0 {
-            self.backoff_ms.store(0, Ordering::Relaxed);
-        }
     }
 
     pub fn backs_off(&self) -> bool {
@@ -147,7 +132,7 @@ mod tests {
 
     #[test]
     fn looks_that_take_long_go_on_unless_what_cannot_go_took_the_time() {
-        let evictions = Evictions::new();
+        let evictions = Evictions::default();
         let backs_off = |looked_at: u64, barred: u64| {
             let look = evictions.begin_look();
             evictions.note_looked_at(looked_at);
@@ -164,7 +149,7 @@ mod tests {
 
     #[test]
     fn to_find_nothing_takes_a_small_part_of_the_time() {
-        let evictions = Evictions::new();
+        let evictions = Evictions::default();
         let backs_off_for = |ns: u64| {
             let look = evictions.begin_look();
             evictions.end_look(&Look { began_ns: look.began_ns - ns, ..look }, Found::Nothing);

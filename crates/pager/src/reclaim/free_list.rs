@@ -20,12 +20,12 @@ pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
 const SINGLES_PART: usize = 4;
 const SINGLES_MIN: usize = 8 * BLOCK_PAGES;
 
-impl Reclaimer<'_> {
+impl Reclaimer {
     /// Pages that may come in before others must leave: ready frames, or, if the kernel allocates
     /// frames, room under the low water mark.
     pub(crate) fn free_pages(&self) -> usize {
         match self.pages.recycles() {
-            true => self.pages.staging().ready_pages(),
+            true => self.pages.staging.ready_pages(),
             false => pages_in(self.low_water().saturating_sub(self.measure()) as usize),
         }
     }
@@ -35,7 +35,7 @@ impl Reclaimer<'_> {
     /// leave: reserving there would take memory from the program.
     pub(super) fn headroom(&self, for_runs: bool) -> u64 {
         let pages = match for_runs {
-            true => self.pages.staging().pages_max(),
+            true => self.pages.staging.pages_max(),
             false => self.ready_reserve(),
         };
         bytes_of(pages) as u64
@@ -45,7 +45,7 @@ impl Reclaimer<'_> {
     /// those wait, the more of their pages are needed again, and ready frames take memory from the
     /// program.
     pub(crate) fn staged_max(&self) -> usize {
-        let most = self.pages.staging().pages_max();
+        let most = self.pages.staging.pages_max();
         match self.evictions.goes_by_extents() {
             true => most,
             false => (most / SINGLES_PART).max(SINGLES_MIN).min(most),
@@ -53,11 +53,11 @@ impl Reclaimer<'_> {
     }
 
     pub(crate) fn ready_reserve(&self) -> usize {
-        (self.handlers * READY_PER_HANDLER).min(self.staged_max() / 4)
+        (self.config.handlers * READY_PER_HANDLER).min(self.staged_max() / 4)
     }
 
     pub(crate) fn stream_reserve(&self) -> usize {
-        STREAM_PAGES.min(self.pages.staging().pages_max() / 4)
+        STREAM_PAGES.min(self.pages.staging.pages_max() / 4)
     }
 
     /// Whether a worker must provide frames for runs. When whole extents are evicted, fragmented
@@ -66,7 +66,7 @@ impl Reclaimer<'_> {
     /// for extents.
     pub(crate) fn lacks_extents(&self) -> bool {
         let ready = self.free_pages();
-        let of_use = match self.evictions.goes_by_extents() && ready < self.pages.staging().pages_max() / 2 {
+        let of_use = match self.evictions.goes_by_extents() && ready < self.pages.staging.pages_max() / 2 {
             true => ready.saturating_sub(self.scattered()),
             false => ready,
         };
@@ -75,7 +75,7 @@ impl Reclaimer<'_> {
 
     /// Ready frames outside ready extents.
     pub(crate) fn scattered(&self) -> usize {
-        let staging = self.pages.staging();
+        let staging = &self.pages.staging;
         match self.pages.recycles() {
             true => staging.ready_pages().saturating_sub(staging.ready_extents() * EXTENT_PAGES),
             false => 0,
@@ -83,13 +83,13 @@ impl Reclaimer<'_> {
     }
 
     pub(crate) fn scattered_max(&self) -> usize {
-        self.ready_reserve().max(self.pages.staging().pages_max() / 8)
+        self.ready_reserve().max(self.pages.staging.pages_max() / 8)
     }
 
     /// Returns ready pages to the system, a whole extent with one call. Returns their number. While
     /// runs come in, scattered frames go first: the next run would need the extent again.
     pub(crate) fn give_back_ready(&self, for_runs: bool) -> usize {
-        let staging = self.pages.staging();
+        let staging = &self.pages.staging;
         let extent = || {
             staging.discard_extent(staging.take_ready_extent()?);
             Some(EXTENT_PAGES)
@@ -104,77 +104,62 @@ impl Reclaimer<'_> {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use super::super::{Role, Step};
+    use super::super::steps::Role;
     use super::*;
-    use crate::trial::{blocks, pager};
-    use crate::units::BLOCK_BYTES;
+    use crate::trial::pager_with;
 
     #[test]
     fn ready_pages_are_given_back_by_the_extent() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(8);
-        let staging = pager.pages().staging();
-        pager.register(base..base + 8 * BLOCK_BYTES);
-        assert_eq!(pager.reclaimer().give_back_ready(false), 0);
-        assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
+        let Some((pager, _)) = pager_with(8) else { return };
+        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
+        assert_eq!(reclaimer.give_back_ready(false), 0);
+        assert!(reclaimer.evict_neighbours(Role::Worker) > 0);
         assert_eq!(staging.queued_slots(), 8, "eight blocks went");
-        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0, "nothing is left");
+        assert!(reclaimer.evict_neighbours(Role::Worker) == 0, "nothing is left");
         let room = staging.pages_max() - staging.pages();
         for _ in 0..8 {
-            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
+            assert!(reclaimer.compress_oldest());
         }
         assert_eq!(staging.ready_extents(), 1);
-        assert_eq!((pager.reclaimer().give_back_ready(false), staging.pages()), (EXTENT_PAGES, 0));
+        assert_eq!((reclaimer.give_back_ready(false), staging.pages()), (EXTENT_PAGES, 0));
         assert_eq!(staging.pages_max() - staging.pages(), room + EXTENT_PAGES);
     }
 
     #[test]
     fn frames_that_lie_scattered_are_no_stock_for_runs() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(32);
-        let staging = pager.pages().staging();
-        pager.register(base..base + 32 * BLOCK_BYTES);
+        let Some((pager, _)) = pager_with(32) else { return };
+        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
         for _ in 0..12 {
-            pager.reclaimer().look_again();
-            assert!(pager.reclaimer().evict_step());
-            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress);
+            reclaimer.evictions.look_again();
+            assert!(reclaimer.evict_step());
+            assert!(reclaimer.compress_oldest());
         }
-        assert_eq!(
-            (staging.ready_pages(), staging.ready_extents(), pager.reclaimer().scattered()),
-            (192, 0, 192)
-        );
-        assert!(!pager.reclaimer().lacks_extents(), "blocks go one by one: more would be no extents either");
-        (0..8).for_each(|_| pager.reclaimer().evictions.note_gone(true));
+        assert_eq!((staging.ready_pages(), staging.ready_extents(), reclaimer.scattered()), (192, 0, 192));
+        assert!(!reclaimer.lacks_extents(), "blocks go one by one: more would be no extents either");
+        (0..8).for_each(|_| reclaimer.evictions.note_gone(true));
         assert!(
-            pager.reclaimer().lacks_extents(),
+            reclaimer.lacks_extents(),
             "though more is ready than the {} kept",
-            pager.reclaimer().stream_reserve()
+            reclaimer.stream_reserve()
         );
-        while pager.pages().staging().has_room_for_extent() {
-            pager.reclaimer().look_again();
-            assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
+        while staging.has_room_for_extent() {
+            reclaimer.evictions.look_again();
+            assert!(reclaimer.evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!(staging.queued_slots(), 16, "two extents");
-        pager.reclaimer().workers.stream();
-        assert!(pager.reclaimer().reclaim_until_low());
-        assert!(!pager.reclaimer().lacks_extents() && staging.ready_extents() == 1, "one was compressed");
-        assert!(
-            pager.reclaimer().scattered() <= pager.reclaimer().scattered_max()
-                || pager.pages().staging().has_room_for_extent()
-        );
-        let (ready, scattered) = (staging.ready_pages(), pager.reclaimer().scattered());
+        reclaimer.workers.stream();
+        assert!(reclaimer.reclaim_until_low());
+        assert!(!reclaimer.lacks_extents() && staging.ready_extents() == 1, "one was compressed");
+        assert!(reclaimer.scattered() <= reclaimer.scattered_max() || staging.has_room_for_extent());
+        let (ready, scattered) = (staging.ready_pages(), reclaimer.scattered());
         assert!(scattered > 0);
+        assert_eq!(reclaimer.give_back_ready(true), BLOCK_PAGES, "scattered frames go before extents");
         assert_eq!(
-            pager.reclaimer().give_back_ready(true),
-            BLOCK_PAGES,
-            "scattered frames go before extents"
-        );
-        assert_eq!(
-            (staging.ready_pages(), pager.reclaimer().scattered()),
+            (staging.ready_pages(), reclaimer.scattered()),
             (ready - BLOCK_PAGES, scattered - BLOCK_PAGES)
         );
         assert_eq!(
-            (pager.reclaimer().give_back_ready(false), staging.ready_extents()),
+            (reclaimer.give_back_ready(false), staging.ready_extents()),
             (EXTENT_PAGES, 0),
             "with one call"
         );

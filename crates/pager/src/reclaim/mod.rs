@@ -29,18 +29,13 @@ mod swap_out;
 mod watermarks;
 mod workers;
 
-use std::sync::atomic::AtomicU32;
 use std::sync::Mutex;
 
 use crate::accounts::Accounts;
-use crate::config::Config;
-use crate::files::ProcFiles;
-use crate::gauge::Gauge;
-use crate::kept::KeptPages;
+use crate::config::{Config, StartError};
 use crate::pages::Pages;
 use crate::program::Program;
 use crate::quiesce::Quiesce;
-use crate::registrations::Registrations;
 
 use clock::Hand;
 use density::Density;
@@ -48,123 +43,50 @@ pub(crate) use density::DensityTrial;
 use direct::DirectReclaim;
 use evictions::Evictions;
 use promotion::Promotion;
-#[cfg(all(test, not(feature = "shuttle")))]
-pub(crate) use steps::{Role, Step};
 use swap_out::Swap;
 use workers::Workers;
 
-/// State shared by the threads that reclaim. Only [`Reclaimer`] uses it.
-pub(crate) struct ReclaimState {
+/// The lowest of the parts that threads run: it has the others' common parts, too.
+pub(crate) struct Reclaimer {
+    pub config: Config,
+    pub accounts: &'static dyn Accounts,
+    pub pages: Pages,
+    pub program: Program,
+    pub quiesce: Quiesce,
+    pub evictions: Evictions,
+    pub swap: Swap,
+    pub direct: DirectReclaim,
     workers: Workers,
-    direct: DirectReclaim,
-    evictions: Evictions,
     hand: Mutex<Hand>,
     promotion: Promotion,
     density: Density,
-    swap: Swap,
 }
 
-impl ReclaimState {
-    /// `has_tiers`: the pool has a second, denser compressor.
-    pub fn new(has_tiers: bool, has_swap_file: bool) -> Self {
-        ReclaimState {
-            workers: Workers::new(),
-            direct: DirectReclaim::new(),
-            evictions: Evictions::new(),
+impl Reclaimer {
+    pub fn new(config: Config, pages: Pages, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
+        let store = &pages.store;
+        Ok(Reclaimer {
+            evictions: Evictions::default(),
+            swap: Swap::new(store.swap_file().is_some()),
+            direct: DirectReclaim::default(),
+            workers: Workers::default(),
             hand: Mutex::new(Hand::new()),
             promotion: Promotion::new(),
-            density: Density::new(has_tiers),
-            swap: Swap::new(has_swap_file),
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Reclaimer<'a> {
-    workers: &'a Workers,
-    direct: &'a DirectReclaim,
-    evictions: &'a Evictions,
-    hand: &'a Mutex<Hand>,
-    promotion: &'a Promotion,
-    density: &'a Density,
-    swap: &'a Swap,
-    accounts: &'static dyn Accounts,
-    gauge: &'a Gauge,
-    pages: &'a Pages,
-    registrations: &'a Mutex<Registrations>,
-    kept: &'a KeptPages,
-    files: &'a ProcFiles,
-    quiesce: &'a Quiesce,
-    /// Most handlers.
-    handlers: usize,
-}
-
-impl<'a> Reclaimer<'a> {
-    pub fn new(
-        state: &'a ReclaimState,
-        pages: &'a Pages,
-        program: &'a Program,
-        quiesce: &'a Quiesce,
-        accounts: &'static dyn Accounts,
-        config: &Config,
-    ) -> Self {
-        let ReclaimState { workers, direct, evictions, hand, promotion, density, swap } = state;
-        Reclaimer {
-            workers,
-            direct,
-            evictions,
-            hand,
-            promotion,
-            density,
-            swap,
-            accounts,
-            gauge: program.gauge(),
+            density: Density::new(store.has_tiers()),
+            program: Program::new(&config, accounts)?,
+            quiesce: Quiesce::default(),
             pages,
-            registrations: program.registrations_lock(),
-            kept: program.kept(),
-            files: program.files(),
-            quiesce,
-            handlers: config.handlers,
-        }
+            accounts,
+            config,
+        })
     }
-}
 
-impl Reclaimer<'_> {
     fn measure(&self) -> u64 {
-        self.gauge.measure(&self.files.statm, self.pages)
+        self.program.measure(&self.pages)
     }
 
     fn low_water(&self) -> u64 {
-        self.gauge.low_water()
-    }
-
-    pub fn note_arrivals(&self, pages: usize) {
-        self.evictions.note_arrivals(pages);
-    }
-
-    pub fn arrived(&self) -> u64 {
-        self.evictions.arrived()
-    }
-
-    pub fn look_again(&self) {
-        self.evictions.look_again();
-    }
-
-    /// A futex, raised when faults wait for the disk.
-    pub fn disk_reads(&self) -> &AtomicU32 {
-        &self.swap.reads
-    }
-
-    pub fn add_disk_thread(&self) {
-        self.swap.add_thread();
-    }
-
-    pub fn is_writing(&self) -> bool {
-        self.swap.is_writing()
-    }
-
-    pub fn wait_for_direct_reclaim(&self) {
-        self.direct.wait();
+        self.program.gauge.low_water()
     }
 
     pub fn threads(&self) -> u32 {

@@ -31,7 +31,7 @@ impl Promotion {
     }
 }
 
-impl Reclaimer<'_> {
+impl Reclaimer {
     /// Promotes some cold pages, unless another thread does or just did. Returns whether more
     /// remain. Compacting the pool at the end returns the saved bytes to the system.
     pub(crate) fn promote_cold(&self) -> bool {
@@ -41,14 +41,14 @@ impl Reclaimer<'_> {
         }
         let mut more = true;
         if now_ms().wrapping_sub(last_ms.load(Ordering::Relaxed)) >= PROMOTE_MS {
-            let report = self.pages.store().promote(GROUP, COLD_PERCENT, LEAVES);
+            let report = self.pages.store.promote(GROUP, COLD_PERCENT, LEAVES);
             self.accounts.add(Counter::Promoted, report.pages);
             let bytes = saved.fetch_add(report.bytes, Ordering::Relaxed) + report.bytes;
             more = report.leaves == LEAVES;
             // Compacting visits every object.
-            if !more && bytes > self.pages.store().pool_bytes() / 16 {
+            if !more && bytes > self.pages.store.pool_bytes() / 16 {
                 saved.store(0, Ordering::Relaxed);
-                self.pages.store().compact();
+                self.pages.store.compact();
             }
             last_ms.store(now_ms(), Ordering::Relaxed);
         }

@@ -14,16 +14,10 @@ pub(crate) enum Role {
     Handler,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    Progress,
-    Nothing,
-}
-
-impl Reclaimer<'_> {
+impl Reclaimer {
     /// Whether blocks may be left to move out or compress: false just after a look found nothing.
     pub(crate) fn can_move_out(&self) -> bool {
-        !self.evictions.backs_off() || self.pages.staging().queued_slots() > 0
+        !self.evictions.backs_off() || self.pages.staging.queued_slots() > 0
     }
 
     /// Takes a slot to move a block into, if that many more pages may be staged.
@@ -33,35 +27,33 @@ impl Reclaimer<'_> {
 
     /// Takes a slot to move a block into, if staging has room for a block.
     fn slot(&self) -> Option<u32> {
-        let staging = self.pages.staging();
+        let staging = &self.pages.staging;
         (staging.pages() + BLOCK_PAGES <= staging.pages_max()).then(|| staging.take_empty()).flatten()
     }
 
     /// Whether another block may be staged. One may always wait, however many pages are ready or in
     /// use by other threads: there must be something to compress.
     fn may_stage_block(&self) -> bool {
-        let staging = self.pages.staging();
+        let staging = &self.pages.staging;
         staging.pages() + BLOCK_PAGES <= self.staged_max() || staging.queued_slots() == 0
     }
 
     /// Moves one block out, or compresses. Workers, and handlers during a stream, move whole
     /// extents or wait for room for one: single blocks cost eight times the calls and interrupts.
-    pub(super) fn step(&self, role: Role) -> Step {
+    /// Returns false if there was nothing to do.
+    pub(super) fn step(&self, role: Role) -> bool {
         let wide = role == Role::Worker || self.workers.is_streaming();
         if wide {
-            let progress = if self.may_stage_block() && self.pages.staging().has_room_for_extent() {
+            let progress = if self.may_stage_block() && self.pages.staging.has_room_for_extent() {
                 self.evict_neighbours(role) > 0
             } else {
-                self.compress_oldest() == Step::Progress
+                self.compress_oldest()
             };
             if progress {
-                return Step::Progress;
+                return true;
             }
         }
-        match self.room() {
-            Some(slot) if self.evict_into(slot, role) => Step::Progress,
-            _ => self.compress_oldest(),
-        }
+        self.room().is_some_and(|slot| self.evict_into(slot, role)) || self.compress_oldest()
     }
 
     /// Moves the next block out, into `slot` if it has none. Returns false if none can be moved.
@@ -83,17 +75,14 @@ impl Reclaimer<'_> {
             self.evictions.end_look(&look, found);
         }
         if let Some(slot) = spare {
-            self.pages.staging().give(slot);
+            self.pages.staging.give(slot);
         }
         found == Found::Evicted
     }
 
-    pub(crate) fn compress_oldest(&self) -> Step {
-        match self.pages.compress_oldest() {
-            // Refused pages went back and are skipped for a while, which makes room, too.
-            Compressed::Stored | Compressed::Refused => Step::Progress,
-            Compressed::Blocked | Compressed::Nothing => Step::Nothing,
-        }
+    pub(crate) fn compress_oldest(&self) -> bool {
+        // Refused pages went back and are skipped for a while, which makes room, too.
+        matches!(self.pages.compress_oldest(), Compressed::Stored | Compressed::Refused)
     }
 
     /// Moves the next candidates out: adjacent blocks of an extent with one call, else the blocks
@@ -128,7 +117,7 @@ impl Reclaimer<'_> {
                 }
                 evicted |= self.evict(&mut spare, base + index * BLOCK_BYTES, mask, role);
                 if let Some(slot) = spare {
-                    self.pages.staging().give(slot);
+                    self.pages.staging.give(slot);
                 }
             }
         }
@@ -155,31 +144,27 @@ impl Reclaimer<'_> {
 mod tests {
     use super::super::evictions::BACKOFF_PAGES;
     use super::*;
-    use crate::trial::{blocks, blocks_with_a_gap, pager};
+    use crate::trial::{blocks, noise, pager, pager_with, pager_with_gap, read};
 
     #[test]
     fn what_lies_behind_a_gap_goes_as_a_whole() {
-        let Some(pager) = pager() else { return };
-        let base = blocks_with_a_gap(16);
-        pager.register(base..base + 16 * BLOCK_BYTES);
+        let Some((pager, _)) = pager_with_gap(16, 48..49) else { return };
         let evict = |_| {
-            pager.reclaimer().look_again();
+            pager.reclaimer().evictions.look_again();
             pager.reclaimer().evict_neighbours(Role::Worker)
         };
         let went: Vec<usize> = (0..4).map(evict).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
-        assert_eq!(pager.pages().staging().pages(), 16 * BLOCK_PAGES - 1);
+        assert_eq!(pager.pages().staging.pages(), 16 * BLOCK_PAGES - 1);
     }
 
     #[test]
     fn single_blocks_wait_in_a_part_of_staging_and_go_however_much_is_ready() {
-        let Some(pager) = pager() else { return };
-        let base = blocks_with_a_gap(32);
-        pager.register(base..base + 32 * BLOCK_BYTES);
-        let (reclaimer, staging) = (pager.reclaimer(), pager.pages().staging());
+        let Some((pager, _)) = pager_with_gap(32, 48..49) else { return };
+        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
         let go = || {
             let goes = || {
-                reclaimer.look_again();
+                reclaimer.evictions.look_again();
                 reclaimer.evict_step()
             };
             (0..).take_while(|_| goes()).count()
@@ -188,7 +173,7 @@ mod tests {
         assert!(part * BLOCK_PAGES < staging.pages_max(), "{part}");
         assert_eq!(go(), part, "all of the part waits");
         while staging.queued_slots() > 0 {
-            assert_eq!(reclaimer.compress_oldest(), Step::Progress);
+            assert!(reclaimer.compress_oldest());
         }
         assert!(staging.pages() + BLOCK_PAGES > reclaimer.staged_max(), "now all of it is ready");
         assert_eq!(go(), 1, "one has to be compressed before others go");
@@ -199,43 +184,31 @@ mod tests {
     #[test]
     fn no_thread_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
         let Some(pager) = pager() else { return };
-        assert!(!pager.reclaimer().evictions.backs_off());
-        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0);
-        assert!(pager.reclaimer().evictions.backs_off());
+        let (reclaimer, backs_off) = (pager.reclaimer(), || pager.reclaimer().evictions.backs_off());
+        assert!(!backs_off());
+        assert!(reclaimer.evict_neighbours(Role::Worker) == 0);
+        assert!(backs_off());
         let base = blocks(8);
         pager.register(base..base + 8 * BLOCK_BYTES);
-        assert!(!pager.reclaimer().evictions.backs_off(), "there is a new mapping");
-        assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
-        assert!(
-            pager.reclaimer().evict_neighbours(Role::Worker) == 0 && pager.reclaimer().evictions.backs_off()
-        );
-        pager.reclaimer().evictions.note_arrivals(BACKOFF_PAGES as usize);
-        assert!(!pager.reclaimer().evictions.backs_off(), "pages came in that can go out");
+        assert!(!backs_off(), "there is a new mapping");
+        assert!(reclaimer.evict_neighbours(Role::Worker) > 0);
+        assert!(reclaimer.evict_neighbours(Role::Worker) == 0 && backs_off());
+        reclaimer.evictions.note_arrivals(BACKOFF_PAGES as usize);
+        assert!(!backs_off(), "pages came in that can go out");
     }
 
     #[test]
     fn pages_that_do_not_compress_come_back_and_are_left_alone() {
-        let Some(pager) = pager() else { return };
-        let base = blocks(8);
-        let mut word = 88_172_645_463_325_252u64;
-        let values: Vec<u64> = (0..8 * BLOCK_BYTES / 8)
-            .map(|_| {
-                word ^= word << 13;
-                word ^= word >> 7;
-                word ^= word << 17;
-                word
-            })
-            .collect();
-        // SAFETY: eight blocks of this test.
-        let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u64, values.len()) };
-        memory.copy_from_slice(&values);
-        pager.register(base..base + 8 * BLOCK_BYTES);
+        let Some((pager, base)) = pager_with(8) else { return };
+        noise(base, 8 * BLOCK_PAGES);
+        let numbers = || (0..8 * BLOCK_PAGES).map(|page| read(base, page));
+        let before: Vec<usize> = numbers().collect();
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
-        while pager.pages().staging().queued_slots() > 0 {
-            assert_eq!(pager.reclaimer().compress_oldest(), Step::Progress, "all are refused, and back");
+        while pager.pages().staging.queued_slots() > 0 {
+            assert!(pager.reclaimer().compress_oldest(), "all are refused, and back");
         }
         assert_eq!(pager.pages().pages_out(), 0);
-        assert!(memory == values);
+        assert!(numbers().eq(before));
         assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0, "they are not tried again");
     }
 }

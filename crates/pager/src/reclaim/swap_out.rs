@@ -43,6 +43,7 @@ const WAIT_LOOK_NS: u64 = 500_000;
 /// Fruitless checks in a row after which waiting for the writer is useless.
 const IN_VAIN_MAX: u32 = 4;
 
+#[derive(Default)]
 pub(crate) struct Swap {
     is_on: bool,
     /// Raised when a fault was handed to the readers.
@@ -71,21 +72,8 @@ struct Published {
 }
 
 impl Swap {
-    pub(crate) fn new(is_on: bool) -> Self {
-        Swap {
-            is_on,
-            reads: AtomicU32::new(0),
-            writes: AtomicU32::new(0),
-            threads: AtomicU32::new(0),
-            writing: AtomicBool::new(false),
-            looks: AtomicU32::new(0),
-            progresses: AtomicBool::new(false),
-            nothing_left: AtomicBool::new(false),
-            paused_ms: AtomicU32::new(0),
-            told: AtomicBool::new(false),
-            published: Mutex::default(),
-            maintained_ms: AtomicU32::new(0),
-        }
+    pub(super) fn new(is_on: bool) -> Self {
+        Swap { is_on, ..Swap::default() }
     }
 
     pub(crate) fn add_thread(&self) {
@@ -119,9 +107,9 @@ impl Swap {
     }
 }
 
-impl Reclaimer<'_> {
+impl Reclaimer {
     pub(crate) fn write_to_disk(&self) {
-        self.pages.add_own_thread();
+        self.pages.own_threads.add();
         self.swap.add_thread();
         loop {
             let seen = self.swap.writes.load(Ordering::Acquire);
@@ -147,7 +135,7 @@ impl Reclaimer<'_> {
     }
 
     fn raw_bytes(&self) -> u64 {
-        bytes_of(self.pages.store().group_usage(GROUP).incompressible)
+        bytes_of(self.pages.store.group_usage(GROUP).incompressible)
     }
 
     /// Writes one piece. Returns whether there may be more.
@@ -155,7 +143,7 @@ impl Reclaimer<'_> {
         if self.is_in_pause() {
             return false;
         }
-        let (store, total, low) = (self.pages.store(), self.measure(), self.low_water());
+        let (store, total, low) = (&self.pages.store, self.measure(), self.low_water());
         let need = total.saturating_sub(low);
         if need == 0 {
             self.swap.progresses.store(true, Ordering::Release);
@@ -163,7 +151,7 @@ impl Reclaimer<'_> {
             return false;
         }
         let pool = store.pool_bytes();
-        let floor = self.gauge.resident_bytes() / POOL_PART;
+        let floor = self.program.gauge.resident_bytes() / POOL_PART;
         let by_raw = need.min(self.raw_bytes());
         let by_cost = match pool > floor {
             true => (need.saturating_mul(store.costs().share()) / 1024).min(pool - floor),
@@ -190,7 +178,7 @@ impl Reclaimer<'_> {
 
     /// Pauses writing, because the swap file is full or failed.
     fn begin_pause(&self, error: Option<i32>) {
-        self.pages.store().set_group_writeback(GROUP, false);
+        self.pages.store.set_group_writeback(GROUP, false);
         self.swap.paused_ms.store(now_ms().max(1), Ordering::Release);
         self.swap.progresses.store(false, Ordering::Release);
         if !self.swap.told.swap(true, Ordering::Relaxed) {
@@ -213,7 +201,7 @@ impl Reclaimer<'_> {
             return true;
         }
         self.swap.paused_ms.store(0, Ordering::Release);
-        self.pages.store().set_group_writeback(GROUP, true);
+        self.pages.store.set_group_writeback(GROUP, true);
         false
     }
 
@@ -222,7 +210,7 @@ impl Reclaimer<'_> {
         if u64::from(now.wrapping_sub(self.swap.maintained_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000
         {
             self.swap.maintained_ms.store(now, Ordering::Relaxed);
-            self.pages.store().maintain(CLEAN_SEGMENTS);
+            self.pages.store.maintain(CLEAN_SEGMENTS);
         }
     }
 
@@ -235,14 +223,14 @@ impl Reclaimer<'_> {
         }
         let most = (self.accounts.budget() / BACKLOG_BUDGET_PART).min(BACKLOG_BYTES_MAX);
         let is_much = self.raw_bytes() > most
-            || self.pool_excess() > POOL_EXCESS_MIN + self.gauge.resident_bytes() / POOL_EXCESS_PART;
+            || self.pool_excess() > POOL_EXCESS_MIN + self.program.gauge.resident_bytes() / POOL_EXCESS_PART;
         is_much && self.accounts.total() > self.low_water()
     }
 
     /// Bytes of the pool beyond its largest share of this process's memory.
     fn pool_excess(&self) -> u64 {
         let (part, of) = POOL_MOST;
-        self.pages.store().pool_bytes().saturating_sub(self.gauge.resident_bytes() / of * part)
+        self.pages.store.pool_bytes().saturating_sub(self.program.gauge.resident_bytes() / of * part)
     }
 
     /// Called before pages come in while the budget is exceeded: waits until the writer's work is
@@ -292,9 +280,9 @@ impl Reclaimer<'_> {
 
     /// Publishes changes of the swap file's counters in the ledger.
     pub(crate) fn publish_swap(&self) {
-        let Some(file) = self.pages.store().swap_file() else { return };
+        let Some(file) = self.pages.store.swap_file() else { return };
         let Ok(mut published) = self.swap.published.try_lock() else { return };
-        let (now, zswpwb) = (file.counters(), self.pages.store().group_usage(GROUP).zswpwb);
+        let (now, zswpwb) = (file.counters(), self.pages.store.group_usage(GROUP).zswpwb);
         let Published { file: before, zswpwb: zswpwb_before } = &*published;
         for (count, now, before) in [
             (Counter::ZswpWb, zswpwb, *zswpwb_before),
@@ -315,14 +303,14 @@ impl Reclaimer<'_> {
                 self.accounts.add(count, now - before);
             }
         }
-        let on_disk = pages_in(self.pages.store().group_usage(GROUP).on_disk);
+        let on_disk = pages_in(self.pages.store.group_usage(GROUP).on_disk);
         self.accounts.publish_disk(on_disk, now.live_bytes);
         *published = Published { file: now, zswpwb };
     }
 
     /// Before a fork, without readers or writers: waits until the engine's threads are idle.
     pub(crate) fn still_swap(&self) {
-        if let Some(file) = self.pages.store().swap_file() {
+        if let Some(file) = self.pages.store.swap_file() {
             while !file.is_engine_idle() {
                 sys::thread::sleep_ns(20_000);
             }
@@ -334,9 +322,9 @@ impl Reclaimer<'_> {
         self.swap.threads.store(0, Ordering::SeqCst);
         self.swap.writing.store(false, Ordering::SeqCst);
         self.swap.paused_ms.store(0, Ordering::SeqCst);
-        if let Some(file) = self.pages.store().swap_file() {
-            self.pages.store().set_group_writeback(GROUP, true);
-            let zswpwb = self.pages.store().group_usage(GROUP).zswpwb;
+        if let Some(file) = self.pages.store.swap_file() {
+            self.pages.store.set_group_writeback(GROUP, true);
+            let zswpwb = self.pages.store.group_usage(GROUP).zswpwb;
             if let Ok(mut published) = self.swap.published.try_lock() {
                 *published = Published { file: file.counters(), zswpwb };
             }

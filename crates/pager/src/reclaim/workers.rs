@@ -11,7 +11,7 @@ use crate::units::bytes_of;
 use super::direct::RESTOCK_PAGES;
 use super::free_list::STREAM_PAGES_LEFT;
 use super::promotion::PROMOTE_MS;
-use super::steps::{Role, Step};
+use super::steps::Role;
 use super::watermarks::{next_action, Action, Figures, Stream};
 use super::Reclaimer;
 
@@ -19,6 +19,7 @@ use super::Reclaimer;
 const SEEN_PAGES: u64 = 4 * RESTOCK_PAGES as u64;
 const SLEEP_NS: u64 = 50_000_000;
 
+#[derive(Default)]
 pub(super) struct Workers {
     /// A futex, raised when there may be work.
     pressure: AtomicU32,
@@ -29,15 +30,6 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub fn new() -> Self {
-        Workers {
-            pressure: AtomicU32::new(0),
-            count: AtomicU32::new(0),
-            working: AtomicU32::new(0),
-            streaming: AtomicBool::new(false),
-        }
-    }
-
     pub fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
         self.working.store(0, Ordering::Relaxed);
@@ -77,11 +69,6 @@ impl Workers {
         self.pressure.load(Ordering::Acquire)
     }
 
-    /// Sleeps until woken, at most `ns`. `seen` is [`Workers::asked`] from before the work.
-    fn sleep(&self, seen: u32, ns: u64) {
-        futex::wait(&self.pressure, seen, Some(ns));
-    }
-
     /// Starts a stream. Returns whether there was none.
     pub fn stream(&self) -> bool {
         !self.streaming.swap(true, Ordering::Relaxed)
@@ -98,11 +85,11 @@ struct Woken {
     arrived: u64,
 }
 
-impl Reclaimer<'_> {
+impl Reclaimer {
     /// See `Pager::reclaim`.
     pub(crate) fn run(&self) {
         self.workers.begin();
-        self.pages.add_own_thread();
+        self.pages.own_threads.add();
         let mut last = Woken::default();
         loop {
             let (seen, arrived) = (self.workers.asked(), last.arrived);
@@ -121,14 +108,14 @@ impl Reclaimer<'_> {
             self.quiesce.worker_leaves();
             if !worked {
                 let ns = if more { u64::from(PROMOTE_MS) * 1_000_000 } else { SLEEP_NS };
-                self.workers.sleep(seen, ns);
+                futex::wait(&self.workers.pressure, seen, Some(ns));
             }
         }
     }
 
     /// Whether an awake worker looks for work. False if it woke by timeout and handlers make room.
     fn is_wanted(&self, asked: u32, last: &mut Woken) -> bool {
-        let before = std::mem::replace(last, Woken { asked, arrived: self.arrived() });
+        let before = std::mem::replace(last, Woken { asked, arrived: self.evictions.arrived() });
         asked != before.asked || !self.is_seen(last.arrived.wrapping_sub(before.arrived))
     }
 
@@ -137,7 +124,7 @@ impl Reclaimer<'_> {
     /// on another CPU is interrupted by every moved page: a worker and the control thread that ran
     /// for 7 % of the time took 9 to 14 % of a handler's.
     pub fn is_seen(&self, came_in: u64) -> bool {
-        came_in >= SEEN_PAGES && !self.gauge.grows_unseen()
+        came_in >= SEEN_PAGES && !self.program.gauge.grows_unseen()
     }
 
     /// Works while there is work. Returns false if there was none.
@@ -169,15 +156,17 @@ impl Reclaimer<'_> {
                 Action::Compress => {
                     self.compress_oldest();
                 }
-                Action::MakeExtent => match self.pages.staging().make_fresh_extent() {
+                Action::MakeExtent => match self.pages.staging.make_fresh_extent() {
                     true => total += bytes_of(EXTENT_PAGES) as u64,
                     false => return worked,
                 },
                 Action::Reclaim => {
-                    if self.step(Role::Worker) == Step::Nothing {
+                    if !self.step(Role::Worker) {
                         self.swap.note_nothing_left();
                         self.request_writeback();
-                        self.note_stuck(total);
+                        if total > self.accounts.budget() {
+                            self.accounts.add(Counter::OverBudget, 1);
+                        }
                         return worked;
                     }
                 }
@@ -194,9 +183,9 @@ impl Reclaimer<'_> {
             left_pages: STREAM_PAGES_LEFT,
             is_fragmented: self.evictions.goes_by_extents()
                 && self.scattered() > self.scattered_max()
-                && !self.pages.staging().has_room_for_extent(),
+                && !self.pages.staging.has_room_for_extent(),
             lacks_extents: self.lacks_extents(),
-            queued_slots: self.pages.staging().queued_slots(),
+            queued_slots: self.pages.staging.queued_slots(),
         });
         Figures {
             total_bytes,
@@ -208,27 +197,17 @@ impl Reclaimer<'_> {
         }
     }
 
-    fn note_stuck(&self, total: u64) {
-        if total > self.accounts.budget() {
-            self.accounts.add(Counter::OverBudget, 1);
-        }
-    }
-
     pub(super) fn request_free_pages(&self) {
         if self.lacks_extents() && self.workers.stream() {
-            self.wake_workers();
+            self.workers.wake();
         }
     }
 
     /// Wakes a worker, unless there was nothing to move out a moment ago.
     pub(crate) fn request_reclaim(&self) {
         if !self.evictions.backs_off() {
-            self.wake_workers();
+            self.workers.wake();
         }
-    }
-
-    pub(crate) fn wake_workers(&self) {
-        self.workers.wake();
     }
 }
 
@@ -243,12 +222,12 @@ mod tests {
         let reclaimer = pager.reclaimer();
         let is_seen = || [SEEN_PAGES - 1, SEEN_PAGES].map(|pages| reclaimer.is_seen(pages));
         assert_eq!(is_seen(), [false, true], "with few faults handlers hardly measure");
-        reclaimer.gauge.note_growth(1 << 20);
+        reclaimer.program.gauge.note_growth(1 << 20);
         for _ in 0..64 {
             assert_eq!(is_seen(), [false; 2]);
-            reclaimer.gauge.note_growth(0);
+            reclaimer.program.gauge.note_growth(0);
         }
-        (0..1000).for_each(|_| reclaimer.gauge.note_growth(0));
+        (0..1000).for_each(|_| reclaimer.program.gauge.note_growth(0));
         assert_eq!(is_seen(), [false, true]);
     }
 
@@ -257,7 +236,7 @@ mod tests {
         let Some(pager) = pager() else { return };
         let (reclaimer, mut last) = (pager.reclaimer(), Woken::default());
         let mut is_wanted = |pages: u64| {
-            reclaimer.note_arrivals(pages as usize);
+            reclaimer.evictions.note_arrivals(pages as usize);
             reclaimer.is_wanted(reclaimer.workers.asked(), &mut last)
         };
         assert!(is_wanted(0), "no handler looks when nothing comes in");
@@ -265,25 +244,26 @@ mod tests {
         reclaimer.workers.wake();
         assert!(is_wanted(SEEN_PAGES), "it was woken");
         assert!(!is_wanted(SEEN_PAGES), "once");
-        reclaimer.gauge.note_growth(1 << 20);
+        reclaimer.program.gauge.note_growth(1 << 20);
         assert!(is_wanted(SEEN_PAGES), "no handler sees all of it");
     }
 
     #[test]
     fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
         let Some(pager) = pager() else { return };
-        pager.reclaimer().direct_reclaim(1, &|| {});
-        pager.reclaimer().direct_reclaim(EXTENT_PAGES, &|| {});
-        assert!(!pager.reclaimer().workers.is_streaming(), "there is no worker");
-        pager.reclaimer().workers.begin();
-        pager.reclaimer().direct_reclaim(1, &|| {});
-        assert!(!pager.reclaimer().workers.is_streaming(), "single pages are had from the kernel");
-        pager.reclaimer().direct_reclaim(EXTENT_PAGES, &|| {});
-        assert!(pager.reclaimer().workers.is_streaming());
-        assert!(pager.reclaimer().reclaim_until_low());
-        let ready = pager.pages().staging().ready_pages();
-        assert!(ready >= pager.reclaimer().stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
-        assert!(pager.pages().staging().ready_extents() > 0);
-        assert!(!pager.reclaimer().reclaim_until_low(), "that is enough");
+        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
+        reclaimer.direct_reclaim(1, &|| {});
+        reclaimer.direct_reclaim(EXTENT_PAGES, &|| {});
+        assert!(!reclaimer.workers.is_streaming(), "there is no worker");
+        reclaimer.workers.begin();
+        reclaimer.direct_reclaim(1, &|| {});
+        assert!(!reclaimer.workers.is_streaming(), "single pages are had from the kernel");
+        reclaimer.direct_reclaim(EXTENT_PAGES, &|| {});
+        assert!(reclaimer.workers.is_streaming());
+        assert!(reclaimer.reclaim_until_low());
+        let ready = staging.ready_pages();
+        assert!(ready >= reclaimer.stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
+        assert!(staging.ready_extents() > 0);
+        assert!(!reclaimer.reclaim_until_low(), "that is enough");
     }
 }

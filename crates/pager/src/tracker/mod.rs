@@ -3,7 +3,7 @@
 //! | tracker | kernels | how |
 //! |---|---|---|
 //! | [`rwp`] | Linux 7.3 and later, with moves | an armed page is inaccessible; at its first use the kernel disarms it by itself |
-//! | [`none`] | all others | nothing is known of use |
+//! | | all others | nothing is known of use |
 //! | `simulated` | tests | the test says which pages are used |
 //!
 //! A present page is *armed* or *used*. A page that was never armed counts as used: a filled or
@@ -16,14 +16,12 @@
 //!
 //! Never used: `UFFDIO_SET_MODE`, which takes every mapping's write lock, and messages about uses.
 
-mod none;
 mod rwp;
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) mod simulated;
 
+pub(crate) use rwp::Rwp;
 use sys::pagemap::Run;
-
-use crate::sync::{Pagemap, Userfaultfd};
 
 /// Tells which present pages were used since they were armed.
 pub(crate) trait AccessTracker: Send + Sync {
@@ -39,16 +37,9 @@ pub(crate) trait AccessTracker: Send + Sync {
     /// Disarms a range's pages: they are used. Wakes no thread.
     fn disarm(&self, start: usize, len: usize);
 
-    /// As [`Pagemap::present`]; runs also end between used and armed pages ([`Run::is_used`]).
+    /// As [`sys::pagemap::Pagemap::present`]; runs also end between used and armed pages
+    /// ([`Run::is_used`]).
     fn look(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize);
-}
-
-/// The tracker for this kernel. `uffd` guards the program's memory and has `features` enabled.
-pub(crate) fn choose(uffd: &Userfaultfd, pagemap: Pagemap, features: u64) -> Box<dyn AccessTracker> {
-    match rwp::Rwp::new(uffd, pagemap, features) {
-        Some(rwp) => Box::new(rwp),
-        None => Box::new(none::NoTracker::new(pagemap)),
-    }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -7,7 +7,7 @@ use sys::userfaultfd::{feature, Userfaultfd, MISSING};
 use sys::PAGE_SIZE;
 
 use super::simulated::Simulated;
-use super::{none, rwp, AccessTracker};
+use super::{AccessTracker, Rwp};
 use crate::units::{bytes_of, page_at, pages_in};
 
 const PAGES: usize = 96;
@@ -99,7 +99,7 @@ fn the_kernel_is_like_the_model() {
         return testkit::skip!("kernel", "no access tracking before Linux 7.3");
     }
     let uffd = Userfaultfd::open(wanted).unwrap();
-    let tracker = rwp::Rwp::new(&uffd, Pagemap::open().unwrap(), wanted).expect("the kernel has it");
+    let tracker = Rwp::new(&uffd, Pagemap::open().unwrap(), wanted);
     let base = map();
     uffd.register(base, bytes_of(PAGES), MISSING | tracker.mode()).unwrap();
     let fill = |at| {
@@ -116,14 +116,13 @@ fn the_kernel_is_like_the_model() {
 fn without_tracking_no_page_is_used_and_none_is_missed() {
     let Ok(uffd) = Userfaultfd::open(0) else { return testkit::skip!("userfaultfd", "no userfaultfd") };
     let pagemap = Pagemap::open().unwrap();
-    assert!(rwp::Rwp::new(&uffd, pagemap, feature::MOVING).is_none(), "what was not agreed on");
-    let (tracker, base) = (none::NoTracker::new(pagemap), map());
+    let (tracker, base) = (Rwp::new(&uffd, pagemap, feature::MOVING), map());
     for page in [3, 4, 90] {
         // SAFETY: a page of the test.
         unsafe { (page_at(base, page) as *mut usize).write_volatile(1) };
     }
     tracker.arm(base, bytes_of(PAGES));
-    assert_eq!((tracker.sees_uses(), tracker.mode()), (false, 0));
+    assert_eq!((tracker.sees_uses(), tracker.mode()), (false, 0), "what was not agreed on");
     assert_eq!(look(&tracker, base, 4), [(3, false), (4, false), (90, false)].into());
     uffd.close();
 }
