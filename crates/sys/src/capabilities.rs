@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::checked;
+
 /// Inspects and changes any process; lets a userfaultfd report forks.
 pub const SYS_PTRACE: u32 = 19;
 /// Among other things, maps the portals of first-generation accelerators.
@@ -10,13 +12,7 @@ pub const SYS_RAWIO: u32 = 17;
 pub const SYS_ADMIN: u32 = 21;
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
-const VERSION: u32 = 0x2008_0522;
-
-#[repr(C)]
-struct Header {
-    version: u32,
-    pid: i32,
-}
+pub(crate) const VERSION: u32 = 0x2008_0522;
 
 /// Bits 0 to 31, and bits 32 to 63.
 #[repr(C)]
@@ -28,22 +24,15 @@ struct Sets {
 }
 
 fn get() -> io::Result<[Sets; 2]> {
-    let mut header = Header { version: VERSION, pid: 0 };
-    let mut sets = [Sets::default(); 2];
-    // SAFETY: both structures have this version's layout.
-    match unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) } {
-        0 => Ok(sets),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let (mut header, mut sets) = ([VERSION, 0], [Sets::default(); 2]);
+    // SAFETY: both have this version's layout: version and thread, then the sets.
+    checked(unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) }).map(|_| sets)
 }
 
 fn set(sets: &[Sets; 2]) -> io::Result<()> {
-    let mut header = Header { version: VERSION, pid: 0 };
+    let mut header = [VERSION, 0];
     // SAFETY: as above.
-    match unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    checked(unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()) }).map(|_| ())
 }
 
 /// Whether the calling thread has a capability in effect.

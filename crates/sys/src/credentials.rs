@@ -6,10 +6,9 @@
 use std::ffi::CStr;
 use std::io;
 
-use crate::procfs::ProcFile;
+use crate::capabilities::VERSION;
+use crate::procfs::{path_in, ProcFile};
 
-/// `_LINUX_CAPABILITY_VERSION_3`.
-const VERSION: u32 = 0x2008_0522;
 /// Length of a status text without the list of groups, which may have 65,536 entries.
 const TEXT_BYTES: usize = 4096;
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -44,10 +43,7 @@ impl Credentials {
 
     /// The rights of another thread, and whether it is alive.
     pub fn of(thread: i32) -> Option<(Credentials, bool)> {
-        use std::io::Write;
-        let mut path = [0u8; 64];
-        write!(&mut path[..63], "/proc/self/task/{thread}/status").ok()?;
-        Self::read(CStr::from_bytes_until_nul(&path).ok()?)
+        Self::read(CStr::from_bytes_until_nul(&path_in(thread, "status")).ok()?)
     }
 
     fn read(path: &CStr) -> Option<(Credentials, bool)> {
@@ -109,10 +105,7 @@ impl Credentials {
 /// A bare system call: the C library's functions would change other threads, too.
 fn call(number: libc::c_long, arguments: [usize; 3]) -> io::Result<i64> {
     // SAFETY: the callers pass numbers, or their own memory with its length.
-    match unsafe { libc::syscall(number, arguments[0], arguments[1], arguments[2]) } {
-        -1 => Err(io::Error::last_os_error()),
-        answer => Ok(answer),
-    }
+    crate::checked(unsafe { libc::syscall(number, arguments[0], arguments[1], arguments[2]) })
 }
 
 fn prctl(option: i32, argument: usize) -> i32 {

@@ -29,11 +29,10 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
         let (descriptor, room) = (directory.as_raw_fd(), buffer.0.len());
         // SAFETY: the buffer has `room` bytes.
         let got = unsafe { libc::syscall(libc::SYS_getdents64, descriptor, buffer.0.as_mut_ptr(), room) };
-        let mut records = match usize::try_from(got) {
-            Err(_) => return Err(io::Error::last_os_error()),
-            Ok(0) => break,
-            Ok(got) => &buffer.0[..got],
-        };
+        let mut records = &buffer.0[..crate::checked(got)? as usize];
+        if records.is_empty() {
+            break;
+        }
         while records.len() > NAME_AT {
             let len = usize::from(u16::from_ne_bytes([records[LEN_AT], records[LEN_AT + 1]]));
             let (record, rest) = records.split_at(len.clamp(NAME_AT, records.len()));

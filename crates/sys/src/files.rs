@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::{checked, done};
+
 /// The way of a file's data to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
@@ -33,10 +35,7 @@ pub const DIRECT_FLAG: i32 = libc::O_DIRECT;
 /// EBADF if it is not open.
 pub fn is_direct(file: &File) -> io::Result<bool> {
     // SAFETY: asks for the flags of an open descriptor.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) } {
-        -1 => Err(io::Error::last_os_error()),
-        flags => Ok(flags & DIRECT_FLAG != 0),
-    }
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }).map(|flags| flags & DIRECT_FLAG != 0)
 }
 
 /// Attempts to find an unused temporary name.
@@ -85,9 +84,7 @@ pub fn memory_file_system(file: &File) -> io::Result<Option<&'static str>> {
     // SAFETY: all fields are integers, for which zeroes are values.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `stat` is writable.
-    if unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    done(unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut stat) })?;
     // From linux/magic.h.
     Ok(match stat.f_type as u32 {
         0x0102_1994 => Some("tmpfs"),
@@ -105,9 +102,7 @@ pub fn room(file: &File) -> io::Result<Room> {
     // SAFETY: all fields are integers, for which zeroes are values.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open and `stat` is writable.
-    if unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut stat) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    done(unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut stat) })?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize as u64);
     Ok(Room { available: bytes(stat.f_bavail as u64), total: bytes(stat.f_blocks as u64) })
 }
@@ -132,12 +127,9 @@ pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
 fn allocate(file: &File, mode: i32, offset: u64, len: u64) -> io::Result<()> {
     loop {
         // SAFETY: takes an open descriptor and numbers.
-        if unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match done(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
         }
     }
 }
@@ -150,14 +142,12 @@ pub fn settle(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: takes an open descriptor and numbers.
-    if unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) } != 0 {
-        let error = io::Error::last_os_error();
+    let synced = unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) };
+    done(synced).or_else(|error| match error.raw_os_error() {
         // Where this call is missing (gVisor), another call writes the range.
-        match error.raw_os_error() {
-            Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL) => file.sync_data()?,
-            _ => return Err(error),
-        }
-    }
+        Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL) => file.sync_data(),
+        _ => Err(error),
+    })?;
     forget(file, offset, len);
     Ok(())
 }
@@ -175,15 +165,10 @@ pub fn forget(file: &File, offset: u64, len: u64) {
 pub fn random(mut bytes: &mut [u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         // SAFETY: the slice is writable for its length.
-        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        match usize::try_from(got) {
-            Ok(got) => bytes = &mut bytes[got..],
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
+        match checked(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) }) {
+            Ok(got) => bytes = &mut bytes[got as usize..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

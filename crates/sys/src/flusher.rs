@@ -8,6 +8,8 @@
 use std::fs;
 use std::io;
 
+use crate::done;
+
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 const PR_GET_IO_FLUSHER: libc::c_int = 58;
 
@@ -34,10 +36,8 @@ pub enum FlusherError {
 /// [`FlusherError::Lock`].
 pub fn lock_memory() -> Result<(), FlusherError> {
     // SAFETY: locking changes no content.
-    match unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) } {
-        0 => Ok(()),
-        _ => Err(FlusherError::Lock(io::Error::last_os_error())),
-    }
+    done(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
+        .map_err(FlusherError::Lock)
 }
 
 /// Makes the C library's malloc allocate and keep `bytes` now for later allocations, never return
@@ -62,9 +62,7 @@ pub fn keep_heap(bytes: usize) {
 /// [`FlusherError::Mark`], [`FlusherError::Unmarked`].
 pub fn mark_thread() -> Result<(), FlusherError> {
     // SAFETY: a flag of the calling thread.
-    if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } != 0 {
-        return Err(FlusherError::Mark(io::Error::last_os_error()));
-    }
+    done(unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) }).map_err(FlusherError::Mark)?;
     match is_marked() {
         true => Ok(()),
         false => Err(FlusherError::Unmarked),

@@ -45,6 +45,19 @@ pub(crate) fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// Returns the result of a system call, or its error if it is -1.
+pub(crate) fn checked<T: From<i8> + PartialEq>(answer: T) -> std::io::Result<T> {
+    if answer == T::from(-1) {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(answer)
+}
+
+/// As [`checked`], for a call that returns nothing else.
+pub(crate) fn done(answer: i32) -> std::io::Result<()> {
+    checked(answer).map(|_| ())
+}
+
 /// Whether an emulator of single programs stands in for the kernel (QEMU's user mode): it has no
 /// userfaultfd, starts only the C library's threads, and locks no memory. Reports it, for tests
 /// that skip.

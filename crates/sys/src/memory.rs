@@ -2,10 +2,10 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use crate::{arena, errno, PAGE_SIZE};
+use crate::{arena, done, errno, shared, PAGE_SIZE};
 
 /// Bits of a user space address that the kernel hands out by default.
 pub const ADDRESS_BITS: usize = if cfg!(target_arch = "aarch64") { 48 } else { 47 };
@@ -41,24 +41,25 @@ pub fn reserve_uncounted(len: usize) -> io::Result<NonNull<u8>> {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_GROWSDOWN | libc::MAP_FIXED;
     // SAFETY: all but the lowest page of the reservation above.
     let at = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
-        let error = io::Error::last_os_error();
+    mapped(at).inspect_err(|_| {
         // SAFETY: reserved above and not shared yet.
         unsafe { unmap(below, len + PAGE_SIZE) };
-        return Err(error);
-    }
-    Ok(NonNull::new(at.cast()).expect("above the lowest page"))
+    })
 }
 
 fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
     assert!(len > 0 && len.is_multiple_of(PAGE_SIZE), "length {len} is not whole pages");
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+    mapped(unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) })
+}
+
+/// The answer of mmap().
+pub(crate) fn mapped(at: *mut libc::c_void) -> io::Result<NonNull<u8>> {
+    match at {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        at => Ok(NonNull::new(at.cast()).expect("the kernel does not map page zero")),
     }
-    Ok(NonNull::new(at.cast()).expect("the kernel does not map page zero"))
 }
 
 /// Maps `len` zeroed bytes that other processes find by name, as `/memfd:NAME` in this one's list
@@ -68,24 +69,9 @@ fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
 /// Those of memfd_create, ftruncate and mmap.
 pub fn map_named(name: &std::ffi::CStr, len: usize) -> io::Result<NonNull<u8>> {
     assert!(len > 0 && len.is_multiple_of(PAGE_SIZE), "length {len} is not whole pages");
-    // SAFETY: a terminated name.
-    let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just made, with no other owner.
-    let file = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: a descriptor of our own.
-    if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(NonNull::new(at.cast()).expect("the kernel does not map page zero"))
+    let file = shared::open(name)?;
+    file.set_len(len as u64)?;
+    shared::map(file.as_fd(), len)
 }
 
 /// Makes reserved memory readable and writable.
@@ -97,10 +83,7 @@ pub fn map_named(name: &std::ffi::CStr, len: usize) -> io::Result<NonNull<u8>> {
 /// ENOMEM if the kernel cannot split the mapping.
 pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range.
-    match unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_READ | libc::PROT_WRITE) })
 }
 
 /// Makes memory executable as well as readable and writable.
@@ -113,10 +96,7 @@ pub unsafe fn make_accessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
 pub unsafe fn allow_execution(at: NonNull<u8>, len: usize) -> io::Result<()> {
     let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     // SAFETY: the caller owns the range.
-    match unsafe { libc::mprotect(at.as_ptr().cast(), len, rights) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::mprotect(at.as_ptr().cast(), len, rights) })
 }
 
 /// Makes memory inaccessible; it keeps its content.
@@ -129,10 +109,7 @@ pub unsafe fn allow_execution(at: NonNull<u8>, len: usize) -> io::Result<()> {
 /// ENOMEM if the kernel cannot split the mapping.
 pub unsafe fn make_inaccessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range.
-    match unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_NONE) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::mprotect(at.as_ptr().cast(), len, libc::PROT_NONE) })
 }
 
 /// Sets whether forked children have a copy of the range; without one, their accesses raise
@@ -146,10 +123,7 @@ pub unsafe fn make_inaccessible(at: NonNull<u8>, len: usize) -> io::Result<()> {
 pub unsafe fn inherit(at: NonNull<u8>, len: usize, inherits: bool) -> io::Result<()> {
     let advice = if inherits { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
     // SAFETY: the caller owns the range; the advice changes no content.
-    match unsafe { libc::madvise(at.as_ptr().cast(), len, advice) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::madvise(at.as_ptr().cast(), len, advice) })
 }
 
 /// Unmaps a mapping made here.
@@ -173,11 +147,8 @@ pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
 pub unsafe fn map_again(at: usize, len: usize) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: the caller's promise.
-    let answer = unsafe { libc::mmap(at as *mut _, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    match answer {
-        libc::MAP_FAILED => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    let at = unsafe { libc::mmap(at as *mut _, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    mapped(at).map(|_| ())
 }
 
 /// Gives the pages of `[at, at + len)` back to the system; the range then reads as zeroes. Pages of
@@ -224,10 +195,7 @@ pub fn give_back(memory: &mut [MaybeUninit<u8>]) {
 /// ENOMEM without memory or over RLIMIT_MEMLOCK, EPERM if locking is forbidden.
 pub unsafe fn lock(at: NonNull<u8>, len: usize) -> io::Result<()> {
     // SAFETY: the caller owns the range; locking changes no content.
-    match unsafe { libc::mlock(at.as_ptr().cast(), len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::mlock(at.as_ptr().cast(), len) })
 }
 
 /// Asks for 2 MiB pages where the range has room. Only advice.

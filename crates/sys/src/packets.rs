@@ -4,6 +4,8 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use crate::{checked, done};
+
 /// Most descriptors in a packet.
 pub const DESCRIPTORS_MAX: usize = 2;
 const PARTS_MAX: usize = 2;
@@ -26,10 +28,7 @@ const _: () = assert!(align_of::<Control>() >= align_of::<libc::cmsghdr>());
 /// If no descriptor is left.
 pub fn socket() -> io::Result<i32> {
     // SAFETY: takes no pointers.
-    match unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        descriptor => Ok(descriptor),
-    }
+    checked(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })
 }
 
 /// Two new connected sockets, closed on exec.
@@ -40,11 +39,9 @@ pub fn pair() -> io::Result<[OwnedFd; 2]> {
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: room for two descriptors.
-    match unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } {
-        // SAFETY: both were just opened.
-        0 => Ok(ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
+    // SAFETY: both were just opened.
+    Ok(ends.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }))
 }
 
 /// Sends at most two parts as one packet, with up to [`DESCRIPTORS_MAX`] descriptors. Never raises
@@ -77,10 +74,7 @@ pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()>
         }
     }
     // SAFETY: the header names valid buffers, which are only read.
-    match unsafe { libc::sendmsg(socket, &header, libc::MSG_NOSIGNAL) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    checked(unsafe { libc::sendmsg(socket, &header, libc::MSG_NOSIGNAL) }).map(|_| ())
 }
 
 /// A received packet's metadata.
@@ -122,10 +116,7 @@ pub fn peek(socket: i32, buffer: &mut [u8]) -> io::Result<Received> {
 /// As [`receive_all`].
 pub fn drop_next(socket: i32) -> io::Result<()> {
     // SAFETY: receives no byte.
-    match unsafe { libc::recv(socket, std::ptr::null_mut(), 0, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    checked(unsafe { libc::recv(socket, std::ptr::null_mut(), 0, 0) }).map(|_| ())
 }
 
 fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::Result<Received> {
@@ -139,10 +130,7 @@ fn receive_with(socket: i32, buffer: &mut [u8], room: usize, flags: i32) -> io::
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = control.len() as _;
     // SAFETY: the header names valid buffers.
-    let got = unsafe { libc::recvmsg(socket, &mut header, libc::MSG_CMSG_CLOEXEC | flags) };
-    if got < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let got = checked(unsafe { libc::recvmsg(socket, &mut header, libc::MSG_CMSG_CLOEXEC | flags) })?;
     let mut received = Received {
         len: got as usize,
         descriptors: [-1; DESCRIPTORS_MAX],
@@ -202,10 +190,7 @@ pub fn ask_for_senders(socket: i32) -> io::Result<()> {
     let on = 1i32;
     let (value, len) = (std::ptr::from_ref(&on).cast(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: `value` has `len` bytes.
-    match unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, value, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, value, len) })
 }
 
 /// Whether a descriptor is a SOCK_SEQPACKET unix socket.
@@ -245,15 +230,11 @@ pub fn peer_handle(socket: i32, pid: i32) -> io::Result<OwnedFd> {
     let mut len = size_of::<i32>() as libc::socklen_t;
     let target = std::ptr::from_mut(&mut raw).cast();
     // SAFETY: room for the number.
-    let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, target, &mut len) };
-    if answer == 0 {
+    match done(unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, target, &mut len) }) {
         // SAFETY: just opened by the kernel.
-        return Ok(unsafe { OwnedFd::from_raw_fd(raw) });
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::ENOPROTOOPT) => crate::process::handle(pid),
-        _ => Err(error),
+        Ok(()) => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => crate::process::handle(pid),
+        Err(error) => Err(error),
     }
 }
 

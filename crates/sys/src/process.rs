@@ -4,6 +4,8 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::{checked, done};
+
 /// A handle of the current process with this number.
 ///
 /// # Errors
@@ -24,11 +26,9 @@ pub fn thread_handle(thread: i32) -> io::Result<OwnedFd> {
 
 fn open(number: i32, flags: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers.
-    match unsafe { libc::syscall(libc::SYS_pidfd_open, number, flags) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened.
-        raw => Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) }),
-    }
+    let raw = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, number, flags) })?;
+    // SAFETY: just opened.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) })
 }
 
 /// Duplicates a descriptor in the file table of the process or thread behind a handle.
@@ -37,11 +37,9 @@ fn open(number: i32, flags: i32) -> io::Result<OwnedFd> {
 /// EPERM if pidfd_getfd(2) is refused, EBADF or ESRCH if there is none.
 pub fn descriptor_of(handle: &OwnedFd, number: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers.
-    match unsafe { libc::syscall(libc::SYS_pidfd_getfd, handle.as_raw_fd(), number, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened.
-        raw => Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) }),
-    }
+    let raw = checked(unsafe { libc::syscall(libc::SYS_pidfd_getfd, handle.as_raw_fd(), number, 0) })?;
+    // SAFETY: just opened.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) })
 }
 
 /// Whether a process has not been waited for: until then its number is not reused.
@@ -96,9 +94,7 @@ const INFO_MASK: u64 = 1 | 2;
 pub fn info(handle: &OwnedFd) -> io::Result<Info> {
     let mut raw = RawInfo { mask: INFO_MASK, ..RawInfo::default() };
     // SAFETY: the kernel writes the structure, whose length is in the request.
-    if unsafe { libc::ioctl(handle.as_raw_fd(), GET_INFO as _, &mut raw) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    done(unsafe { libc::ioctl(handle.as_raw_fd(), GET_INFO as _, &mut raw) })?;
     if raw.mask & INFO_MASK != INFO_MASK {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }

@@ -1,8 +1,10 @@
 //! Figures from /proc, read without allocating.
 
 use std::ffi::CStr;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
+
+use crate::checked;
 
 /// An open file of /proc, read from its start each time.
 #[derive(Debug, Clone, Copy)]
@@ -17,11 +19,8 @@ impl ProcFile {
     /// If it does not exist or may not be read.
     pub fn open(path: &CStr) -> io::Result<Self> {
         // SAFETY: a terminated path.
-        let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        match descriptor {
-            0.. => Ok(ProcFile { descriptor }),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let opened = checked(unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) });
+        opened.map(|descriptor| ProcFile { descriptor })
     }
 
     /// Opens a file about the calling process, `name` of /proc/thread-self. Once the process's
@@ -59,12 +58,40 @@ impl ProcFile {
     }
 }
 
+/// Opens a file, reads its start and closes it.
+pub(crate) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let file = ProcFile::open(path)?;
+    let text = file.read_at(buffer, 0);
+    file.close();
+    Ok(text)
+}
+
+/// Reads the start of the file `name` about thread `thread` of this process.
+pub(crate) fn read_of<'a>(thread: i32, name: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    read(CStr::from_bytes_until_nul(&path_in(thread, name)).expect("the last byte is zero"), buffer)
+}
+
+/// The terminated path of the file `name` about thread `thread` of this process.
+pub(crate) fn path_in(thread: i32, name: &str) -> [u8; 64] {
+    let mut path = [0; 64];
+    write!(&mut path[..63], "/proc/self/task/{thread}/{name}").expect("names are short");
+    path
+}
+
+/// The fields of /proc/PID/stat from the third on. The name, field 2, is in parentheses and may
+/// contain anything.
+pub(crate) fn behind_name(stat: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    let end = stat.iter().rposition(|byte| *byte == b')')? + 2;
+    Some(stat.get(end..)?.split(|byte| *byte == b' '))
+}
+
 /// The path of `name` in /proc for process `pid`: its first thread's, or, if that has ended, a
 /// living thread's. `None` if the process has ended.
 pub fn path_of(pid: i32, name: &str) -> Option<String> {
     let has_memory = |path: &str| {
         let stat = std::fs::read(format!("{path}/stat")).ok()?;
-        (!matches!(state_in(&stat)?, b'Z' | b'X')).then(|| format!("{path}/{name}"))
+        let state = behind_name(&stat)?.next()?;
+        (!matches!(state, b"Z" | b"X")).then(|| format!("{path}/{name}"))
     };
     has_memory(&format!("/proc/{pid}")).or_else(|| {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
@@ -72,56 +99,24 @@ pub fn path_of(pid: i32, name: &str) -> Option<String> {
     })
 }
 
-/// Field 3 of /proc/PID/stat.
-fn state_in(stat: &[u8]) -> Option<u8> {
-    stat.get(stat.iter().rposition(|byte| *byte == b')')? + 2).copied()
-}
-
 /// The last processor of thread `id` of this process.
 pub fn processor_of(id: u32) -> Option<usize> {
-    let mut path = [0u8; 40];
-    let prefix = b"/proc/self/task/";
-    path[..prefix.len()].copy_from_slice(prefix);
-    let mut at = prefix.len();
-    let mut scale = 1_000_000_000;
-    while scale > id.max(1) {
-        scale /= 10;
-    }
-    while scale > 0 {
-        path[at] = b'0' + (id / scale % 10) as u8;
-        (at, scale) = (at + 1, scale / 10);
-    }
-    path[at..at + 6].copy_from_slice(b"/stat\0");
-    let file = ProcFile::open(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
-    let mut text = [0; 512];
-    let processor = processor_in(file.read_at(&mut text, 0));
-    file.close();
-    processor
+    processor_in(read_of(id as i32, "stat", &mut [0; 512]).ok()?)
 }
 
-/// Field 39 of /proc/PID/stat. The name, field 2, is in parentheses and may contain anything.
+/// Field 39 of /proc/PID/stat.
 fn processor_in(stat: &[u8]) -> Option<usize> {
-    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 2;
-    let field = stat.get(behind_name..)?.split(|byte| *byte == b' ').nth(36)?;
-    decimal(field).map(|number| number as usize)
+    decimal(behind_name(stat)?.nth(36)?).map(|number| number as usize)
 }
 
 /// Addresses of the arguments and environment in /proc/PID/cmdline and environ; empty if unknown.
 pub fn arguments() -> [Range<usize>; 2] {
-    let mut text = [0; 1024];
-    let file = ProcFile::open(c"/proc/self/stat").ok();
-    let found = file.and_then(|file| {
-        let found = arguments_in(file.read_at(&mut text, 0));
-        file.close();
-        found
-    });
-    found.unwrap_or_default()
+    read(c"/proc/self/stat", &mut [0; 1024]).ok().and_then(arguments_in).unwrap_or_default()
 }
 
 /// Fields 48 to 51 of /proc/PID/stat.
 fn arguments_in(stat: &[u8]) -> Option<[Range<usize>; 2]> {
-    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 2;
-    let mut fields = stat.get(behind_name..)?.split(|byte| *byte == b' ').skip(45).map(decimal);
+    let mut fields = behind_name(stat)?.skip(45).map(decimal);
     let mut next = || Some(fields.next()?? as usize);
     Some([next()?..next()?, next()?..next()?])
 }

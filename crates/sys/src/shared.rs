@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use crate::{checked, done};
+
 /// Makes a memory file of `len` zeroed bytes, sealed against changes of its length.
 ///
 /// # Errors
@@ -30,23 +32,19 @@ pub fn holding(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn open(name: &CStr) -> io::Result<File> {
+pub(crate) fn open(name: &CStr) -> io::Result<File> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a terminated name.
-    match unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened, without another owner.
-        raw => Ok(unsafe { File::from_raw_fd(raw) }),
-    }
+    let raw = checked(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
+    // SAFETY: just opened, without another owner.
+    Ok(unsafe { File::from_raw_fd(raw) })
 }
 
 /// Seals a file's length and seals, and adds the seals `more`.
 fn seal(file: &File, more: i32) -> io::Result<()> {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | more;
     // SAFETY: takes numbers.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
 }
 
 /// Bytes of a memory file.
@@ -57,10 +55,7 @@ pub fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
     // SAFETY: all zeroes is a valid structure.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: an open descriptor; the structure is writable.
-    match unsafe { libc::fstat(file.as_raw_fd(), &raw mut status) } {
-        0 => Ok(status.st_size as usize),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::fstat(file.as_raw_fd(), &raw mut status) }).map(|()| status.st_size as usize)
 }
 
 /// Maps the first `len` bytes of a memory file for reading and writing, for ever. Forked children
@@ -73,10 +68,7 @@ pub fn map(file: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let at =
         unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    match at {
-        libc::MAP_FAILED => Err(io::Error::last_os_error()),
-        at => Ok(NonNull::new(at.cast()).expect("not page zero")),
-    }
+    crate::memory::mapped(at)
 }
 
 #[cfg(test)]

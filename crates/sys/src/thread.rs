@@ -21,6 +21,8 @@
 use std::io;
 use std::ptr::NonNull;
 
+use crate::{checked, done};
+
 /// Address space; only touched parts take memory. Blocks of pages pass through some frames: a fork
 /// in a release build took 200 KiB.
 const STACK_BYTES: usize = 512 * 1024;
@@ -247,10 +249,7 @@ fn restore_signals(mask: u64) {
 /// ENOMEM; EPERM under a seccomp filter that forbids unshare(2).
 pub fn leave_file_table() -> io::Result<()> {
     // SAFETY: concerns descriptors of this thread alone.
-    match unsafe { libc::unshare(libc::CLONE_FILES) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::unshare(libc::CLONE_FILES) })
 }
 
 /// Blocks the program's signal handlers in the calling thread, a thread of the C library, and in
@@ -307,15 +306,10 @@ pub fn renumber(descriptor: i32, number: i32) -> io::Result<()> {
         return Ok(());
     }
     // SAFETY: numbers of this table; memory is not affected.
-    let answer = unsafe { libc::dup3(descriptor, number, libc::O_CLOEXEC) };
-    let error = io::Error::last_os_error();
+    let answer = checked(unsafe { libc::dup3(descriptor, number, libc::O_CLOEXEC) });
     // SAFETY: as above.
     unsafe { libc::close(descriptor) };
-    if answer < 0 {
-        Err(error)
-    } else {
-        Ok(())
-    }
+    answer.map(|_| ())
 }
 
 /// Gives an open file a number of at least `from`.
@@ -324,15 +318,10 @@ pub fn renumber(descriptor: i32, number: i32) -> io::Result<()> {
 /// EMFILE or EINVAL beyond the limit on descriptors.
 pub fn renumber_above(descriptor: i32, from: i32) -> io::Result<i32> {
     // SAFETY: as for `renumber`.
-    let answer = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, from) };
-    let error = io::Error::last_os_error();
+    let answer = checked(unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, from) });
     // SAFETY: as above.
     unsafe { libc::close(descriptor) };
-    if answer < 0 {
-        Err(error)
-    } else {
-        Ok(answer)
-    }
+    answer
 }
 
 /// The calling thread's kernel id.

@@ -1,11 +1,10 @@
 //! The activity of the calling process's threads, from /proc.
 
-use std::ffi::CStr;
-use std::io;
 use std::path::Path;
+use std::str::FromStr;
 
 use crate::directory;
-use crate::procfs::ProcFile;
+use crate::procfs::{self, behind_name};
 
 /// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +44,7 @@ pub fn robust_list(thread: i32) -> Option<usize> {
 
 /// Number of threads of this process.
 pub fn count() -> Option<u32> {
-    let file = ProcFile::open(c"/proc/self/stat").ok()?;
-    let mut buffer = [0; 1024];
-    let text = file.read_at(&mut buffer, 0);
-    file.close();
-    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
-    std::str::from_utf8(rest).ok()?.split_ascii_whitespace().nth(17)?.parse().ok()
+    number(behind_name(procfs::read(c"/proc/self/stat", &mut [0; 1024]).ok()?)?.nth(17)?)
 }
 
 /// Whether the first thread of this process has ended while others run: its status as wait(2) would
@@ -58,16 +52,9 @@ pub fn count() -> Option<u32> {
 ///
 /// Reads /proc/self, which is also right where /proc numbers processes differently from getpid().
 pub fn first_has_ended() -> Option<i32> {
-    let file = ProcFile::open(c"/proc/self/stat").ok()?;
     let mut buffer = [0; 1024];
-    let text = file.read_at(&mut buffer, 0);
-    file.close();
-    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 1..];
-    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
-    if fields.next()? != "Z" {
-        return None;
-    }
-    Some(fields.last().and_then(|field| field.parse().ok()).unwrap_or(0))
+    let mut fields = behind_name(procfs::read(c"/proc/self/stat", &mut buffer).ok()?)?;
+    (fields.next()? == b"Z").then(|| fields.last().and_then(number).unwrap_or(0))
 }
 
 /// Whether another process has the calling thread's memory; true if the kernel cannot tell.
@@ -99,7 +86,7 @@ pub fn own() -> i32 {
 /// that cannot be inspected counts as running without end.
 pub fn look(thread: i32) -> Option<Sight> {
     let mut buffer = [0; 1024];
-    let stat = match read(thread, "stat", &mut buffer) {
+    let stat = match procfs::read_of(thread, "stat", &mut buffer) {
         Ok(stat) => stat,
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => return None,
         Err(_) => return Some(Sight::Running { user_ticks: 0 }),
@@ -112,21 +99,16 @@ pub fn look(thread: i32) -> Option<Sight> {
 
 /// The outer `None` means unexpected text.
 fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
-    // After the name, which may contain anything: state is the first field, utime the twelfth.
-    let rest = &stat[stat.iter().rposition(|byte| *byte == b')')? + 1..];
-    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    // State is the first field, utime the twelfth.
+    let mut fields = behind_name(stat)?;
     let state = fields.next()?;
-    let user_ticks = fields.nth(10)?.parse().ok()?;
-    if matches!(state, "Z" | "X") {
+    let user_ticks = number(fields.nth(10)?)?;
+    if matches!(state, b"Z" | b"X") {
         return Some(None);
     }
     let mut buffer = [0; 256];
-    let call = read(thread, "syscall", &mut buffer).unwrap_or(b"running");
-    let number = call
-        .split(|byte| matches!(byte, b' ' | b'\n'))
-        .next()
-        .and_then(|word| std::str::from_utf8(word).ok());
-    Some(Some(match number.and_then(|word| word.parse::<i64>().ok()) {
+    let call = procfs::read_of(thread, "syscall", &mut buffer).unwrap_or(b"running");
+    Some(Some(match call.split(|byte| *byte == b' ').next().and_then(number::<i64>) {
         None => Sight::Running { user_ticks },
         Some(number) if DISCARDING.contains(&number) => Sight::Discarding { user_ticks },
         Some(_) => Sight::Elsewhere,
@@ -136,7 +118,7 @@ fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
 /// Whether a thread of this process is blocked in a system call or has ended; `None` if unknown.
 pub fn is_blocked(thread: i32) -> Option<bool> {
     let mut buffer = [0; 256];
-    match read(thread, "syscall", &mut buffer) {
+    match procfs::read_of(thread, "syscall", &mut buffer) {
         // "running", or a call's number and arguments; -1 outside of calls.
         Ok(call) => Some(call.first().is_none_or(u8::is_ascii_digit)),
         Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)).then_some(true),
@@ -145,8 +127,7 @@ pub fn is_blocked(thread: i32) -> Option<bool> {
 
 /// The mremap() that blocks a thread of this process, if it enlarges a mapping.
 pub fn growth(thread: i32) -> Option<Growth> {
-    let mut buffer = [0; 256];
-    growth_told(read(thread, "syscall", &mut buffer).ok()?)
+    growth_told(procfs::read_of(thread, "syscall", &mut [0; 256]).ok()?)
 }
 
 /// Arguments of a blocked mremap(). Lengths are whole pages.
@@ -176,15 +157,8 @@ fn growth_told(call: &[u8]) -> Option<Growth> {
     (new_len > old_len).then_some(Growth { old_len, new_len, target })
 }
 
-fn read<'a>(thread: i32, what: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    use std::io::Write;
-    let mut path = [0u8; 64];
-    write!(&mut path[..63], "/proc/self/task/{thread}/{what}")?;
-    let path = CStr::from_bytes_until_nul(&path).expect("the last byte is zero");
-    let file = ProcFile::open(path)?;
-    let text = file.read_at(buffer, 0);
-    file.close();
-    Ok(text)
+fn number<T: FromStr>(word: &[u8]) -> Option<T> {
+    std::str::from_utf8(word).ok()?.trim_ascii_end().parse().ok()
 }
 
 #[cfg(test)]

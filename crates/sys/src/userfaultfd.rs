@@ -8,8 +8,8 @@
 use std::io;
 use std::mem::size_of;
 
-use crate::errno;
 use crate::privileged::{self, PrivilegedFile};
+use crate::{checked, done, errno};
 
 /// Features as `UFFDIO_API` reports them.
 pub mod feature {
@@ -100,6 +100,13 @@ struct Range {
     start: u64,
     len: u64,
 }
+
+impl Range {
+    fn new(start: usize, len: usize) -> Self {
+        Range { start: start as u64, len: len as u64 }
+    }
+}
+
 #[repr(C)]
 struct Register {
     range: Range,
@@ -306,10 +313,7 @@ impl Userfaultfd {
     pub fn agree(&self, features: u64) -> io::Result<()> {
         let mut argument = ApiArgument { api: API, features, ioctls: 0 };
         // SAFETY: the argument is a valid structure of the size in the request number.
-        match unsafe { libc::ioctl(self.descriptor, UFFDIO_API, &mut argument) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        done(unsafe { libc::ioctl(self.descriptor, UFFDIO_API, &mut argument) })
     }
 
     /// Opens a userfaultfd with the available features among `wanted`, and returns them.
@@ -335,36 +339,27 @@ impl Userfaultfd {
         let probe = Self::new_descriptor()?;
         let mut argument = ApiArgument { api: API, features: 0, ioctls: 0 };
         // SAFETY: as above.
-        let answer = unsafe { libc::ioctl(probe.descriptor, UFFDIO_API, &mut argument) };
-        let error = io::Error::last_os_error();
+        let answer = done(unsafe { libc::ioctl(probe.descriptor, UFFDIO_API, &mut argument) });
         probe.close();
-        match answer {
-            0 => Ok(argument.features),
-            _ => Err(OpenError::Other(error)),
-        }
+        answer.map(|()| argument.features).map_err(OpenError::Other)
     }
 
     fn new_descriptor() -> Result<Self, OpenError> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: the call takes no pointers.
-        let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
-        if descriptor >= 0 {
-            return Ok(Userfaultfd { descriptor });
-        }
-        let refused = io::Error::last_os_error();
+        let refused = match checked(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) }) {
+            Ok(descriptor) => return Ok(Userfaultfd { descriptor: descriptor as i32 }),
+            Err(refused) => refused,
+        };
         // SAFETY: a constant, terminated path.
         let own = unsafe { libc::open(c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         let node = if own >= 0 { Some(own) } else { privileged::open(PrivilegedFile::DeviceNode) };
         if let Some(node) = node {
             // SAFETY: the request takes flags by value.
-            let descriptor = unsafe { libc::ioctl(node, USERFAULTFD_IOC_NEW, flags as libc::c_ulong) };
-            let error = io::Error::last_os_error();
+            let opened = checked(unsafe { libc::ioctl(node, USERFAULTFD_IOC_NEW, flags as libc::c_ulong) });
             // SAFETY: just opened, or lent.
             unsafe { libc::close(node) };
-            return match descriptor {
-                0.. => Ok(Userfaultfd { descriptor }),
-                _ => Err(OpenError::Other(error)),
-            };
+            return opened.map(|descriptor| Userfaultfd { descriptor }).map_err(OpenError::Other);
         }
         match refused.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Err(OpenError::NotPermitted),
@@ -394,13 +389,9 @@ impl Userfaultfd {
     /// # Errors
     /// [`Stop::Busy`] if another userfaultfd has it, [`Stop::Invalid`] for unsuitable mappings.
     pub fn register(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
-        let mut argument =
-            Register { range: Range { start: start as u64, len: len as u64 }, mode, ioctls: 0 };
-        // SAFETY: the argument is valid; registration changes the fault handler, not memory.
-        match unsafe { libc::ioctl(self.descriptor, UFFDIO_REGISTER, &mut argument) } {
-            0 => Ok(()),
-            _ => Err(stop_of(errno())),
-        }
+        let mut argument = Register { range: Range::new(start, len), mode, ioctls: 0 };
+        // SAFETY: registration changes the fault handler, not memory.
+        unsafe { self.ask(UFFDIO_REGISTER, &mut argument) }
     }
 
     /// Unregisters `[start, start + len)` and wakes waiting faults.
@@ -408,12 +399,8 @@ impl Userfaultfd {
     /// # Errors
     /// [`Stop`] if the range is not mapped.
     pub fn unregister(&self, start: usize, len: usize) -> Result<(), Stop> {
-        let mut range = Range { start: start as u64, len: len as u64 };
         // SAFETY: as for register.
-        match unsafe { libc::ioctl(self.descriptor, UFFDIO_UNREGISTER, &mut range) } {
-            0 => Ok(()),
-            _ => Err(stop_of(errno())),
-        }
+        unsafe { self.ask(UFFDIO_UNREGISTER, &mut Range::new(start, len)) }
     }
 
     /// Moves whole pages from `src` to `dst`, which becomes present and wakes its waiters; `src`
@@ -423,7 +410,7 @@ impl Userfaultfd {
     /// The owner of `src` expects its bytes to disappear, and that of `dst` to receive them.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize, wake: bool) -> Progress {
         // SAFETY: the caller's promise.
-        unsafe { self.move_in_mode(dst, src, len, if wake { 0 } else { MOVE_DONT_WAKE }) }
+        unsafe { self.transfer(UFFDIO_MOVE, dst, src, len, if wake { 0 } else { MOVE_DONT_WAKE }) }
     }
 
     /// Moves whole pages without waking threads; a hole at the source leaves the target missing.
@@ -432,14 +419,7 @@ impl Userfaultfd {
     /// As for [`Userfaultfd::move_pages`].
     pub unsafe fn move_with_holes(&self, dst: usize, src: usize, len: usize) -> Progress {
         // SAFETY: the caller's promise.
-        unsafe { self.move_in_mode(dst, src, len, MOVE_DONT_WAKE | MOVE_ALLOW_SRC_HOLES) }
-    }
-
-    unsafe fn move_in_mode(&self, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
-        let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
-        // SAFETY: the caller guarantees both ranges.
-        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_MOVE, &mut argument) };
-        progress(answer, argument.done, len)
+        unsafe { self.transfer(UFFDIO_MOVE, dst, src, len, MOVE_DONT_WAKE | MOVE_ALLOW_SRC_HOLES) }
     }
 
     /// Copies whole pages from `src` into missing pages at `dst` and wakes their waiters.
@@ -447,9 +427,21 @@ impl Userfaultfd {
     /// # Safety
     /// `src` must be readable and `dst` meant to receive the bytes.
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Progress {
-        let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
+        // SAFETY: the caller's promise.
+        unsafe { self.transfer(UFFDIO_COPY, dst, src, len, 0) }
+    }
+
+    unsafe fn transfer(
+        &self,
+        request: libc::c_ulong,
+        dst: usize,
+        src: usize,
+        len: usize,
+        mode: u64,
+    ) -> Progress {
+        let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
         // SAFETY: the caller guarantees both ranges.
-        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_COPY, &mut argument) };
+        let answer = unsafe { libc::ioctl(self.descriptor, request, &mut argument) };
         progress(answer, argument.done, len)
     }
 
@@ -469,8 +461,7 @@ impl Userfaultfd {
 
     /// Maps the zero page into missing pages and wakes their waiters.
     pub fn zero(&self, start: usize, len: usize) -> Progress {
-        let range = Range { start: start as u64, len: len as u64 };
-        let mut argument = Fill { range, mode: 0, done: 0 };
+        let mut argument = Fill { range: Range::new(start, len), mode: 0, done: 0 };
         // SAFETY: only missing pages change, from nothing to zeroes.
         let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_ZEROPAGE, &mut argument) };
         progress(answer, argument.done, len)
@@ -481,13 +472,9 @@ impl Userfaultfd {
     /// # Errors
     /// [`Stop`] if the range is not registered for it, or an event is pending.
     pub fn write_protect(&self, start: usize, len: usize, protect: bool) -> Result<(), Stop> {
-        let range = Range { start: start as u64, len: len as u64 };
-        let mut argument = WriteProtect { range, mode: u64::from(protect) };
+        let mut argument = WriteProtect { range: Range::new(start, len), mode: u64::from(protect) };
         // SAFETY: protection only delays writers.
-        match unsafe { libc::ioctl(self.descriptor, UFFDIO_WRITEPROTECT, &mut argument) } {
-            0 => Ok(()),
-            _ => Err(stop_of(errno())),
-        }
+        unsafe { self.ask(UFFDIO_WRITEPROTECT, &mut argument) }
     }
 
     /// Arms the present pages of a range that is registered as [`TRACKED`]: the kernel records the
@@ -509,10 +496,18 @@ impl Userfaultfd {
     }
 
     fn rwprotect(&self, start: usize, len: usize, mode: u64) -> Result<(), Stop> {
-        let range = Range { start: start as u64, len: len as u64 };
-        let mut argument = WriteProtect { range, mode };
+        let mut argument = WriteProtect { range: Range::new(start, len), mode };
         // SAFETY: an armed page delays its first user and keeps its bytes.
-        match unsafe { libc::ioctl(self.descriptor, UFFDIO_RWPROTECT, &mut argument) } {
+        unsafe { self.ask(UFFDIO_RWPROTECT, &mut argument) }
+    }
+
+    /// Makes a request whose argument is of the size in its number.
+    ///
+    /// # Safety
+    /// As the request.
+    unsafe fn ask<T>(&self, request: libc::c_ulong, argument: &mut T) -> Result<(), Stop> {
+        // SAFETY: the caller's promise.
+        match unsafe { libc::ioctl(self.descriptor, request, argument) } {
             0 => Ok(()),
             _ => Err(stop_of(errno())),
         }
@@ -520,9 +515,8 @@ impl Userfaultfd {
 
     /// Wakes threads waiting in the range; they fault again if nothing changed.
     pub fn wake(&self, start: usize, len: usize) {
-        let mut range = Range { start: start as u64, len: len as u64 };
         // SAFETY: waking changes no memory.
-        unsafe { libc::ioctl(self.descriptor, UFFDIO_WAKE, &mut range) };
+        let _ = unsafe { self.ask(UFFDIO_WAKE, &mut Range::new(start, len)) };
     }
 
     /// Sleeps until a message is readable, at most `timeout_ms` (-1 for ever); false on time-out.

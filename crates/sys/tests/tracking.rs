@@ -1,6 +1,8 @@
 //! The kernel's rules of access tracking (userfaultfd's RWP, Linux 7.3) on which the pager relies.
 //! Skipped on other kernels; `crates/program/machine/x86_64` runs them in an emulated machine.
 
+use std::os::fd::AsRawFd;
+
 use sys::pagemap::{Pagemap, Run};
 use sys::userfaultfd::{feature, Stop, Userfaultfd, MISSING, TRACKED, WRITE_PROTECT};
 use sys::{memory, PAGE_SIZE};
@@ -59,6 +61,13 @@ impl Kernel {
     fn arm(&self, at: usize) {
         self.uffd.arm(at, PAGES * PAGE_SIZE).unwrap();
     }
+
+    /// Tracked and armed pages, of which the first eight are present.
+    fn armed(&self) -> usize {
+        let at = self.tracked(8);
+        self.arm(at);
+        at
+    }
 }
 
 impl Drop for Kernel {
@@ -76,6 +85,11 @@ fn mapping() -> usize {
         unsafe { libc::munmap(guard as *mut libc::c_void, PAGE_SIZE) };
     }
     at + PAGE_SIZE
+}
+
+fn protect(at: usize, rights: i32) {
+    // SAFETY: the tests pass their own mappings.
+    assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, PAGES * PAGE_SIZE, rights) }, 0);
 }
 
 fn write(at: usize, page: usize, value: usize) {
@@ -105,15 +119,12 @@ fn pages_count_as_used_until_armed_and_again_once_touched() {
 #[test]
 fn pages_that_the_kernel_reads_or_writes_count_as_used() {
     let Some(kernel) = Kernel::new() else { return };
-    let at = kernel.tracked(8);
-    kernel.arm(at);
-    let mut ends = [0; 2];
-    // SAFETY: room for two descriptors; the calls access mapped pages of the test.
+    let at = kernel.armed();
+    let (reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the calls access mapped pages of the test.
     unsafe {
-        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-        assert_eq!(libc::write(ends[1], at as *const libc::c_void, 8), 8);
-        assert_eq!(libc::read(ends[0], (at + 2 * PAGE_SIZE) as *mut libc::c_void, 8), 8);
-        ends.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
+        assert_eq!(libc::write(writer.as_raw_fd(), at as *const libc::c_void, 8), 8);
+        assert_eq!(libc::read(reader.as_raw_fd(), (at + 2 * PAGE_SIZE) as *mut libc::c_void, 8), 8);
     }
     assert_eq!(kernel.uses(at), (0b101, 0xfa));
     assert_eq!(read(at, 2), 1, "the bytes of page 0");
@@ -160,8 +171,7 @@ fn armed_pages_leave_for_staging_where_they_are_armed_no_more() {
 #[test]
 fn a_registration_names_its_mode_again_or_is_refused() {
     let Some(kernel) = Kernel::new() else { return };
-    let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
-    kernel.arm(at);
+    let (at, len) = (kernel.armed(), PAGES * PAGE_SIZE);
     assert_eq!(kernel.uffd.register(at, len, MISSING), Err(Stop::Busy), "would drop tracking");
     assert_eq!(kernel.uffd.register(at, len, MISSING | TRACKED), Ok(()));
     assert_eq!(kernel.uses(at), (0, 0xff), "as it was");
@@ -174,19 +184,14 @@ fn a_registration_names_its_mode_again_or_is_refused() {
 #[test]
 fn armed_pages_stay_so_through_mremap_and_mprotect_and_not_through_madvise() {
     let Some(kernel) = Kernel::new() else { return };
-    let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
-    kernel.arm(at);
-    let start = at as *mut libc::c_void;
-    // SAFETY: the test's own mapping.
-    unsafe {
-        assert_eq!(libc::mprotect(start, len, libc::PROT_READ), 0);
-        assert_eq!(libc::mprotect(start, len, libc::PROT_READ | libc::PROT_WRITE), 0);
-    }
+    let at = kernel.armed();
+    protect(at, libc::PROT_READ);
+    protect(at, libc::PROT_READ | libc::PROT_WRITE);
     assert_eq!(kernel.uses(at), (0, 0xff));
     write(at, 1, 77);
     assert_eq!(kernel.uses(at), (2, 0xfd));
-    // SAFETY: the same.
-    assert_eq!(unsafe { libc::madvise(start, PAGE_SIZE, libc::MADV_DONTNEED) }, 0);
+    // SAFETY: the test's own mapping.
+    assert_eq!(unsafe { libc::madvise(at as *mut libc::c_void, PAGE_SIZE, libc::MADV_DONTNEED) }, 0);
     assert_eq!(kernel.uses(at), (2, 0xfc));
     assert_eq!((1..8).map(|page| read(at, page)).collect::<Vec<_>>(), [77, 3, 4, 5, 6, 7, 8]);
 }
@@ -194,12 +199,10 @@ fn armed_pages_stay_so_through_mremap_and_mprotect_and_not_through_madvise() {
 #[test]
 fn what_ends_tracking_leaves_pages_that_can_be_used() {
     let Some(kernel) = Kernel::new() else { return };
-    let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
-    kernel.arm(at);
+    let (at, len) = (kernel.armed(), PAGES * PAGE_SIZE);
     kernel.uffd.unregister(at, len).unwrap();
     assert!((0..8).all(|page| read(at, page) == page + 1));
-    let at = kernel.tracked(8);
-    kernel.arm(at);
+    let at = kernel.armed();
     drop(kernel);
     assert!((0..8).all(|page| read(at, page) == page + 1));
 }
@@ -207,8 +210,7 @@ fn what_ends_tracking_leaves_pages_that_can_be_used() {
 #[test]
 fn a_child_without_a_userfaultfd_reads_armed_pages() {
     let Some(kernel) = Kernel::new() else { return };
-    let at = kernel.tracked(8);
-    kernel.arm(at);
+    let at = kernel.armed();
     // SAFETY: the child reads memory and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -228,14 +230,10 @@ fn a_child_without_a_userfaultfd_reads_armed_pages() {
 fn reserved_address_space_is_tracked_only_once_it_is_usable() {
     let Some(kernel) = Kernel::new() else { return };
     let (at, len) = (mapping(), PAGES * PAGE_SIZE);
-    let protect = |how| {
-        // SAFETY: the test's own mapping.
-        assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, len, how) }, 0);
-    };
-    protect(libc::PROT_NONE);
+    protect(at, libc::PROT_NONE);
     assert_eq!(kernel.uffd.register(at, len, MISSING | TRACKED), Err(Stop::Invalid));
     assert_eq!(kernel.uffd.register(at, len, MISSING), Ok(()));
-    protect(libc::PROT_READ | libc::PROT_WRITE);
+    protect(at, libc::PROT_READ | libc::PROT_WRITE);
     assert_eq!(kernel.uffd.register(at, len, MISSING | TRACKED), Ok(()), "added to what there is");
     assert_eq!(kernel.uffd.zero(at, PAGE_SIZE).stop, None);
     kernel.arm(at);
@@ -245,21 +243,13 @@ fn reserved_address_space_is_tracked_only_once_it_is_usable() {
 fn a_page_that_cannot_be_read_stays_so() {
     let Some(kernel) = Kernel::new() else { return };
     let (at, len) = (kernel.tracked(8), PAGES * PAGE_SIZE);
-    let protect = |how| {
-        // SAFETY: the test's own mapping.
-        assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, len, how) }, 0);
-    };
-    protect(libc::PROT_NONE);
+    protect(at, libc::PROT_NONE);
     // Allowed, and without effect on permitted accesses.
     assert_eq!(kernel.uffd.arm(at, len), Ok(()));
-    let mut ends = [0; 2];
-    // SAFETY: room for two descriptors; the kernel refuses unreadable memory.
-    unsafe {
-        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-        assert_eq!(libc::write(ends[1], at as *const libc::c_void, 8), -1);
-        ends.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
-    }
-    protect(libc::PROT_READ | libc::PROT_WRITE);
+    let (_reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the kernel refuses unreadable memory.
+    assert_eq!(unsafe { libc::write(writer.as_raw_fd(), at as *const libc::c_void, 8) }, -1);
+    protect(at, libc::PROT_READ | libc::PROT_WRITE);
     assert!((0..8).all(|page| read(at, page) == page + 1));
 }
 

@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::{request, TraceError};
+use crate::procfs::behind_name;
 use crate::thread;
 
 /// PTRACE_EVENT_STOP in a wait status.
@@ -81,8 +82,8 @@ pub(super) fn wait(thread: i32) -> Result<Stop, TraceError> {
 /// traced threads have been read.
 fn has_ended(thread: i32) -> bool {
     let stat = std::fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
-    let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
-    matches!(state, None | Some(b'Z' | b'X'))
+    let state = behind_name(&stat).and_then(|mut fields| fields.next());
+    matches!(state, None | Some(b"Z" | b"X"))
 }
 
 /// The current stop of a traced thread, if it is stopped.
