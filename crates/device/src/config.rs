@@ -1,6 +1,5 @@
 //! The configuration of a device.
 
-use std::fmt;
 use std::sync::Arc;
 
 use swapfile::SwapFile;
@@ -11,7 +10,7 @@ use crate::split::BLOCK_BYTES;
 pub const SIZE_BYTES_MAX: u64 = 1 << 40;
 
 /// The configuration of a device.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Bytes of the device, whole blocks of 4 KiB.
     pub size_bytes: u64,
@@ -46,20 +45,5 @@ impl Default for Config {
             is_locked: false,
             swap: None,
         }
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("size_bytes", &self.size_bytes)
-            .field("ram_bytes", &self.ram_bytes)
-            .field("compressor", &self.compressor)
-            .field("unit_bytes", &self.unit_bytes)
-            .field("queues", &self.queues)
-            .field("has_checksums", &self.has_checksums)
-            .field("is_locked", &self.is_locked)
-            .field("swap", &self.swap.is_some())
-            .finish()
     }
 }

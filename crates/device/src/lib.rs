@@ -43,7 +43,6 @@ mod device;
 mod error;
 mod memory;
 mod pages;
-mod raw;
 mod signal;
 mod split;
 mod swap_disk;

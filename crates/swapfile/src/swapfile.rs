@@ -1,5 +1,6 @@
 //! The file: the state that its readers, its writer and its children share.
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,12 @@ pub struct SwapFile {
     /// Rows made for children: the writer closes its logs when the count changes.
     pub(crate) forks: AtomicUsize,
     pub(crate) has_writer: AtomicBool,
+}
+
+impl fmt::Debug for SwapFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a swap file of {} bytes", self.size_bytes())
+    }
 }
 
 struct Lanes {

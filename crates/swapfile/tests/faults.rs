@@ -306,7 +306,7 @@ fn memory_is_refused_with_the_reason() {
         Ok(_) => testkit::skip!("kernel", "/dev/shm is on a disk here"),
     }
     let nowhere = Config { directory: "/nonexistent/here".into(), ..Config::default() };
-    let error = SwapFile::open(&nowhere, &support::spawn).err().expect("there is no such directory");
+    let error = SwapFile::open(&nowhere, &support::spawn).expect_err("there is no such directory");
     assert!(error.to_string().contains("/nonexistent/here"), "{error}");
     for bytes in [0, 4096, u64::MAX] {
         let config = Config { size_bytes: bytes, ..Config::default() };

@@ -14,7 +14,6 @@ use crate::config::{Config, SIZE_BYTES_MAX};
 use crate::counters::{Kind, Statistics, SwapStatistics};
 use crate::error::{Error, IoError};
 use crate::memory::{Memory, GROUP};
-use crate::raw::KeepsRaw;
 use crate::split::{mask_of, split, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 use crate::swap_writer::SwapWriter;
 
@@ -89,7 +88,7 @@ impl Device {
             contexts: config.queues,
             ..PoolConfig::default()
         };
-        let pool = Pool::new(pool_config, Arc::new(KeepsRaw(algorithm)))?;
+        let pool = Pool::new(pool_config, algorithm)?;
         if let Some(bytes) = limit.filter(|_| config.is_locked) {
             pool.make_room(blocks, bytes).map_err(|_| Error::Ram(least))?;
         }

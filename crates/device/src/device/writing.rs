@@ -84,7 +84,7 @@ impl Device {
     fn store(&self, lock: &BlockLock<'_>, piece: Piece, pages: &[&Page]) -> Result<(), IoError> {
         let mask = piece.mask();
         let first = key_of(lock.leaf) + piece.first_block() as u64;
-        if self.pool().store(GROUP, first, pages).is_err() {
+        if self.pool().store_any(GROUP, first, pages).is_err() {
             // The earlier content is gone, in memory and on disk.
             lock.lose(mask);
             return Err(IoError::Lost { at: first * BLOCK_BYTES as u64 });
