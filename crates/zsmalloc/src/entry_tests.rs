@@ -4,6 +4,15 @@ use crate::entry::{Entry, Object, Place, FRAME_LIMIT};
 
 const OBJECT: Object = Object { place: Place { frame: 0xabcdef, offset: 0x1234 }, len: 65536 };
 
+fn published() -> Entry {
+    let entry = Entry::free();
+    assert_eq!(entry.peek(), None);
+    entry.reserve(OBJECT);
+    assert_eq!((entry.peek(), entry.reserved()), (None, OBJECT));
+    entry.publish();
+    entry
+}
+
 #[test]
 fn content_survives_the_packing() {
     for len in [1, 2, 4096, 65535, 65536] {
@@ -21,11 +30,7 @@ fn content_survives_the_packing() {
 
 #[test]
 fn readers_share_and_movers_keep_off() {
-    let entry = Entry::free();
-    assert_eq!(entry.peek(), None);
-    entry.reserve(OBJECT);
-    assert_eq!((entry.peek(), entry.reserved()), (None, OBJECT));
-    entry.publish();
+    let entry = published();
     assert_eq!(entry.pin(), OBJECT);
     assert_eq!(entry.pin(), OBJECT);
     assert!(!entry.try_lock(OBJECT));
@@ -45,10 +50,7 @@ fn readers_share_and_movers_keep_off() {
 #[test]
 #[should_panic(expected = "being read")]
 fn freeing_under_a_reader_is_refused() {
-    let entry = Entry::free();
-    entry.reserve(OBJECT);
-    assert_eq!((entry.peek(), entry.reserved()), (None, OBJECT));
-    entry.publish();
+    let entry = published();
     entry.pin();
     entry.claim();
 }
@@ -56,10 +58,7 @@ fn freeing_under_a_reader_is_refused() {
 #[test]
 #[should_panic(expected = "freed handle")]
 fn freeing_twice_is_refused() {
-    let entry = Entry::free();
-    entry.reserve(OBJECT);
-    assert_eq!((entry.peek(), entry.reserved()), (None, OBJECT));
-    entry.publish();
+    let entry = published();
     entry.claim();
     entry.claim();
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 
 use sys::PAGE_SIZE;
 
-use crate::blocks;
+use crate::blocks::Block;
 use crate::entry::{Place, FRAME_LIMIT};
 use crate::table::{Table, Zero};
 
@@ -119,23 +119,15 @@ impl Frames {
     /// Adds a chunk and returns its first frame; the others follow. Fails with ENOMEM if the arena
     /// is full or the pool has as many frames as an entry can name.
     pub(crate) fn add_chunk(&self, home: u8) -> io::Result<u32> {
-        let at = blocks::take(CHUNK_FRAMES as usize * FRAME_BYTES)?;
-        let give_back = || {
-            // SAFETY: taken above and not shared yet.
-            unsafe { blocks::give_back(at, CHUNK_FRAMES as usize * FRAME_BYTES) };
-        };
+        let chunk = Block::take(CHUNK_FRAMES as usize * FRAME_BYTES)?;
         // Descriptors come first, so that a failure leaves no gap in the numbers.
         let mut first = self.count.load(Ordering::Acquire);
         loop {
             if first + CHUNK_FRAMES > FRAME_LIMIT {
-                give_back();
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             // Chunks are aligned in the table, so a chunk's descriptors lie in one block.
-            if let Err(error) = self.table.reach(first) {
-                give_back();
-                return Err(error);
-            }
+            self.table.reach(first)?;
             let next = first + CHUNK_FRAMES;
             match self.count.compare_exchange(first, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => break,
@@ -145,8 +137,9 @@ impl Frames {
         for index in 0..CHUNK_FRAMES {
             let frame = self.get(first + index);
             frame.home.set(home);
-            frame.base.set(at.as_ptr() as usize + index as usize * FRAME_BYTES);
+            frame.base.set(chunk.at().as_ptr() as usize + index as usize * FRAME_BYTES);
         }
+        chunk.leave();
         Ok(first)
     }
 
@@ -170,7 +163,7 @@ impl Drop for Frames {
         for first in (0..self.count()).step_by(CHUNK_FRAMES as usize) {
             let base = self.base(first);
             // SAFETY: `add_chunk` took the chunk with this length; no borrow outlives the pool.
-            unsafe { blocks::give_back(base, CHUNK_FRAMES as usize * FRAME_BYTES) };
+            drop(unsafe { Block::of(base, CHUNK_FRAMES as usize * FRAME_BYTES) });
         }
     }
 }

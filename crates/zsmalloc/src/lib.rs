@@ -54,6 +54,6 @@ pub use class::{Geometry, OBJECT_BYTES_MAX};
 pub use compact::compacting_bytes;
 pub use handles::Handle;
 pub use pool::{AllocError, Config, Pool};
-pub use read::{ReadGuard, READ_BATCH_MAX};
+pub use read::ReadGuard;
 pub use stats::{ClassStats, Stats};
 pub use tidy::TIDYING_BYTES;

@@ -1,12 +1,10 @@
 //! The pool: its construction and access to objects' bytes.
 
 use std::io;
-use std::marker::PhantomData;
-use std::ptr::NonNull;
 
 use sys::PAGE_SIZE;
 
-use crate::blocks;
+use crate::blocks::Block;
 use crate::class::{ClassTable, CHAIN_MAX, CHAIN_MIN, OBJECT_BYTES_MAX};
 use crate::compact::Scratch;
 use crate::entry::Entry;
@@ -68,37 +66,20 @@ pub struct Pool {
 
 /// The class lists of all nodes: zeroes from the arena, since a small pool never touches most.
 struct Lists {
-    at: NonNull<ClassList>,
+    block: Block,
     count: usize,
-    owner: PhantomData<ClassList>,
 }
-
-// SAFETY: an array of `ClassList`, which may be sent and shared.
-unsafe impl Send for Lists {}
-// SAFETY: as above.
-unsafe impl Sync for Lists {}
 
 impl Lists {
     fn new(count: usize) -> io::Result<Self> {
-        let at = blocks::take(Self::bytes_of(count))?;
-        Ok(Lists { at: at.cast(), count, owner: PhantomData })
-    }
-
-    fn bytes_of(count: usize) -> usize {
-        (count * size_of::<ClassList>()).next_multiple_of(PAGE_SIZE)
+        let bytes = (count * size_of::<ClassList>()).next_multiple_of(PAGE_SIZE);
+        Ok(Lists { block: Block::take(bytes)?, count })
     }
 
     fn as_slice(&self) -> &[ClassList] {
         // SAFETY: the block holds `count` lists, zeroes are valid ones, and it lives as long as
         // `self`.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
-    }
-}
-
-impl Drop for Lists {
-    fn drop(&mut self) {
-        // SAFETY: `new` took it with this length; it is no longer borrowed.
-        unsafe { blocks::give_back(self.at.cast(), Self::bytes_of(self.count)) };
+        unsafe { std::slice::from_raw_parts(self.block.at().cast().as_ptr(), self.count) }
     }
 }
 
@@ -170,7 +151,7 @@ impl Pool {
         // entry is pinned no thread writes, moves or frees it; the guard unpins it when the borrow
         // ends.
         let bytes = unsafe { std::slice::from_raw_parts(at, object.len as usize) };
-        ReadGuard::new(entry, bytes)
+        ReadGuard { entry, bytes }
     }
 
     #[inline]

@@ -6,14 +6,13 @@
 //! on that word than on the object.
 
 use std::io;
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use sys::PAGE_SIZE;
 
-use crate::blocks;
+use crate::blocks::Block;
 use crate::handles::FreeHandles;
 use crate::lock::{Lock, Locked};
 use crate::mixed::OpenSet;
@@ -158,27 +157,20 @@ struct Seat {
 pub(crate) struct Shards {
     seats: [Padded<Seat>; SHARDS],
     totals: Padded<Totals>,
-    block: NonNull<u8>,
-    block_bytes: usize,
-    owner: PhantomData<Delta>,
+    /// Accessed only through ledgers, which are behind their shards' locks.
+    _block: Block,
 }
-
-// SAFETY: the block is accessed only through ledgers, which are behind their shards' locks.
-unsafe impl Send for Shards {}
-// SAFETY: as above.
-unsafe impl Sync for Shards {}
 
 impl Shards {
     pub(crate) fn new(classes: usize, nodes: usize) -> io::Result<Self> {
         let stride = Self::stride(classes);
-        let block_bytes = stride * SHARDS;
-        let block = blocks::take(block_bytes)?;
+        let block = Block::take(stride * SHARDS)?;
         let shard = |index: usize| Shard {
             handles: FreeHandles::default(),
             open: std::iter::repeat_with(OpenSet::default).take(nodes).collect(),
             ledger: Ledger {
                 // SAFETY: inside the block, which has one stride per shard.
-                deltas: unsafe { block.add(index * stride).cast() },
+                deltas: unsafe { block.at().add(index * stride).cast() },
                 classes,
                 dead_bytes: 0,
                 payload_bytes: 0,
@@ -190,9 +182,7 @@ impl Shards {
                 Padded(Seat { owner: AtomicUsize::new(0), shard: Lock::new(shard(index)) })
             }),
             totals: Padded(Totals::new(classes)),
-            block,
-            block_bytes,
-            owner: PhantomData,
+            _block: block,
         })
     }
 
@@ -274,13 +264,6 @@ impl Shards {
             page + size_of_val(&shard.open[..])
         });
         size_of::<Self>() + size_of_val(&totals.classes[..]) + used.sum::<usize>()
-    }
-}
-
-impl Drop for Shards {
-    fn drop(&mut self) {
-        // SAFETY: `new` took it with this length; the shards are no longer borrowed.
-        unsafe { blocks::give_back(self.block, self.block_bytes) };
     }
 }
 

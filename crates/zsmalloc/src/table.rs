@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use sys::PAGE_SIZE;
 
-use crate::blocks;
+use crate::blocks::Block;
 
 /// Types for which all-zero bytes are valid, and which need no drop.
 ///
@@ -22,6 +22,13 @@ pub(crate) struct Table<T, const FIRST_BITS: u32> {
     blocks: [AtomicPtr<T>; BLOCKS],
 }
 
+impl<T, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
+    fn block_bytes(block: usize) -> usize {
+        let items = 1usize << (FIRST_BITS as usize + block.saturating_sub(1));
+        (items * size_of::<T>()).next_multiple_of(PAGE_SIZE)
+    }
+}
+
 impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
     pub(crate) fn new() -> Self {
         Table { blocks: [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS] }
@@ -32,11 +39,6 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
         let block = u32::BITS - (index >> FIRST_BITS).leading_zeros();
         let first = if block == 0 { 0 } else { 1 << (FIRST_BITS + block - 1) };
         (block as usize, first)
-    }
-
-    fn block_bytes(block: usize) -> usize {
-        let items = 1usize << (FIRST_BITS as usize + block.saturating_sub(1));
-        (items * size_of::<T>()).next_multiple_of(PAGE_SIZE)
     }
 
     /// Item `index`, if the table has grown that far.
@@ -58,16 +60,11 @@ impl<T: Zero, const FIRST_BITS: u32> Table<T, FIRST_BITS> {
         if !slot.load(Ordering::Acquire).is_null() {
             return Ok(());
         }
-        let items = blocks::take(Self::block_bytes(block))?;
-        let placed = slot.compare_exchange(
-            ptr::null_mut(),
-            items.as_ptr().cast(),
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        if placed.is_err() {
-            // SAFETY: another thread was faster; this block was never visible.
-            unsafe { blocks::give_back(items, Self::block_bytes(block)) };
+        let taken = Block::take(Self::block_bytes(block))?;
+        let items = taken.at().as_ptr().cast();
+        // Unless another thread was faster: then this block was never visible.
+        if slot.compare_exchange(ptr::null_mut(), items, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            taken.leave();
         }
         Ok(())
     }
@@ -92,10 +89,8 @@ impl<T, const FIRST_BITS: u32> Drop for Table<T, FIRST_BITS> {
     fn drop(&mut self) {
         for (block, items) in self.blocks.iter_mut().enumerate() {
             let Some(items) = NonNull::new(*items.get_mut()) else { continue };
-            let count = 1usize << (FIRST_BITS as usize + block.saturating_sub(1));
-            let bytes = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
             // SAFETY: `reach` took it with this length; the table is no longer borrowed.
-            unsafe { blocks::give_back(items.cast(), bytes) };
+            drop(unsafe { Block::of(items.cast(), Self::block_bytes(block)) });
         }
     }
 }

@@ -227,9 +227,7 @@ impl ClassList {
         self.room.set(self.room.get() + (u32::from(geometry.slots) - frame.live.get()));
         regroup(&mut lists, number, geometry, frames);
     }
-}
 
-impl ClassList {
     /// Gives back the pages behind the last slot ever used of a zspage of this list, `at` by node
     /// and class.
     pub(crate) fn trim_tail(&self, number: u32, at: (u8, u16), geometry: Geometry, ground: Ground<'_>) {

@@ -82,14 +82,17 @@ impl Setting {
     }
 }
 
+/// Runs `work` in another thread.
+fn beside<T: 'static>(setting: &Arc<Setting>, work: fn(&Setting) -> T) -> thread::JoinHandle<T> {
+    let setting = setting.clone();
+    thread::spawn(move || work(&setting))
+}
+
 #[test]
 fn a_reader_sees_the_object_while_it_moves() {
     loom::model(|| {
         let setting = Setting::new(7);
-        let reader = {
-            let setting = setting.clone();
-            thread::spawn(move || assert_eq!((setting.read(), setting.read()), (7, 7)))
-        };
+        let reader = beside(&setting, |setting| assert_eq!((setting.read(), setting.read()), (7, 7)));
         setting.relocate();
         reader.join().unwrap();
         assert_eq!(setting.read(), 7);
@@ -100,10 +103,7 @@ fn a_reader_sees_the_object_while_it_moves() {
 fn readers_leave_no_pin_behind() {
     loom::model(|| {
         let setting = Setting::new(7);
-        let reader = {
-            let setting = setting.clone();
-            thread::spawn(move || assert_eq!(setting.read(), 7))
-        };
+        let reader = beside(&setting, |setting| assert_eq!(setting.read(), 7));
         assert_eq!(setting.read(), 7);
         reader.join().unwrap();
         assert!(setting.relocate());
@@ -115,10 +115,7 @@ fn readers_leave_no_pin_behind() {
 fn a_write_is_never_lost_to_a_move() {
     loom::model(|| {
         let setting = Setting::new(7);
-        let writer = {
-            let setting = setting.clone();
-            thread::spawn(move || setting.write(8))
-        };
+        let writer = beside(&setting, |setting| setting.write(8));
         setting.relocate();
         writer.join().unwrap();
         assert_eq!(setting.read(), 8);
@@ -129,15 +126,12 @@ fn a_write_is_never_lost_to_a_move() {
 fn an_object_is_freed_where_it_is() {
     loom::model(|| {
         let setting = Setting::new(7);
-        let freer = {
-            let setting = setting.clone();
-            thread::spawn(move || {
-                let object = setting.entry.claim();
-                assert_eq!(setting.get(object), 7);
-                setting.set(object, GONE);
-                object
-            })
-        };
+        let freer = beside(&setting, |setting| {
+            let object = setting.entry.claim();
+            assert_eq!(setting.get(object), 7);
+            setting.set(object, GONE);
+            object
+        });
         let moved = setting.relocate();
         let object = freer.join().unwrap();
         assert!(moved || object == OLD);
@@ -152,24 +146,19 @@ fn one_thread_releases_a_mixed_zspage() {
         let live = Arc::new(AtomicU32::new(0));
         let released = Arc::new(AtomicU32::new(0));
         live::open(&live, 100);
-        let freers: Vec<_> = [30, 50]
-            .map(|bytes| {
-                let (live, released) = (live.clone(), released.clone());
-                thread::spawn(move || {
-                    if live::free(&live, bytes) {
-                        released.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
+        let freers = [30, 50].map(|bytes| {
+            let (live, released) = (live.clone(), released.clone());
+            thread::spawn(move || {
+                if live::free(&live, bytes) {
+                    released.fetch_add(1, Ordering::Relaxed);
+                }
             })
-            .into_iter()
-            .collect();
+        });
         // 20 of 100 bytes were never allocated.
         if live::close(&live, 20) {
             released.fetch_add(1, Ordering::Relaxed);
         }
-        for freer in freers {
-            freer.join().unwrap();
-        }
+        freers.into_iter().for_each(|freer| freer.join().unwrap());
         assert_eq!(released.load(Ordering::Relaxed), 1);
         assert_eq!(live.load(Ordering::Relaxed), 0);
     });

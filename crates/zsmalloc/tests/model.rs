@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::{content, Random};
 use proptest::prelude::*;
-use zsmalloc::{AllocError, Config, Handle, Pool, OBJECT_BYTES_MAX, READ_BATCH_MAX};
+use zsmalloc::{AllocError, Config, Handle, Pool, OBJECT_BYTES_MAX};
 
 /// One step. Numbers select existing objects by remainder.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (prop::collection::vec(size(), 1..9), 0..4u8).prop_map(|(sizes, nid)| Step::Malloc { sizes, nid }),
         2 => (any::<usize>(), any::<u64>()).prop_map(|(which, stamp)| Step::Write { which, stamp }),
-        3 => (any::<usize>(), 1..=READ_BATCH_MAX).prop_map(|(which, count)| Step::Read { which, count }),
+        3 => (any::<usize>(), 1..9usize).prop_map(|(which, count)| Step::Read { which, count }),
         4 => (any::<usize>(), 1..12usize).prop_map(|(which, count)| Step::Free { which, count }),
         1 => Just(Step::Compact),
         1 => (0..8u32).prop_map(|after| Step::FailObject { after }),
@@ -57,6 +57,12 @@ impl Model {
     fn pick(&self, which: usize, count: usize) -> Vec<Handle> {
         let skip = which % self.objects.len().max(1);
         self.objects.keys().skip(skip).take(count).copied().collect()
+    }
+
+    fn free(&mut self, which: usize, count: usize) {
+        let handles = self.pick(which, count);
+        self.pool.free_bulk(&handles);
+        handles.iter().for_each(|handle| drop(self.objects.remove(handle)));
     }
 
     fn malloc(&mut self, sizes: &[u32], nid: u8) -> Result<(), AllocError> {
@@ -84,19 +90,12 @@ impl Model {
             }
             Step::Read { which, count } => {
                 let handles = self.pick(*which, *count);
-                self.pool.read_bulk(&handles, |pieces| {
-                    for (handle, (head, tail)) in handles.iter().zip(pieces) {
-                        assert_eq!([*head, *tail].concat(), self.objects[handle]);
-                    }
-                });
-            }
-            Step::Free { which, count } => {
-                let handles = self.pick(*which, *count);
-                self.pool.free_bulk(&handles);
-                for handle in handles {
-                    self.objects.remove(&handle);
+                let guards: Vec<_> = handles.iter().map(|handle| self.pool.read(*handle)).collect();
+                for (handle, guard) in handles.iter().zip(&guards) {
+                    assert_eq!(guard.bytes(), self.objects[handle]);
                 }
             }
+            Step::Free { which, count } => self.free(*which, *count),
             Step::Compact => {
                 let before = self.pool.bytes();
                 let pages = self.pool.compact();
@@ -180,11 +179,7 @@ fn a_large_pool_is_a_map_too() {
             let batch: Vec<u32> = (0..8).map(|_| sizes[random.below(sizes.len())]).collect();
             model.malloc(&batch, (round % 2) as u8).unwrap();
             if model.objects.len() > 6000 || random.below(4) == 0 {
-                let step = Step::Free { which: random.next() as usize, count: 1 + random.below(40) };
-                let Step::Free { which, count } = step else { unreachable!() };
-                let handles = model.pick(which, count);
-                model.pool.free_bulk(&handles);
-                handles.iter().for_each(|handle| drop(model.objects.remove(handle)));
+                model.free(random.next() as usize, 1 + random.below(40));
             }
             if random.below(400) == 0 {
                 model.apply(&Step::Compact);

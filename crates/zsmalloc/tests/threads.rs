@@ -22,14 +22,9 @@ struct Soak {
 
 impl Soak {
     fn check(&self, handles: &[(Handle, u64)]) {
-        let names: Vec<Handle> = handles.iter().map(|object| object.0).collect();
-        for (names, objects) in names.chunks(8).zip(handles.chunks(8)) {
-            self.pool.read_bulk(names, |pieces| {
-                for ((head, tail), (handle, stamp)) in pieces.iter().zip(objects) {
-                    let bytes = [*head, *tail].concat();
-                    assert_eq!(bytes, content(*stamp, bytes.len()), "{handle:?}");
-                }
-            });
+        let guards: Vec<_> = handles.iter().map(|(handle, _)| self.pool.read(*handle)).collect();
+        for (guard, (handle, stamp)) in guards.iter().zip(handles) {
+            assert_eq!(guard.bytes(), content(*stamp, guard.bytes().len()), "{handle:?}");
         }
     }
 

@@ -200,7 +200,7 @@ impl Zswap {
             let mut at = done;
             while at < end {
                 let run_end = keys.run_end(at, end, |_| true);
-                if cell.is_busy(&mut state, &self.slabs, keys.at(at), (run_end - at) as u64) {
+                if state.pages(&self.slabs, keys.at(at), run_end - at, |leaf| leaf.busy) != 0 {
                     state = cell.wait(state);
                     continue 'idle;
                 }

@@ -1,6 +1,5 @@
 //! The configuration of a store, and the errors of its calls.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ pub enum Keep {
 }
 
 /// Configuration of a store.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// Bytes compressed as one: 4, 8, 16, 32 or 64 KiB.
     pub unit_size: usize,
@@ -71,24 +70,6 @@ impl Default for Config {
             contexts: 0,
             tally: None,
         }
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("unit_size", &self.unit_size)
-            .field("batch", &self.batch)
-            .field("max_pool_bytes", &self.max_pool_bytes)
-            .field("accept_threshold_percent", &self.accept_threshold_percent)
-            .field("chain", &self.chain)
-            .field("swap", &self.swap.is_some())
-            .field("fault_ns", &self.fault_ns)
-            .field("verify", &self.verify)
-            .field("max_groups", &self.max_groups)
-            .field("contexts", &self.contexts)
-            .field("tally", &self.tally.is_some())
-            .finish()
     }
 }
 
@@ -176,6 +157,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Adjusts the index to another request.
     pub(crate) fn at(self, change: impl Fn(usize) -> usize) -> LoadError {
         match self {
             LoadError::Missing { index } => LoadError::Missing { index: change(index) },
@@ -184,10 +166,5 @@ impl LoadError {
                 LoadError::Disk { index: change(index), offset, fault }
             }
         }
-    }
-
-    /// Adjusts the error to a request that begins `by` pages earlier.
-    pub(crate) fn shifted(self, by: usize) -> LoadError {
-        self.at(|index| index + by)
     }
 }

@@ -73,15 +73,19 @@ impl Held {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The caller holds the lock that guards the number, so no locked instruction is needed.
+    /// The caller holds the lock that guards the number, so no locked instruction is needed. Most
+    /// numbers of a call are zero, and cost no write.
     pub(crate) fn add(&self, value: u64) {
-        self.0.store(self.get() + value, Ordering::Relaxed);
+        if value > 0 {
+            self.0.store(self.get() + value, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn sub(&self, value: u64) {
-        let now = self.get();
-        debug_assert!(now >= value, "{now} - {value}");
-        self.0.store(now - value, Ordering::Relaxed);
+        debug_assert!(self.get() >= value, "{} - {value}", self.get());
+        if value > 0 {
+            self.0.store(self.get() - value, Ordering::Relaxed);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One group's entries: its tree and lists under one lock, its limits and its numbers.
 
 use crate::counters::GroupNumbers;
-use crate::leaf::{DiskEntry, Entry, Removed, LEAF_BITS, LEAF_PAGES};
+use crate::leaf::{DiskEntry, Entry, Leaf, Removed, LEAF_BITS, LEAF_PAGES};
 use crate::lru::Lru;
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
@@ -31,6 +31,29 @@ pub(crate) struct GroupState {
     pub(crate) tree: Tree,
     pub(crate) lru: Lru,
     waiting: u32,
+}
+
+impl GroupState {
+    /// Those of up to 64 pages from `key` that `pages` selects in their leaves: bit `i` for
+    /// `key + i`.
+    pub(crate) fn pages(
+        &mut self,
+        slabs: &Slabs,
+        key: u64,
+        count: usize,
+        pages: impl Fn(&Leaf) -> u16,
+    ) -> u64 {
+        let (mut mask, mut done) = (0, 0);
+        while done < count {
+            let (key_high, part) = leaf_part(key + done as u64, (count - done) as u64);
+            if let Some(name) = self.tree.find(slabs, key_high) {
+                let here = pages(self.tree.leaf(slabs, name)) & part;
+                mask |= u64::from(here >> part.trailing_zeros()) << done;
+            }
+            done += part.count_ones() as usize;
+        }
+        mask
+    }
 }
 
 /// Objects taken out of the tables, of a few leaves at a time, to be freed once no lock is held.
@@ -141,26 +164,6 @@ impl GroupCell {
         }
     }
 
-    pub(crate) fn is_busy(
-        &self,
-        state: &mut GroupState,
-        slabs: &Slabs,
-        mut key: u64,
-        mut count: u64,
-    ) -> bool {
-        while count > 0 {
-            let (key_high, mask) = leaf_part(key, count);
-            if let Some(name) = state.tree.find(slabs, key_high) {
-                if state.tree.leaf(slabs, name).busy & mask != 0 {
-                    return true;
-                }
-            }
-            key += u64::from(mask.count_ones());
-            count -= u64::from(mask.count_ones());
-        }
-        false
-    }
-
     /// Removes the pages of `mask`, all present and idle, from a leaf, and an empty leaf from the
     /// tree; their objects go to `freed`.
     pub(crate) fn remove(
@@ -199,19 +202,12 @@ impl GroupCell {
                 }
             }
         }
-        self.shared.numbers.stored_pages.sub(u64::from(mask.count_ones()) - on_disk);
-        if on_disk > 0 {
-            self.shared.numbers.on_disk_pages.sub(on_disk);
-        }
-        if bytes > 0 {
-            self.shared.numbers.bytes.sub(bytes);
-        }
-        if raw > 0 {
-            self.shared.numbers.incompressible.sub(raw);
-        }
-        if same > 0 {
-            self.shared.numbers.same_filled.sub(same);
-        }
+        let numbers = self.numbers();
+        numbers.stored_pages.sub(u64::from(mask.count_ones()) - on_disk);
+        numbers.on_disk_pages.sub(on_disk);
+        numbers.bytes.sub(bytes);
+        numbers.incompressible.sub(raw);
+        numbers.same_filled.sub(same);
     }
 
     /// Publishes consecutive pages, replacing older ones, and makes their leaves the youngest of
@@ -284,14 +280,11 @@ impl GroupCell {
             same += u64::from(item.same);
             raw += u64::from(!item.same && Entry(item.word).is_raw());
         }
-        self.shared.numbers.stored_pages.add(items.len() as u64);
-        self.shared.numbers.bytes.add(bytes);
-        if raw > 0 {
-            self.shared.numbers.incompressible.add(raw);
-        }
-        if same > 0 {
-            self.shared.numbers.same_filled.add(same);
-        }
+        let numbers = self.numbers();
+        numbers.stored_pages.add(items.len() as u64);
+        numbers.bytes.add(bytes);
+        numbers.incompressible.add(raw);
+        numbers.same_filled.add(same);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use acomp::{DecompressRequest, Object, Page, UnitError, MAX_BATCH, PAGE_SIZE};
 use crate::config::{Group, Keep, LoadError};
 use crate::disk::DiskRead;
 use crate::group::{leaf_part, slots, Freed, GroupCell, GroupState};
-use crate::leaf::{DiskEntry, Entry, Source, LEAF_PAGES};
+use crate::leaf::{DiskEntry, Entry, Leaf, Source, LEAF_PAGES};
 use crate::sync::MutexGuard;
 use crate::zswap::{handle_of, in_range};
 use crate::{checksum, filled, filled::fetch_line, Zswap};
@@ -38,9 +38,7 @@ impl Chunk {
     }
 
     pub(crate) fn on_disk(&self) -> impl Iterator<Item = (usize, DiskEntry)> + '_ {
-        (0..self.len)
-            .filter(|index| self.disk >> index & 1 == 1)
-            .map(|index| (index, DiskEntry(self.words[index])))
+        bits(self.disk).map(|index| (index, DiskEntry(self.words[index])))
     }
 
     pub(crate) fn add(&mut self, zswap: &Zswap, state: &mut GroupState, name: u32, mask: u16) {
@@ -89,6 +87,11 @@ fn chunk_len(key: u64, done: usize, left: usize) -> usize {
     left.min(CHUNK - ((key + done as u64) % LEAF_PAGES as u64) as usize)
 }
 
+/// Positions of the set bits, ascending.
+fn bits(mask: u64) -> impl Iterator<Item = usize> {
+    (0..CHUNK).filter(move |at| mask >> at & 1 == 1)
+}
+
 fn ones(count: usize) -> u64 {
     match count {
         0 => 0,
@@ -102,11 +105,7 @@ impl Zswap {
     /// # Errors
     /// [`LoadError`] if any page is missing or damaged; then no entry was removed.
     pub fn load(&self, group: Group, key: u64, pages: &mut [&mut Page], keep: Keep) -> Result<(), LoadError> {
-        let missing = LoadError::Missing { index: 0 };
-        if !in_range(key, pages.len() as u64) {
-            return Err(missing);
-        }
-        let Some(cell) = self.group(group) else { return Err(missing) };
+        let cell = self.holder(group, key, pages.len() as u64)?;
         let mut done = 0;
         let mut result = Ok(());
         let mut rest = &mut *pages;
@@ -118,7 +117,7 @@ impl Zswap {
             let mask = ones(pages.len());
             match self.load_chunk(cell, key + done as u64, mask, pages) {
                 Err(error) => {
-                    result = Err(error.shifted(done));
+                    result = Err(error.at(|index| index + done));
                     break;
                 }
                 Ok(read) if keep == Keep::Shared => {
@@ -169,11 +168,7 @@ impl Zswap {
         if mask == 0 {
             return Ok(());
         }
-        let missing = LoadError::Missing { index: 0 };
-        if !in_range(key, u64::from(64 - mask.leading_zeros())) {
-            return Err(missing);
-        }
-        let Some(cell) = self.group(group) else { return Err(missing) };
+        let cell = self.holder(group, key, u64::from(64 - mask.leading_zeros()))?;
         let read = self.load_chunk(cell, key, mask, pages)?;
         self.end_chunk(group, cell, key, mask, keep, read);
         Ok(())
@@ -200,23 +195,19 @@ impl Zswap {
         assert_eq!(pages.len(), wanted.count_ones() as usize, "a page for each bit");
         loop {
             let mask = self.present(group, key, 64) & wanted;
-            let mut some: [Option<&mut Page>; CHUNK] = [const { None }; CHUNK];
-            let (mut count, mut before) = (0, wanted);
-            let mut indices = [0; CHUNK];
-            for (index, page) in pages.iter_mut().enumerate() {
-                let bit = before & before.wrapping_neg();
-                before &= !bit;
-                if mask & bit != 0 {
-                    (some[count], indices[count]) = (Some(&mut **page), index);
-                    count += 1;
-                }
-            }
-            let mut some: Vec<&mut Page> = some.into_iter().flatten().collect();
+            let mut some: Vec<&mut Page> = Vec::with_capacity(CHUNK);
+            let is_there = bits(wanted).map(|at| mask >> at & 1 == 1);
+            some.extend(
+                pages.iter_mut().zip(is_there).filter(|(_, there)| *there).map(|(page, _)| &mut **page),
+            );
             match self.load_masked(group, key, mask, &mut some, keep) {
                 Ok(()) => return Ok(mask),
                 // Another thread has taken a page since: check again.
                 Err(LoadError::Missing { .. }) => {}
-                Err(error) => return Err(error.at(|index| indices[index])),
+                Err(error) => {
+                    let before = |index| ones(bits(mask).nth(index).expect("a bit of the mask"));
+                    return Err(error.at(|index| (wanted & before(index)).count_ones() as usize));
+                }
             }
         }
     }
@@ -233,23 +224,20 @@ impl Zswap {
         pages: &mut [&mut Page],
         keep: Keep,
     ) -> Result<usize, LoadError> {
-        let missing = LoadError::Missing { index: 0 };
-        if !in_range(key, pages.len() as u64) {
-            return Err(missing);
-        }
-        let Some(cell) = self.group(group) else { return Err(missing) };
+        let cell = self.holder(group, key, pages.len() as u64)?;
         let mut done = 0;
         while done < pages.len() {
             let key = key + done as u64;
             let wanted = chunk_len(key, 0, pages.len() - done);
             let mut chunk = Chunk::new();
-            let count =
-                self.pin_from_pool(cell, key, wanted, &mut chunk).map_err(|error| error.shifted(done))?;
+            let count = self
+                .pin_from_pool(cell, key, wanted, &mut chunk)
+                .map_err(|error| error.at(|index| index + done))?;
             if count == 0 {
                 break;
             }
             self.load_pinned(cell, key, ones(count), &chunk, &mut pages[done..done + count])
-                .map_err(|error| error.shifted(done))?;
+                .map_err(|error| error.at(|index| index + done))?;
             self.end_chunk(group, cell, key, ones(count), keep, None);
             done += count;
             if count < wanted {
@@ -257,6 +245,12 @@ impl Zswap {
             }
         }
         Ok(done)
+    }
+
+    /// The group that may hold `count` pages from `key`.
+    fn holder(&self, group: Group, key: u64, count: u64) -> Result<&GroupCell, LoadError> {
+        let cell = in_range(key, count).then(|| self.group(group));
+        cell.flatten().ok_or(LoadError::Missing { index: 0 })
     }
 
     /// Pins the first pages of a chunk, up to the first one in the swap file; returns how many.
@@ -269,16 +263,7 @@ impl Zswap {
     ) -> Result<usize, LoadError> {
         let mut state = cell.lock();
         loop {
-            let mut on_disk = 0u64;
-            let mut done = 0;
-            while done < count {
-                let (key_high, part) = leaf_part(key + done as u64, (count - done) as u64);
-                if let Some(name) = state.tree.find(&self.slabs, key_high) {
-                    let here = state.tree.leaf(&self.slabs, name).on_disk() & part;
-                    on_disk |= u64::from(here >> part.trailing_zeros()) << done;
-                }
-                done += part.count_ones() as usize;
-            }
+            let on_disk = state.pages(&self.slabs, key, count, Leaf::on_disk);
             let count = (on_disk.trailing_zeros() as usize).min(count);
             match self.try_pin(&mut state, key, ones(count), chunk)? {
                 true => return Ok(count),
@@ -423,9 +408,7 @@ impl Zswap {
             }
         }
         cell.numbers().zswpin.add(u64::from(mask.count_ones()));
-        if from_disk > 0 {
-            cell.numbers().disk_loads.add(from_disk);
-        }
+        cell.numbers().disk_loads.add(from_disk);
         drop(state);
         if let Some(read) = &read {
             self.forget_read(read, &freed);
@@ -472,13 +455,8 @@ impl Zswap {
     }
 
     fn copy_raw(&self, entry: Entry, page: &mut Page) {
-        let objects = &self.pools.of_objects(entry.pool()).objects;
-        let object = objects.read(handle_of(entry));
-        let (head, tail) = (object.head(), object.tail());
-        let start = entry.position() * PAGE_SIZE;
-        let (first, second) = piece(head, tail, start);
-        page[..first.len()].copy_from_slice(first);
-        page[first.len()..].copy_from_slice(second);
+        let object = self.pools.of_objects(entry.pool()).objects.read(handle_of(entry));
+        page.copy_from_slice(&object.bytes()[entry.position() * PAGE_SIZE..][..PAGE_SIZE]);
     }
 
     /// Decompresses one batch of units, the first ones of the pages of `left` and of one pool, and
@@ -524,7 +502,7 @@ impl Zswap {
                 _ => None,
             });
         let objects: [Object<'_>; MAX_BATCH] = std::array::from_fn(|n| match (&guards[n], sources[n]) {
-            (Some(guard), _) => Object { head: guard.head(), tail: guard.tail() },
+            (Some(guard), _) => Object::whole(guard.bytes()),
             (None, Some(_)) => Object::whole(of_disk(read, units[n].0 as usize)),
             (None, None) => Object::default(),
         });
@@ -579,15 +557,6 @@ fn prefetch(bytes: &[u8]) {
 /// Of 4, 12 and 32 lines, 12 saves most of LZ4's and Zstandard's load times, and 32 no more.
 const PREFETCH_LINES: usize = 12;
 
-/// A page's bytes from `start` of an object in two pieces.
-fn piece<'a>(head: &'a [u8], tail: &'a [u8], start: usize) -> (&'a [u8], &'a [u8]) {
-    let end = start + PAGE_SIZE;
-    let cut = head.len();
-    let first = &head[start.min(cut)..end.min(cut)];
-    let second = &tail[start.saturating_sub(cut)..end.saturating_sub(cut)];
-    (first, second)
-}
-
 fn of_disk<'a>(read: Option<&'a DiskRead<'_>>, index: usize) -> &'a [u8] {
     read.expect("what is in the swap file was read").object(index)
 }
@@ -603,18 +572,5 @@ mod tests {
         let some: Vec<_> = parts(0x1E, 0b1000_0000_0000_0000_0001).collect();
         assert_eq!(some, [(1, 0x4000), (3, 0b10)]);
         assert_eq!(parts(0, ones(64)).count(), 4);
-    }
-
-    #[test]
-    fn a_page_is_found_in_an_object_of_two_pieces() {
-        let bytes: Vec<u8> = (0..4 * PAGE_SIZE).map(|at| (at / 100) as u8).collect();
-        for cut in [0, 1, 4096, 6000, 8192, 16384] {
-            let (head, tail) = bytes.split_at(cut);
-            for position in 0..4 {
-                let start = position * PAGE_SIZE;
-                let (first, second) = piece(head, tail, start);
-                assert_eq!([first, second].concat(), &bytes[start..start + PAGE_SIZE]);
-            }
-        }
     }
 }

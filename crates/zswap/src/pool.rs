@@ -55,8 +55,7 @@ impl Pool {
     }
 
     pub(crate) fn forget_stored(&self, handle: zsmalloc::Handle, pages: usize) {
-        let object = self.objects.read(handle);
-        self.algorithm.forget(acomp::Object { head: object.head(), tail: object.tail() }, pages);
+        self.algorithm.forget(acomp::Object::whole(self.objects.read(handle).bytes()), pages);
     }
 
     /// A free worker, near `hint`; otherwise waits for the hint's own. The holder of a worker never

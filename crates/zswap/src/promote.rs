@@ -155,8 +155,8 @@ impl Zswap {
         {
             let guards: [Option<zsmalloc::ReadGuard<'_>>; MAX_BATCH] =
                 std::array::from_fn(|n| Some(pool.objects.read(handle_of(entries[*batch.get(n)?]))));
-            let objects: [Object<'_>; MAX_BATCH] = std::array::from_fn(|n| match &guards[n] {
-                Some(guard) => Object { head: guard.head(), tail: guard.tail() },
+            let objects = guards.each_ref().map(|guard| match guard {
+                Some(guard) => Object::whole(guard.bytes()),
                 None => Object::default(),
             });
             worker.context.promote(&mut PromoteRequest {

@@ -16,17 +16,10 @@ impl Zswap {
     /// # Errors
     /// [`StoreError`]; then nothing is stored under any of the keys.
     pub fn store(&self, group: Group, key: u64, pages: &[&Page]) -> Result<(), StoreError> {
-        if !in_range(key, pages.len() as u64) {
-            return Err(StoreError::OutOfRange);
-        }
-        let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
-        let raw_allowed = self.can_write_back(cell);
-        let stored =
-            self.admit(group, cell).and_then(|()| self.store_folio(group, cell, key, pages, raw_allowed));
-        if stored.is_err() {
-            self.erase(cell, key, pages.len() as u64);
-        }
-        stored
+        self.store_admitted(group, key, pages, |cell| {
+            let raw_allowed = self.can_write_back(cell);
+            self.admit(group, cell).map(|()| raw_allowed)
+        })
     }
 
     /// As [`store`](Zswap::store), for pages without another copy: incompressible ones are kept
@@ -36,11 +29,23 @@ impl Zswap {
     /// [`StoreError::NoMemory`] and [`StoreError::OutOfRange`]; then nothing is stored under any of
     /// the keys.
     pub fn store_any(&self, group: Group, key: u64, pages: &[&Page]) -> Result<(), StoreError> {
+        self.store_admitted(group, key, pages, |_| Ok(true))
+    }
+
+    /// Stores pages if `admit` allows it; it returns whether they may be kept raw.
+    fn store_admitted(
+        &self,
+        group: Group,
+        key: u64,
+        pages: &[&Page],
+        admit: impl FnOnce(&GroupCell) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
         if !in_range(key, pages.len() as u64) {
             return Err(StoreError::OutOfRange);
         }
         let cell = self.make_group(group).ok_or(StoreError::OutOfRange)?;
-        let stored = self.store_folio(group, cell, key, pages, true);
+        let stored =
+            admit(cell).and_then(|raw_allowed| self.store_folio(group, cell, key, pages, raw_allowed));
         if stored.is_err() {
             self.erase(cell, key, pages.len() as u64);
         }

@@ -75,10 +75,7 @@ impl Going {
         let Some(first) = pack.add(records) else { return false };
         for (number, (record, &entry)) in records.iter().zip(entries).enumerate() {
             let object = zswap.pools.of_objects(entry.pool()).objects.read(handle_of(entry));
-            let room = pack.object_mut(first + number);
-            let (head, tail) = room.split_at_mut(object.head().len().min(record.len as usize));
-            head.copy_from_slice(&object.head()[..head.len()]);
-            tail.copy_from_slice(&object.tail()[..tail.len()]);
+            pack.object_mut(first + number).copy_from_slice(&object.bytes()[..record.len as usize]);
         }
         true
     }

@@ -10,7 +10,7 @@ use acomp::{Algorithm, PAGE_SIZE, UNIT_SIZE_MAX};
 use crate::balance::Balance;
 use crate::config::{Config, Error, Group, KEY_BITS, NODES_MAX};
 use crate::counters::{Counters, Events, GroupUsage};
-use crate::group::{leaf_part, Freed, GroupCell};
+use crate::group::{Freed, GroupCell};
 use crate::leaf::{Entry, Leaf, LEAF_BYTES, LEAF_BYTES_WITH_SUMS, LEAF_PAGES};
 use crate::pool::{Pool, Pools};
 use crate::returned::Returned;
@@ -140,18 +140,7 @@ impl Zswap {
     fn look(&self, group: Group, key: u64, count: usize, pages: fn(&Leaf) -> u16) -> u64 {
         // Keys beyond the last one have no page.
         let count = (1u64 << KEY_BITS).saturating_sub(key).min(count.min(64) as u64) as usize;
-        let Some(cell) = self.group(group) else { return 0 };
-        let mut state = cell.lock();
-        let (mut mask, mut done) = (0, 0);
-        while done < count {
-            let (key_high, part) = leaf_part(key + done as u64, (count - done) as u64);
-            if let Some(name) = state.tree.find(&self.slabs, key_high) {
-                let here = pages(state.tree.leaf(&self.slabs, name)) & part;
-                mask |= u64::from(here >> part.trailing_zeros()) << done;
-            }
-            done += part.count_ones() as usize;
-        }
-        mask
+        self.group(group).map_or(0, |cell| cell.lock().pages(&self.slabs, key, count, pages))
     }
 
     /// Limits a group's compressed bytes. 0 refuses all its stores; `u64::MAX` lifts the limit.
