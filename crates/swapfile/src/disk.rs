@@ -1,11 +1,11 @@
-//! The file, as both engines use it.
+//! The file, as the engine uses it.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sys::files::{self, Caching, Room};
+use sys::files::{self, Caching};
 
 use crate::engine::{Kind, Transfer};
 use crate::{Buffer, OpenError, BLOCK_BYTES};
@@ -14,8 +14,6 @@ use crate::{Buffer, OpenError, BLOCK_BYTES};
 pub struct Disk {
     pub(crate) file: File,
     pub(crate) is_direct: bool,
-    /// Why O_DIRECT is not used although it was requested.
-    why_cached: Option<io::Error>,
 }
 
 impl Disk {
@@ -25,18 +23,17 @@ impl Disk {
     /// [`OpenError`]: the directory is in memory, or no file can be created there.
     pub fn open(directory: &Path, wanted: Caching) -> Result<Disk, OpenError> {
         let failed = |error| OpenError::Open { directory: PathBuf::from(directory), error };
-        if wanted == Caching::Direct {
-            match Disk::open_as(directory, Caching::Direct) {
-                Ok(disk) => return disk.checked(directory),
-                Err(error) if is_about_caching(&error) => {
-                    let mut disk = Disk::open_as(directory, Caching::Cached).map_err(failed)?;
-                    disk.why_cached = Some(error);
-                    return disk.checked(directory);
-                }
-                Err(error) => return Err(failed(error)),
+        let disk = match Disk::open_as(directory, wanted) {
+            Err(error) if wanted == Caching::Direct && is_about_caching(&error) => {
+                Disk::open_as(directory, Caching::Cached)
             }
+            other => other,
+        };
+        let disk = disk.map_err(failed)?;
+        match files::memory_file_system(&disk.file).map_err(failed)? {
+            None => Ok(disk),
+            Some(kind) => Err(OpenError::InMemory { directory: PathBuf::from(directory), kind }),
         }
-        Disk::open_as(directory, Caching::Cached).map_err(failed)?.checked(directory)
     }
 
     fn open_as(directory: &Path, caching: Caching) -> io::Result<Disk> {
@@ -53,20 +50,11 @@ impl Disk {
             }
             file.set_len(0)?;
         }
-        Ok(Disk { file, is_direct: caching == Caching::Direct, why_cached: None })
-    }
-
-    fn checked(self, directory: &Path) -> Result<Disk, OpenError> {
-        let directory = || PathBuf::from(directory);
-        match files::memory_file_system(&self.file) {
-            Ok(None) => Ok(self),
-            Ok(Some(kind)) => Err(OpenError::InMemory { directory: directory(), kind }),
-            Err(error) => Err(OpenError::Open { directory: directory(), error }),
-        }
+        Ok(Disk { file, is_direct: caching == Caching::Direct })
     }
 
     pub(crate) fn of(file: File, is_direct: bool) -> Disk {
-        Disk { file, is_direct, why_cached: None }
+        Disk { file, is_direct }
     }
 
     /// Whether transfers bypass the page cache.
@@ -79,34 +67,14 @@ impl Disk {
         std::os::fd::AsRawFd::as_raw_fd(&self.file)
     }
 
-    /// Why transfers use the page cache although O_DIRECT was requested.
-    pub fn why_cached(&self) -> Option<&io::Error> {
-        self.why_cached.as_ref()
-    }
-
-    pub(crate) fn room(&self) -> io::Result<Room> {
-        files::room(&self.file)
-    }
-
-    pub(crate) fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        files::reserve(&self.file, offset, len)
-    }
-
-    pub(crate) fn release(&self, offset: u64, len: u64) -> io::Result<()> {
-        files::punch(&self.file, offset, len)
-    }
-
+    /// Moves the bytes, and drops them from the page cache: a write is done only when it is on
+    /// disk.
     pub(crate) fn run(&self, transfer: &mut Transfer) -> io::Result<usize> {
         let (start, end) = (transfer.start, transfer.end);
         let moved = match transfer.kind {
             Kind::Read => self.file.read_at(&mut transfer.buffer[start..end], transfer.offset)?,
             Kind::Write => self.file.write_at(&transfer.buffer[start..end], transfer.offset)?,
         };
-        self.settled(transfer, moved)
-    }
-
-    /// Drops transferred bytes from the page cache; a write is done only when it is on disk.
-    pub(crate) fn settled(&self, transfer: &Transfer, moved: usize) -> io::Result<usize> {
         if !self.is_direct && moved > 0 {
             match transfer.kind {
                 Kind::Read => files::forget(&self.file, transfer.offset, moved as u64),

@@ -193,8 +193,9 @@ impl Faults {
         happens
     }
 
-    fn bit(&self, bits: usize) -> usize {
-        lock(&self.state).next() as usize % bits
+    fn flip(&self, transfer: &mut Transfer) {
+        let bit = lock(&self.state).next() as usize % (transfer.len() * 8);
+        transfer.buffer[transfer.start + bit / 8] ^= 1 << (bit % 8);
     }
 }
 
@@ -278,11 +279,7 @@ impl FaultyLane {
         (transfer.token, transfer.end) = (fate.token, fate.end);
         match fate.fault {
             Fault::Torn if result.is_ok() => result = Ok(transfer.len()),
-            Fault::Flip if result.is_ok() => {
-                let bit = self.faults.bit(transfer.len() * 8);
-                let at = transfer.start + bit / 8;
-                transfer.buffer[at] ^= 1 << (bit % 8);
-            }
+            Fault::Flip if result.is_ok() => self.faults.flip(&mut transfer),
             _ => {}
         }
         Done { transfer, result }
@@ -304,20 +301,17 @@ impl Lane for FaultyLane {
         let half = (transfer.len() / 2).next_multiple_of(BLOCK_BYTES);
         let fate = Fate { fault, end: transfer.end, token: transfer.token };
         match fault {
-            Fault::Errno(errno) => {
-                let result = Err(io::Error::from_raw_os_error(errno));
-                return self.ended.push_back(Done { transfer, result });
-            }
-            Fault::Lost => {
-                let result = Ok(transfer.len());
+            Fault::Errno(_) | Fault::Lost => {
+                let result = match fault {
+                    Fault::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
+                    _ => Ok(transfer.len()),
+                };
                 return self.ended.push_back(Done { transfer, result });
             }
             Fault::Flip if transfer.kind == Kind::Write => {
                 // Flipped on its way to the disk. The buffer has the flip too, but is only
                 // overwritten by another place's data.
-                let bit = self.faults.bit(transfer.len() * 8);
-                let at = transfer.start + bit / 8;
-                transfer.buffer[at] ^= 1 << (bit % 8);
+                self.faults.flip(&mut transfer);
                 return self.inner.push(transfer);
             }
             Fault::Flip => {}

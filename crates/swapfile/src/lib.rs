@@ -54,4 +54,4 @@ pub use space::Space;
 pub use swapfile::{engine_on, open_engine, segments_of, ForkedRow, SwapFile};
 pub use sys::files::Caching;
 pub use threads::{Spawn, Threads};
-pub use writer::{Age, Finished, Ticket, Writer};
+pub use writer::{Age, Finished, Writer};

@@ -111,7 +111,8 @@ impl Shared {
     pub fn reap(&self, owner: u32) {
         if self.space.owners().any(|other| other == owner) && self.space.reap(owner) > 0 {
             let release = |number: usize| {
-                self.disk.release((number * SEGMENT_BYTES) as u64, SEGMENT_BYTES as u64).is_ok()
+                let start = (number * SEGMENT_BYTES) as u64;
+                sys::files::punch(&self.disk.file, start, SEGMENT_BYTES as u64).is_ok()
             };
             self.space.trim(SEGMENTS_KEPT, release);
         }

@@ -94,9 +94,13 @@ impl Space {
 
     /// A table for this process and its children without exec, none of which may use it.
     pub fn private(segments: usize) -> Space {
-        let own: Box<[AtomicU64]> = (0..Space::words(segments, 1)).map(|_| AtomicU64::new(0)).collect();
+        Space::owned(segments, 1)
+    }
+
+    fn owned(segments: usize, rows: usize) -> Space {
+        let own: Box<[AtomicU64]> = (0..Space::words(segments, rows)).map(|_| AtomicU64::new(0)).collect();
         let words = NonNull::from(&own[0]);
-        Space::of(words, own.len(), segments, 1, Some(own))
+        Space::of(words, own.len(), segments, rows, Some(own))
     }
 
     /// A table in memory that processes share, which is zero at first.
@@ -134,10 +138,6 @@ impl Space {
         self.segments
     }
 
-    fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Segments held by any process.
     pub fn in_use(&self) -> u64 {
         self.word(IN_USE).load(Ordering::Relaxed).min(self.segments as u64)
@@ -153,6 +153,14 @@ impl Space {
         self.word(HEADER_WORDS + number)
     }
 
+    fn now(&self, number: usize) -> Word {
+        Word(self.segment(number).load(Ordering::Relaxed))
+    }
+
+    fn exchange(&self, number: usize, now: Word, next: Word) -> bool {
+        self.segment(number).compare_exchange(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     fn owner(&self, row: usize) -> &AtomicU64 {
         self.word(HEADER_WORDS + self.segments() + row * Space::row_words(self.segments()))
     }
@@ -165,7 +173,7 @@ impl Space {
     /// Takes a row for the process `owner` (any number but 0); `None` if all are taken.
     pub fn join(&self, owner: u32) -> Option<usize> {
         assert!(owner != 0);
-        (0..self.rows()).find(|&row| {
+        (0..self.rows).find(|&row| {
             let owner = u64::from(owner);
             self.owner(row).compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
@@ -178,7 +186,7 @@ impl Space {
     /// Releases all segments of a process that ended or no longer uses them; returns how many.
     pub fn reap(&self, owner: u32) -> u64 {
         let mut count = 0;
-        for row in 0..self.rows() {
+        for row in 0..self.rows {
             if self.owner(row).load(Ordering::Acquire) == u64::from(owner) {
                 count += self.leave(row);
             }
@@ -217,14 +225,13 @@ impl Space {
         let wants: &[u64] = if self.kept() > 0 { &[KEPT, HOLE] } else { &[HOLE] };
         for &state in wants {
             for number in 0..self.segments() {
-                let segment = self.segment(number);
-                let now = Word(segment.load(Ordering::Relaxed));
+                let now = self.now(number);
                 // A generation is not used twice: after the last one the segment is never taken.
                 if now.state() != state || now.generation() == u32::MAX {
                     continue;
                 }
                 let next = Word::new(now.generation() + 1, HELD, 1);
-                if segment.compare_exchange(now.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if self.exchange(number, now, next) {
                     if state == KEPT {
                         self.word(KEPT_COUNT).fetch_sub(1, Ordering::Relaxed);
                     }
@@ -241,12 +248,8 @@ impl Space {
     /// released some of the blocks since, the write finds out.
     pub(crate) fn keep(&self, range: std::ops::Range<usize>) {
         for number in range {
-            let segment = self.segment(number);
-            let now = Word(segment.load(Ordering::Relaxed));
-            let kept = Word::new(now.generation(), KEPT, 0);
-            if now.state() == HOLE
-                && segment.compare_exchange(now.0, kept.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
+            let now = self.now(number);
+            if now.state() == HOLE && self.exchange(number, now, Word::new(now.generation(), KEPT, 0)) {
                 self.word(KEPT_COUNT).fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -254,21 +257,21 @@ impl Space {
 
     /// Consecutive holes from `first` on, up to `most`.
     pub(crate) fn holes(&self, first: usize, most: usize) -> usize {
-        let is_hole = |number: &usize| Word(self.segment(*number).load(Ordering::Relaxed)).state() == HOLE;
+        let is_hole = |number: &usize| self.now(*number).state() == HOLE;
         (first..self.segments().min(first + most)).take_while(is_hole).count()
     }
 
     pub(crate) fn generation(&self, number: usize) -> u32 {
-        Word(self.segment(number).load(Ordering::Relaxed)).generation()
+        self.now(number).generation()
     }
 
     pub(crate) fn owners(&self) -> impl Iterator<Item = u32> + '_ {
-        let owners = (0..self.rows()).map(|row| self.owner(row).load(Ordering::Acquire) as u32);
+        let owners = (0..self.rows).map(|row| self.owner(row).load(Ordering::Acquire) as u32);
         owners.filter(|owner| *owner != 0)
     }
 
     pub(crate) fn holders(&self, number: usize) -> u64 {
-        Word(self.segment(number).load(Ordering::Relaxed)).holders()
+        self.now(number).holders()
     }
 
     /// Keeps a segment that the caller holds from being reused.
@@ -330,17 +333,14 @@ impl Space {
             if self.kept() <= keep {
                 break;
             }
-            let segment = self.segment(number);
-            let now = Word(segment.load(Ordering::Relaxed));
+            let now = self.now(number);
             let leaving = Word::new(now.generation(), LEAVING, 0);
-            if now.state() != KEPT
-                || segment.compare_exchange(now.0, leaving.0, Ordering::AcqRel, Ordering::Relaxed).is_err()
-            {
+            if now.state() != KEPT || !self.exchange(number, now, leaving) {
                 continue;
             }
             let released = release(number);
             let state = if released { HOLE } else { KEPT };
-            segment.store(Word::new(now.generation(), state, 0).0, Ordering::Release);
+            self.segment(number).store(Word::new(now.generation(), state, 0).0, Ordering::Release);
             if !released {
                 break;
             }
@@ -358,12 +358,6 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn space(segments: usize, rows: usize) -> Space {
-        let own: Box<[AtomicU64]> = (0..Space::words(segments, rows)).map(|_| AtomicU64::new(0)).collect();
-        let words = NonNull::from(&own[0]);
-        Space::of(words, own.len(), segments, rows, Some(own))
-    }
 
     #[test]
     fn a_segment_taken_again_has_another_generation() {
@@ -383,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_last_holder_frees_and_the_dead_are_reaped() {
-        let space = space(200, 4);
+        let space = Space::owned(200, 4);
         let parent = space.join(10).unwrap();
         for _ in 0..150 {
             space.take(parent).unwrap();
@@ -453,7 +447,7 @@ mod tests {
 
     #[test]
     fn threads_take_each_segment_once() {
-        let space = space(500, 4);
+        let space = Space::owned(500, 4);
         let all: Vec<usize> = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..4)
                 .map(|owner| {

@@ -8,6 +8,8 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
+use sys::files;
+
 use crate::disk::Disk;
 use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer};
 use crate::sync::lock;
@@ -111,15 +113,15 @@ impl Engine for Threads {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.shared.disk.reserve(offset, len)
+        files::reserve(&self.shared.disk.file, offset, len)
     }
 
     fn release(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.shared.disk.release(offset, len)
+        files::punch(&self.shared.disk.file, offset, len)
     }
 
     fn room(&self) -> io::Result<Room> {
-        self.shared.disk.room()
+        files::room(&self.shared.disk.file)
     }
 
     fn is_idle(&self) -> bool {

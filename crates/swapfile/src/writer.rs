@@ -26,17 +26,10 @@ pub enum Age {
     Old,
 }
 
-/// Identifies a submitted pack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket(pub u64);
-
 /// The outcome of a pack.
 pub struct Finished {
-    /// The pack's ticket.
-    pub ticket: Ticket,
     /// Whether it is on disk. Then each object counts as live, and the caller frees it.
     pub result: Result<(), WriteError>,
-    age: Age,
     pack: Pack,
 }
 
@@ -56,7 +49,6 @@ struct Open {
 }
 
 struct Flight {
-    ticket: Ticket,
     age: Age,
     pack: Pack,
     tries: u32,
@@ -72,7 +64,6 @@ pub struct Writer {
     logs: [Option<Open>; 2],
     flights: [Option<Flight>; PACKS_MAX],
     spare: Vec<Pack>,
-    next_ticket: u64,
     /// [`SwapFile::forks`] when the logs were opened.
     forks: usize,
 }
@@ -86,7 +77,6 @@ impl SwapFile {
             logs: [None; 2],
             flights: [const { None }; PACKS_MAX],
             spare: Vec::new(),
-            next_ticket: 1,
             forks: self.forks.load(Ordering::Relaxed),
         })
     }
@@ -181,10 +171,8 @@ impl Writer {
     ///
     /// # Panics
     /// If the most packs are in flight, or the pack is empty.
-    pub fn submit(&mut self, age: Age, mut pack: Pack) -> Ticket {
+    pub fn submit(&mut self, age: Age, mut pack: Pack) {
         assert!(self.in_flight() < self.depth() && pack.len() > 0);
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
         let bytes: u64 = pack.records.iter().map(|record| u64::from(record.len)).sum();
         if age == Age::New {
             self.file.counts.object_bytes.add(bytes);
@@ -199,8 +187,7 @@ impl Writer {
                 Err(error) => refused = Some(error),
             }
         }
-        self.start(Flight { ticket, age, pack, tries: 0, began: Instant::now(), refused });
-        ticket
+        self.start(Flight { age, pack, tries: 0, began: Instant::now(), refused });
     }
 
     fn start(&mut self, mut flight: Flight) {
@@ -250,30 +237,26 @@ impl Writer {
         let is_refused =
             |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.refused.is_some());
         if let Some(number) = self.flights.iter().position(is_refused) {
-            let Flight { ticket, age, pack, refused, .. } =
-                self.flights[number].take().expect("found just now");
+            let Flight { pack, refused, .. } = self.flights[number].take().expect("found just now");
             self.file.counts.writes_failed.add(1);
-            return Some(Finished { ticket, result: Err(refused.expect("it was refused")), age, pack });
+            return Some(Finished { result: Err(refused.expect("it was refused")), pack });
         }
         loop {
             let lane = self.lane.as_mut()?;
             let done = if wait { lane.pop() } else { lane.try_pop() }?;
-            match continued(&mut **lane, done) {
-                Outcome::Again => {}
-                Outcome::Whole(transfer) => {
-                    let mut flight = self.flights[transfer.token as usize].take().expect("it was in flight");
-                    flight.pack.buffer = Some(transfer.buffer);
-                    self.file.counts.write_ns.add(flight.began.elapsed().as_nanos() as u64);
-                    let Flight { ticket, age, pack, .. } = flight;
-                    return Some(Finished { ticket, result: Ok(()), age, pack });
-                }
-                Outcome::Failed(transfer, error) => {
-                    let mut flight = self.flights[transfer.token as usize].take().expect("it was in flight");
-                    flight.pack.buffer = Some(transfer.buffer);
-                    if let Some(finished) = self.failed(flight, error) {
-                        return Some(finished);
-                    }
-                }
+            let (transfer, error) = match continued(&mut **lane, done) {
+                Outcome::Again => continue,
+                Outcome::Whole(transfer) => (transfer, None),
+                Outcome::Failed(transfer, error) => (transfer, Some(error)),
+            };
+            let mut flight = self.flights[transfer.token as usize].take().expect("it was in flight");
+            flight.pack.buffer = Some(transfer.buffer);
+            let Some(error) = error else {
+                self.file.counts.write_ns.add(flight.began.elapsed().as_nanos() as u64);
+                return Some(Finished { result: Ok(()), pack: flight.pack });
+            };
+            if let Some(finished) = self.failed(flight, error) {
+                return Some(finished);
             }
         }
     }
@@ -328,8 +311,7 @@ impl Writer {
     fn give_up(&mut self, flight: Flight, error: WriteError) -> Finished {
         self.file.counts.writes_failed.add(1);
         self.forget(&flight.pack);
-        let Flight { ticket, age, pack, .. } = flight;
-        Finished { ticket, result: Err(error), age, pack }
+        Finished { result: Err(error), pack: flight.pack }
     }
 
     /// In a child after fork that inherited the file: leaves the open segments to the parent.
@@ -346,13 +328,6 @@ impl Writer {
 /// its segments are good again when it returns.
 fn is_of_place(error: &std::io::Error) -> bool {
     !matches!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied)
-}
-
-impl Finished {
-    /// The pack's log.
-    pub fn age(&self) -> Age {
-        self.age
-    }
 }
 
 impl Drop for Writer {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use support::{object, real_engine, World, ROOM};
 use swapfile::{Engine, MemoryEngine, Rates, ReadFault, Room, Seal, WriteError};
 
@@ -195,21 +197,16 @@ fn soak(name: &str, engine: Option<Arc<dyn Engine>>) {
     let Some(engine) = engine else { return };
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seconds = number("UZSWAP_TEST_SOAK_SECONDS").unwrap_or(2u64);
-    let seed = number("UZSWAP_TEST_SEED").unwrap_or(1u64);
+    let seed = number("UZSWAP_TEST_SEED").unwrap_or(1u64).max(1);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut below = move |end: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random >> 20) % end
-    };
+    let random = TestRng::from_seed(RngAlgorithm::XorShift, &[seed.to_le_bytes(); 2].concat());
+    let (mut runner, next) = (TestRunner::new_with_rng(ProptestConfig::default(), random), step());
     while Instant::now() < end {
         let mut run = Run::new(engine.clone(), Seal::Encrypted);
         let mut steps = 0u64;
         // Retired segments are lost to a file: start over before it runs out.
         while Instant::now() < end && run.world.file.counters().segments_retired < 12 {
-            run.step(&random_step(&mut below));
+            run.step(&next.new_tree(&mut runner).unwrap().current());
             steps += 1;
         }
         let counters = run.world.file.counters();
@@ -222,29 +219,6 @@ fn soak(name: &str, engine: Option<Arc<dyn Engine>>) {
             run.world.faults.injected(),
         );
         run.end();
-    }
-}
-
-fn random_step(below: &mut impl FnMut(u64) -> u64) -> Step {
-    match below(26) {
-        0..8 => Step::Write {
-            group: below(3) as u16,
-            key: below(600),
-            count: 1 + below(199),
-            len: 1 + below(3000) as usize,
-            raw: below(5) == 0,
-        },
-        8..14 => Step::Read { first: below(1 << 30) as usize, count: 1 + below(63) as usize },
-        14..19 => Step::Free {
-            first: below(1 << 30) as usize,
-            count: 1 + below(200) as usize,
-            step: 1 + below(4) as usize,
-        },
-        19..22 => Step::Clean,
-        22 => Step::Trim { keep: below(4) },
-        23 => Step::CloseLogs,
-        24 => Step::Faults { which: below(6) as u8 },
-        _ => Step::Room { full: below(3) == 0 },
     }
 }
 

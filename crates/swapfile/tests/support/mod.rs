@@ -55,85 +55,76 @@ impl World {
     /// Writes objects, each a block of its own unless its neighbours follow, and waits for them.
     /// Returns how many reached the disk; only these are held.
     pub fn write(&mut self, objects: &[(u16, u64, Vec<u8>)]) -> Result<usize, WriteError> {
-        let mut written = 0;
-        let mut result = Ok(());
-        let mut pack = None;
+        let (mut result, mut pack) = (Ok(0), None);
         for together in objects.chunk_by(|a, b| (a.0, a.1 >> 4) == (b.0, b.1 >> 4) && a.1 < b.1) {
-            let records: Vec<Record> = together
-                .iter()
-                .map(|(group, key, bytes)| Record {
-                    group: *group,
-                    key: *key,
-                    len: bytes.len() as u32,
-                    pages: 1,
-                    codec: 3,
-                    mark: 0,
-                })
-                .collect();
-            let mut filling: Pack = match pack.take().map_or_else(|| self.writer.pack(Age::New), Ok) {
-                Ok(pack) => pack,
+            match self.fill(together, pack.take(), objects, &mut result) {
+                Ok(filled) => pack = Some(filled),
                 Err(error) => {
                     result = Err(error);
                     break;
                 }
-            };
-            let first = match filling.add(&records) {
-                Some(first) => first,
-                None => {
-                    self.writer.submit(Age::New, filling);
-                    while !self.writer.is_ready() {
-                        written += self.finish(objects, &mut result);
-                    }
-                    filling = match self.writer.pack(Age::New) {
-                        Ok(pack) => pack,
-                        Err(error) => {
-                            result = Err(error);
-                            break;
-                        }
-                    };
-                    filling.add(&records).expect("an empty pack has room for a block")
-                }
-            };
-            for (number, (.., bytes)) in together.iter().enumerate() {
-                filling.object_mut(first + number).copy_from_slice(bytes);
             }
-            pack = Some(filling);
         }
         if let Some(pack) = pack {
             self.writer.submit(Age::New, pack);
         }
         while self.writer.in_flight() > 0 {
-            written += self.finish(objects, &mut result);
+            self.finish(objects, &mut result);
         }
-        result.map(|()| written)
+        result
     }
 
-    fn finish(&mut self, objects: &[(u16, u64, Vec<u8>)], result: &mut Result<(), WriteError>) -> usize {
-        let finished = self.writer.poll(true).expect("in flight");
-        let mut count = 0;
-        let mut held = self.held.lock().unwrap();
-        match &finished.result {
+    /// Adds objects to the pack, or to another one if it is full.
+    fn fill(
+        &mut self,
+        together: &[(u16, u64, Vec<u8>)],
+        pack: Option<Pack>,
+        objects: &[(u16, u64, Vec<u8>)],
+        result: &mut Result<usize, WriteError>,
+    ) -> Result<Pack, WriteError> {
+        let record = |(group, key, bytes): &(u16, u64, Vec<u8>)| Record {
+            group: *group,
+            key: *key,
+            len: bytes.len() as u32,
+            pages: 1,
+            codec: 3,
+            mark: 0,
+        };
+        let records: Vec<Record> = together.iter().map(record).collect();
+        let mut pack = pack.map_or_else(|| self.writer.pack(Age::New), Ok)?;
+        let mut first = pack.add(&records);
+        if first.is_none() {
+            self.writer.submit(Age::New, pack);
+            while !self.writer.is_ready() {
+                self.finish(objects, result);
+            }
+            pack = self.writer.pack(Age::New)?;
+            first = pack.add(&records);
+        }
+        let first = first.expect("an empty pack has room for a block");
+        for (number, (.., bytes)) in (first..).zip(together) {
+            pack.object_mut(number).copy_from_slice(bytes);
+        }
+        Ok(pack)
+    }
+
+    fn finish(&mut self, objects: &[(u16, u64, Vec<u8>)], result: &mut Result<usize, WriteError>) {
+        let mut finished = self.writer.poll(true).expect("in flight");
+        match std::mem::replace(&mut finished.result, Ok(())) {
             Ok(()) => {
                 for (record, place) in finished.objects() {
-                    let find =
-                        |(group, key, _): &&(u16, u64, Vec<u8>)| (*group, *key) == (record.group, record.key);
-                    let bytes = objects.iter().find(find).expect("one of them").2.clone();
-                    if let Some((_, old, _)) = held.insert((record.group, record.key), (record, place, bytes))
-                    {
+                    let key = (record.group, record.key);
+                    let of_key = objects.iter().find(|(group, number, _)| (*group, *number) == key);
+                    let bytes = of_key.expect("one of them").2.clone();
+                    if let Some((_, old, _)) = self.held.lock().unwrap().insert(key, (record, place, bytes)) {
                         self.file.free(old);
                     }
-                    count += 1;
+                    result.iter_mut().for_each(|count| *count += 1);
                 }
             }
-            Err(WriteError::NoSpace) => *result = Err(WriteError::NoSpace),
-            Err(WriteError::Io { offset, error }) => {
-                let error = std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(5));
-                *result = Err(WriteError::Io { offset: *offset, error });
-            }
+            Err(error) => *result = Err(error),
         }
-        drop(held);
         self.writer.recycle(finished);
-        count
     }
 
     /// Reads objects and compares them; returns read errors to the caller.
