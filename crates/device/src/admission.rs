@@ -91,9 +91,8 @@ impl AdmissionControl {
     /// Reserves bytes against later admissions, if they are free and no request waits for any.
     pub(crate) fn hold(&self, bytes: u64, free_bytes: impl Fn() -> u64) -> Option<Admission<'_>> {
         let _guard = match self.measuring.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
+            other => other,
         };
         // As in `admit_slowly`; the next one measures again.
         self.credit.store(0, Ordering::SeqCst);

@@ -42,8 +42,8 @@ pub(crate) struct Memory {
     swap_bytes: u64,
     is_locked: bool,
     pub(crate) signal: Signal,
-    refused: AtomicU64,
-    compacted_bytes: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) compacted_bytes: AtomicU64,
     used_max: AtomicU64,
     /// Pages that were overwritten or dropped, and the number that had left the pool at the last
     /// packing.
@@ -104,14 +104,6 @@ impl Memory {
     /// Counts pages that left the pool without being written out.
     pub(crate) fn note_gone(&self, pages: u64) {
         self.gone.fetch_add(pages, Ordering::Relaxed);
-    }
-
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn compacted_bytes(&self) -> u64 {
-        self.compacted_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn used_bytes(&self) -> (u64, u64) {

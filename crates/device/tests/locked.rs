@@ -3,17 +3,7 @@
 mod support;
 
 use device::{Config, Device, Error, IoError, BLOCK_BYTES};
-use support::fill;
-
-/// Anonymous memory and its locked part, in bytes.
-fn memory() -> (u64, u64) {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field of status");
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
-    };
-    (field("RssAnon:"), field("VmLck:"))
-}
+use support::{field, fill};
 
 #[test]
 fn all_memory_is_there_at_the_start() {
@@ -36,7 +26,7 @@ fn all_memory_is_there_at_the_start() {
     let refused = Device::new(with_threads).err().expect("threads are refused").to_string();
     assert!(refused.contains("starts threads"), "{refused}");
 
-    let (before, _) = memory();
+    let before = field("RssAnon:");
     let device = match Device::new(config) {
         Ok(device) => device,
         Err(error @ Error::Lock { .. }) => {
@@ -45,7 +35,7 @@ fn all_memory_is_there_at_the_start() {
         }
         Err(error) => panic!("{error}"),
     };
-    let (start, locked) = memory();
+    let (start, locked) = (field("RssAnon:"), field("VmLck:"));
     assert!(start >= before + RAM && locked >= RAM, "{start} {locked}");
 
     // As much as fits, in pieces of all sizes, discarded and written again; then everything is
@@ -90,7 +80,7 @@ fn all_memory_is_there_at_the_start() {
     assert!(refused > 0, "the device was filled");
     assert!(statistics.compr_data_size > RAM / 2, "{} of {RAM}", statistics.compr_data_size);
     assert_eq!(statistics.lost_blocks, 0);
-    let (end, _) = memory();
+    let end = field("RssAnon:");
     // The test's own table of its writes, and the compressor's contexts.
     let own = seeds.len() as u64 * 100 + (4 << 20);
     assert!(end < start + own, "{} more bytes of memory after {} blocks", end - start, seeds.len());

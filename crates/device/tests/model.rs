@@ -167,18 +167,24 @@ impl Run {
         }
     }
 
+    /// Where a write or a request for zeroes failed, and whether it may have lost blocks there.
+    fn failure(&self, error: &IoError) -> (usize, bool) {
+        match *error {
+            IoError::NoSpace { at } => (at as usize, false),
+            IoError::Lost { at } => (at as usize, true),
+            IoError::Disk { at, .. } => {
+                assert!(self.reads_may_fail());
+                (at as usize, false)
+            }
+            ref other => panic!("a write answered {other}"),
+        }
+    }
+
     /// Applies a failed write: everything before the failed piece is written; that piece may have
     /// lost its blocks.
     fn after_failed_write(&mut self, at: usize, bytes: &[u8], error: &IoError) {
-        let (failed, may_lose) = match *error {
-            IoError::NoSpace { at } => (at as usize, false),
-            IoError::Lost { at: block } => ((block as usize).max(at), true),
-            IoError::Disk { at: block, .. } => {
-                assert!(self.reads_may_fail());
-                ((block as usize).max(at), false)
-            }
-            ref other => panic!("a write answered {other}"),
-        };
+        let (failed, may_lose) = self.failure(error);
+        let failed = failed.max(at);
         let piece_start = if failed / LEAF == at / LEAF { at } else { failed / LEAF * LEAF };
         assert!(piece_start <= failed && failed < at + bytes.len());
         self.model.wrote(at, &bytes[..piece_start - at]);
@@ -191,15 +197,7 @@ impl Run {
     /// Applies a failed request for zeroes: the parts of blocks at its pieces' ends fail one by
     /// one.
     fn after_failed_zero(&mut self, at: usize, len: usize, error: &IoError) {
-        let (failed, may_lose) = match *error {
-            IoError::NoSpace { at } => (at as usize, false),
-            IoError::Lost { at } => (at as usize, true),
-            IoError::Disk { at, .. } => {
-                assert!(self.reads_may_fail());
-                (at as usize, false)
-            }
-            ref other => panic!("a request for zeroes answered {other}"),
-        };
+        let (failed, may_lose) = self.failure(error);
         let done = failed.max(at) - at;
         assert!(done < len);
         self.model.wrote(at, &vec![0; done]);
@@ -471,15 +469,9 @@ fn a_full_device_loses_nothing() {
 fn a_swap_file_takes_what_memory_does_not() {
     const SEGMENTS: usize = 16;
     let swap = Swap::new(SEGMENTS);
-    let ram = swap.file.memory_bytes_max() + (1 << 20);
     let size = 32usize << 20;
-    let config = Config {
-        size_bytes: size as u64,
-        ram_bytes: Some(ram),
-        swap: Some(swap.file.clone()),
-        has_checksums: true,
-        ..Config::default()
-    };
+    let config = Config { has_checksums: true, ..swap.config(size as u64) };
+    let ram = config.ram_bytes.unwrap();
     let unbounded = Config { ram_bytes: None, ..config.clone() };
     assert!(matches!(Device::new(unbounded), Err(device::Error::SwapUnbounded)));
     let too_small = Config { ram_bytes: Some(1 << 20), ..config.clone() };
@@ -550,13 +542,7 @@ fn a_swap_file_takes_what_memory_does_not() {
 #[test]
 fn an_unreadable_block_is_an_error_until_it_is_written() {
     let swap = Swap::new(8);
-    let config = Config {
-        size_bytes: 8 << 20,
-        ram_bytes: Some(swap.file.memory_bytes_max() + (1 << 20)),
-        swap: Some(swap.file.clone()),
-        ..Config::default()
-    };
-    let device = Device::new(config).unwrap();
+    let device = Device::new(swap.config(8 << 20)).unwrap();
     let mut bytes = vec![0; 4 << 20];
     bytes.chunks_mut(BLOCK_BYTES).zip(0..).for_each(|(chunk, block)| fill(chunk, block << 3 | 1));
     swap.faults.set_rates(Rates { write_lies: 1024, ..Rates::default() });
@@ -612,14 +598,7 @@ fn an_unreadable_block_is_an_error_until_it_is_written() {
 #[test]
 fn a_disk_that_takes_nothing_is_no_room() {
     let swap = Swap::new(64);
-    let ram = swap.file.memory_bytes_max() + (1 << 20);
-    let config = Config {
-        size_bytes: 8 << 20,
-        ram_bytes: Some(ram),
-        swap: Some(swap.file.clone()),
-        ..Config::default()
-    };
-    let device = Device::new(config).unwrap();
+    let device = Device::new(swap.config(8 << 20)).unwrap();
     let mut bytes = vec![0; 4 << 20];
     bytes.chunks_mut(BLOCK_BYTES).zip(0..).for_each(|(chunk, block)| fill(chunk, block << 3 | 1));
     swap.faults.set_rates(Rates { write_eio: 1024, ..Rates::default() });
@@ -648,5 +627,6 @@ fn a_disk_that_takes_nothing_is_no_room() {
     device.read(0, &mut back).unwrap();
     assert!(back == bytes);
     device.settle();
-    assert!(device.statistics().mem_used_total <= ram);
+    let statistics = device.statistics();
+    assert!(statistics.mem_used_total <= statistics.mem_limit);
 }

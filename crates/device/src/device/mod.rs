@@ -11,10 +11,10 @@ use uzswap::{Algorithm, Page, Pool, PoolConfig, UnknownAlgorithm};
 
 use crate::block_locks::{BlockLock, BlockLocks};
 use crate::config::{Config, SIZE_BYTES_MAX};
-use crate::counters::{Kind, Statistics, SwapStatistics};
+use crate::counters::{now, Kind, Statistics, SwapStatistics};
 use crate::error::{Error, IoError};
 use crate::memory::{Memory, GROUP};
-use crate::split::{mask_of, split, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
+use crate::split::{split, Piece, BLOCK_BYTES, LEAF_BLOCKS, LEAF_BYTES};
 use crate::swap_writer::SwapWriter;
 
 const LOCKED_BYTES_MIN: u64 = 16 << 20;
@@ -195,11 +195,7 @@ impl Device {
         self.check(at, len)?;
         self.discards.count(len, || {
             for piece in split(at, len) {
-                let (first, count) = piece.whole_blocks();
-                if count > 0 {
-                    let lock = self.block_locks.lock(piece.leaf, mask_of(first, count));
-                    self.drop_blocks(&lock, mask_of(first, count));
-                }
+                self.drop_whole_blocks(piece);
             }
             Ok(())
         })
@@ -226,10 +222,7 @@ impl Device {
                     }
                 };
                 part(piece.start, whole_start)?;
-                if count > 0 {
-                    let lock = self.block_locks.lock(piece.leaf, mask_of(first, count));
-                    self.drop_blocks(&lock, mask_of(first, count));
-                }
+                self.drop_whole_blocks(piece);
                 part(whole_end, end)?;
             }
             Ok(())
@@ -296,23 +289,23 @@ impl Device {
             mem_limit: self.config.ram_bytes.unwrap_or(0),
             mem_used_max: used_max,
             same_pages: counters.same_filled_pages,
-            pages_compacted: self.memory.compacted_bytes() / BLOCK_BYTES as u64,
+            pages_compacted: now(&self.memory.compacted_bytes) / BLOCK_BYTES as u64,
             huge_pages: counters.stored_incompressible_pages,
             bd_count: counters.on_disk_pages,
             bd_reads: counters.disk_loads,
             bd_writes: counters.zswpwb,
             lost_blocks: self.block_locks.lost_count(),
-            refused_writes: self.memory.refused(),
-            read_ios: self.reads.requests(),
-            read_bytes: self.reads.bytes(),
-            failed_reads: self.reads.failed(),
-            write_ios: self.writes.requests(),
-            write_bytes: self.writes.bytes(),
-            failed_writes: self.writes.failed(),
-            discard_ios: self.discards.requests(),
-            discard_bytes: self.discards.bytes(),
-            flush_ios: self.flushes.load(Ordering::Relaxed),
-            invalid_io: self.invalid.load(Ordering::Relaxed),
+            refused_writes: now(&self.memory.refused),
+            read_ios: now(&self.reads.requests),
+            read_bytes: now(&self.reads.bytes),
+            failed_reads: now(&self.reads.failed),
+            write_ios: now(&self.writes.requests),
+            write_bytes: now(&self.writes.bytes),
+            failed_writes: now(&self.writes.failed),
+            discard_ios: now(&self.discards.requests),
+            discard_bytes: now(&self.discards.bytes),
+            flush_ios: now(&self.flushes),
+            invalid_io: now(&self.invalid),
             read_latency: self.reads.latencies(),
             write_latency: self.writes.latencies(),
             discard_latency: self.discards.latencies(),

@@ -21,8 +21,7 @@ impl Device {
         if head == 0 && tail == 0 {
             let (pages, _) = from.as_chunks::<BLOCK_BYTES>();
             if pages.iter().all(is_zero) {
-                let lock = self.block_locks.lock(piece.leaf, piece.mask());
-                self.drop_blocks(&lock, piece.mask());
+                self.drop_whole_blocks(piece);
                 return Ok(());
             }
             let _admission = self.admit(piece)?;
@@ -94,7 +93,15 @@ impl Device {
         Ok(())
     }
 
-    pub(super) fn drop_blocks(&self, lock: &BlockLock<'_>, mask: u16) {
+    pub(super) fn drop_whole_blocks(&self, piece: Piece) {
+        let (first, count) = piece.whole_blocks();
+        if count > 0 {
+            let lock = self.block_locks.lock(piece.leaf, mask_of(first, count));
+            self.drop_blocks(&lock, mask_of(first, count));
+        }
+    }
+
+    fn drop_blocks(&self, lock: &BlockLock<'_>, mask: u16) {
         let key = key_of(lock.leaf);
         let (first, count) = (mask.trailing_zeros(), mask.count_ones());
         debug_assert_eq!(mask, mask_of(first as usize, count as usize));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use acomp::{Algorithm, CompressRequest, Context, ContextError, DecompressRequest, UnitError};
+use device::Config;
 use swapfile::{Faults, FaultyEngine, MemoryEngine, Room, Seal, Space, SwapFile};
 
 /// A swap file on an in-memory disk with injected faults.
@@ -14,6 +15,12 @@ pub struct Swap {
 }
 
 impl Swap {
+    /// A device of `size_bytes` over the file, with 1 MiB of memory beside the file's own.
+    pub fn config(&self, size_bytes: u64) -> Config {
+        let ram_bytes = Some(self.file.memory_bytes_max() + (1 << 20));
+        Config { size_bytes, ram_bytes, swap: Some(self.file.clone()), ..Config::default() }
+    }
+
     /// A file of `segments` segments of 1 MiB.
     pub fn new(segments: usize) -> Swap {
         let disk = MemoryEngine::new(Room { available: 1 << 40, total: 1 << 41 });
@@ -77,6 +84,13 @@ impl Context for FailingContext {
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
         self.inner.decompress(request);
     }
+}
+
+/// Bytes of this process's memory of a kind, such as `RssAnon:`.
+pub fn field(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field of status");
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 /// Heap-like, incompressible, or zero bytes; the seed determines the content.
