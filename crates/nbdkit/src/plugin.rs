@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::ControlFlow;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use device::{Device, IoError, SwapDisk};
 use sys::flusher;
@@ -38,6 +38,10 @@ fn debug(text: &str) {
     unsafe { abi::nbdkit_debug(c"%s".as_ptr(), text.as_ptr()) };
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn device() -> &'static Device {
     DEVICE.get().expect("nbdkit serves after after_fork")
 }
@@ -69,7 +73,7 @@ fn serve(request: impl FnOnce(&Device) -> Result<(), IoError>) -> c_int {
 unsafe extern "C" fn config(key: *const c_char, value: *const c_char) -> c_int {
     // SAFETY: nbdkit passes terminated strings.
     let (key, value) = unsafe { (borrowed(key), borrowed(value)) };
-    let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut settings = lock(&SETTINGS);
     let settings = settings.get_or_insert_with(|| {
         let mut settings = Settings::default();
         settings.config.has_checksums = false;
@@ -81,52 +85,9 @@ unsafe extern "C" fn config(key: *const c_char, value: *const c_char) -> c_int {
     }
 }
 
-unsafe extern "C" fn config_complete() -> c_int {
-    let mut settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(settings) = settings.as_mut().filter(|settings| settings.has_size) else {
-        say("size= is missing: how large shall the device be?");
-        return -1;
-    };
-    if let Err(error) = uzswap::registry().find(&settings.config.compressor) {
-        say(&error.to_string());
-        return -1;
-    }
-    if settings.lock != Lock::No && settings.config.ram_bytes.is_none() {
-        say("lock= needs ram=: memory is locked in advance");
-        return -1;
-    }
-    if let Err(reason) = settings.swap.check(settings.config.ram_bytes.is_some()) {
-        say(&reason);
-        return -1;
-    }
-    settings.config.is_locked = settings.lock != Lock::No;
-    0
-}
-
-/// The swap file is opened here, while errors still reach the user.
-unsafe extern "C" fn get_ready() -> c_int {
-    let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    let settings = settings.as_ref().expect("config_complete was called");
-    match settings.swap.open(settings.lock) {
-        Ok(disk) => {
-            if settings.lock == Lock::Try && disk.as_ref().is_some_and(|disk| !disk.is_direct()) {
-                say("lock=try: the swap file goes by the page cache, which takes memory");
-            }
-            *SWAP_DISK.lock().unwrap_or_else(PoisonError::into_inner) = disk;
-            0
-        }
-        Err(reason) => {
-            say(&reason);
-            -1
-        }
-    }
-}
-
-/// The device is made here and not before, since neither threads nor locked memory survive a fork.
-unsafe extern "C" fn after_fork() -> c_int {
-    let settings =
-        SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).take().expect("config_complete was called");
-    match start(settings) {
+/// nbdkit's answer for a step of the start; reports why it failed.
+fn answer(step: Result<(), String>) -> c_int {
+    match step {
         Ok(()) => 0,
         Err(reason) => {
             say(&reason);
@@ -135,43 +96,76 @@ unsafe extern "C" fn after_fork() -> c_int {
     }
 }
 
+unsafe extern "C" fn config_complete() -> c_int {
+    answer(complete(lock(&SETTINGS).as_mut()))
+}
+
+fn complete(settings: Option<&mut Settings>) -> Result<(), String> {
+    let settings = settings.filter(|settings| settings.has_size);
+    let settings = settings.ok_or("size= is missing: how large shall the device be?")?;
+    uzswap::registry().find(&settings.config.compressor).map_err(|error| error.to_string())?;
+    if settings.lock != Lock::No && settings.config.ram_bytes.is_none() {
+        return Err("lock= needs ram=: memory is locked in advance".into());
+    }
+    settings.swap.check(settings.config.ram_bytes.is_some())?;
+    settings.config.is_locked = settings.lock != Lock::No;
+    Ok(())
+}
+
+/// The swap file is opened here, while errors still reach the user.
+unsafe extern "C" fn get_ready() -> c_int {
+    let settings = lock(&SETTINGS);
+    let settings = settings.as_ref().expect("config_complete was called");
+    answer(settings.swap.open(settings.lock).map(|disk| {
+        if settings.lock == Lock::Try && disk.as_ref().is_some_and(|disk| !disk.is_direct()) {
+            say("lock=try: the swap file goes by the page cache, which takes memory");
+        }
+        *lock(&SWAP_DISK) = disk;
+    }))
+}
+
+/// The device is made here and not before, since neither threads nor locked memory survive a fork.
+unsafe extern "C" fn after_fork() -> c_int {
+    answer(start(lock(&SETTINGS).take().expect("config_complete was called")))
+}
+
 fn start(mut settings: Settings) -> Result<(), String> {
-    let swap = SWAP_DISK.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let lock = settings.lock;
+    let swap = lock(&SWAP_DISK).take();
+    let how = settings.lock;
     let allowed = |step: Result<(), flusher::FlusherError>| match step {
-        Err(error) if lock == Lock::Yes => Err(format!("lock=yes: {error}; lock=try continues without")),
+        Err(error) if how == Lock::Yes => Err(format!("lock=yes: {error}; lock=try continues without")),
         Err(error) => {
             say(&format!("lock=try: {error}"));
             Ok(())
         }
         Ok(()) => Ok(()),
     };
-    if lock != Lock::No {
+    if how != Lock::No {
         flusher::keep_heap(HEAP_BYTES + swap.as_ref().map_or(0, |_| SwapDisk::HEAP_BYTES));
         // Threads are children of this one, and inherit its mark.
         allowed(flusher::mark_thread())?;
         allowed(flusher::spare_from_oom())?;
     }
     if let Some(disk) = swap {
-        let file = disk.start(lock != Lock::No).map_err(|error| error.to_string())?;
+        let file = disk.start(how != Lock::No).map_err(|error| error.to_string())?;
         settings.config.swap = Some(file);
     }
     let device = Device::new(settings.config).map_err(|error| error.to_string())?;
-    if lock != Lock::No {
+    if how != Lock::No {
         allowed(flusher::lock_memory())?;
     }
-    LOCK.get_or_init(|| lock);
+    LOCK.get_or_init(|| how);
     debug(&format!("{:?}", device.config()));
     DEVICE.set(device).map_err(|_| "after_fork was called twice".to_owned())?;
     if let Some(file) = settings.stats {
         let writer = Writer::start(file, crate::plugin::device()).map_err(|error| error.to_string())?;
-        *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(writer);
+        *lock(&WRITER) = Some(writer);
     }
     Ok(())
 }
 
 unsafe extern "C" fn unload() {
-    if let Some(writer) = WRITER.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(writer) = lock(&WRITER).take() {
         writer.stop();
     }
     if let Some(device) = DEVICE.get() {
@@ -260,20 +254,14 @@ unsafe extern "C" fn pwrite(
 
 /// A request with FUA promises as much as a flush.
 fn end(device: &Device, flags: u32) -> Result<(), IoError> {
-    match flags & abi::FLAG_FUA {
-        0 => Ok(()),
-        _ => {
-            device.flush();
-            Ok(())
-        }
+    if flags & abi::FLAG_FUA != 0 {
+        device.flush();
     }
+    Ok(())
 }
 
 unsafe extern "C" fn flush(_handle: Handle, _flags: u32) -> c_int {
-    serve(|device| {
-        device.flush();
-        Ok(())
-    })
+    serve(|device| end(device, abi::FLAG_FUA))
 }
 
 unsafe extern "C" fn trim(_handle: Handle, count: u32, offset: u64, flags: u32) -> c_int {
