@@ -5,41 +5,29 @@
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    GetQueueAffinity,
-    GetDevInfo2,
-    AddDev,
-    DelDev,
-    StartDev,
-    StopDev,
-    SetParams,
-    GetFeatures,
+    GetQueueAffinity = 0x01,
+    AddDev = 0x04,
+    DelDev = 0x05,
+    StartDev = 0x06,
+    StopDev = 0x07,
+    SetParams = 0x08,
+    GetDevInfo2 = 0x12,
+    GetFeatures = 0x13,
     /// Does not wait until the device is unused. Linux 6.9.
-    DelDevAsync,
+    DelDevAsync = 0x14,
 }
 
 impl Command {
-    /// The command's number, and whether it only reads.
-    const fn number(self) -> (u32, bool) {
-        match self {
-            Command::GetQueueAffinity => (0x01, true),
-            Command::AddDev => (0x04, false),
-            Command::DelDev => (0x05, false),
-            Command::StartDev => (0x06, false),
-            Command::StopDev => (0x07, false),
-            Command::SetParams => (0x08, false),
-            Command::GetDevInfo2 => (0x12, true),
-            Command::GetFeatures => (0x13, true),
-            Command::DelDevAsync => (0x14, true),
-        }
-    }
-
     /// The ioctl number for Linux 6.5 and later, or the bare one of earlier kernels.
     pub(crate) const fn code(self, is_bare: bool) -> u32 {
-        let (number, only_reads) = self.number();
-        match (is_bare, only_reads) {
-            (true, _) => number,
-            (false, true) => ioctl(READ, number, size_of::<ControlCommand>()),
-            (false, false) => ioctl(READ | WRITE, number, size_of::<ControlCommand>()),
+        use Command::{DelDevAsync, GetDevInfo2, GetFeatures, GetQueueAffinity};
+        match (is_bare, self) {
+            (true, _) => self as u32,
+            // Those that only read.
+            (false, GetQueueAffinity | GetDevInfo2 | GetFeatures | DelDevAsync) => {
+                ioctl(READ, self as u32, size_of::<ControlCommand>())
+            }
+            (false, _) => ioctl(READ | WRITE, self as u32, size_of::<ControlCommand>()),
         }
     }
 }
@@ -53,18 +41,18 @@ const fn ioctl(direction: u32, number: u32, size: usize) -> u32 {
 }
 
 pub(crate) const fn fetch(is_bare: bool) -> u32 {
-    if is_bare {
-        0x20
-    } else {
-        ioctl(READ | WRITE, 0x20, size_of::<IoCommand>())
-    }
+    of_tag(0x20, is_bare)
 }
 
 pub(crate) const fn commit_and_fetch(is_bare: bool) -> u32 {
+    of_tag(0x21, is_bare)
+}
+
+const fn of_tag(number: u32, is_bare: bool) -> u32 {
     if is_bare {
-        0x21
+        number
     } else {
-        ioctl(READ | WRITE, 0x21, size_of::<IoCommand>())
+        ioctl(READ | WRITE, number, size_of::<IoCommand>())
     }
 }
 

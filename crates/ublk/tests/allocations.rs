@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use device::{Config, Device, Error};
-use support::{fill, Queue, REQUEST_BYTES};
+use support::{Queue, REQUEST_BYTES};
 use ublk::{Batch, Operation, Request};
 
 thread_local! {
@@ -52,8 +52,7 @@ fn batches_are_served_without_an_allocation() {
         Err(error) => panic!("{error}"),
     };
     let mut batch = Batch::new(DEPTH, REQUEST_BYTES, true).unwrap();
-    let mut queue = Queue::new(DEPTH.into(), false);
-    queue.bytes.iter_mut().zip(1..).for_each(|(bytes, seed)| fill(bytes, seed));
+    let mut queue = Queue::filled(DEPTH.into());
     // The pool makes its one group at the first write: mkswap's, or mkfs's.
     device.write(0, &[1; 4096]).unwrap();
     let before = COUNT.get();

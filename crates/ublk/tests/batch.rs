@@ -120,8 +120,7 @@ fn pages(first_tag: u16, operation: Operation, first_page: u64, count: u16) -> V
 #[test]
 fn neighbours_are_one_call_and_reads_are_told_first() {
     let device = device(SIZE as u64, None);
-    let mut queue = Queue::new(DEPTH, false);
-    queue.bytes.iter_mut().zip(1..).for_each(|(bytes, seed)| fill(bytes, seed));
+    let mut queue = Queue::filled(DEPTH);
     // Pages in any order: two runs of writes, one of reads.
     let mut requests = pages(0, WRITE, 16, 8);
     requests.extend(pages(8, Operation::Read, 200, 4));
@@ -144,8 +143,7 @@ fn neighbours_are_one_call_and_reads_are_told_first() {
 #[test]
 fn a_run_is_at_most_as_long_as_the_largest_request() {
     let device = device(SIZE as u64, None);
-    let mut queue = Queue::new(DEPTH, false);
-    queue.bytes.iter_mut().zip(1..).for_each(|(bytes, seed)| fill(bytes, seed));
+    let mut queue = Queue::filled(DEPTH);
     serve(&device, &mut queue, &pages(0, WRITE, 0, 20));
     assert!(queue.results[..20].iter().all(|result| *result == Some(4096)));
     assert_eq!(device.statistics().write_ios, 2, "16 pages of 4 KiB are one largest request");
@@ -155,8 +153,7 @@ fn a_run_is_at_most_as_long_as_the_largest_request() {
 fn what_cannot_be_copied_fails_alone() {
     for operation in [WRITE, Operation::Read] {
         let device = device(SIZE as u64, None);
-        let mut queue = Queue::new(DEPTH, false);
-        queue.bytes.iter_mut().zip(1..).for_each(|(bytes, seed)| fill(bytes, seed));
+        let mut queue = Queue::filled(DEPTH);
         queue.broken = Some(3);
         serve(&device, &mut queue, &pages(0, operation, 0, 6));
         let expected = [4096, 4096, 4096, -5, 4096, 4096].map(Some);
@@ -188,20 +185,15 @@ fn errors_are_the_kernels_numbers() {
 #[test]
 fn without_room_each_request_has_its_own_answer_and_old_bytes_stay() {
     let device = device(64 << 20, Some(1 << 20));
-    let mut noise = vec![0u8; REQUEST_BYTES];
     let mut state = 1u64;
     let mut refused = 0;
     let mut kept = Vec::new();
     for turn in 0..40u64 {
         let mut queue = Queue::new(DEPTH, turn % 2 == 0);
-        for bytes in &mut queue.bytes[..16] {
-            for chunk in noise.chunks_mut(8) {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                chunk.copy_from_slice(
-                    &state.rotate_left(17).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes(),
-                );
-            }
-            bytes.copy_from_slice(&noise);
+        for chunk in queue.bytes[..16].iter_mut().flat_map(|bytes| bytes.chunks_mut(8)) {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let noise = state.rotate_left(17).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            chunk.copy_from_slice(&noise.to_le_bytes());
         }
         let requests = pages(0, WRITE, turn * 16, 16);
         serve(&device, &mut queue, &requests);

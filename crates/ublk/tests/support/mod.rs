@@ -30,22 +30,30 @@ impl Queue {
             told: Vec::with_capacity(depth),
         }
     }
+
+    /// One without buffers, with different bytes for each tag.
+    pub fn filled(depth: usize) -> Self {
+        let mut queue = Queue::new(depth, false);
+        queue.bytes.iter_mut().zip(1..).for_each(|(bytes, seed)| fill(bytes, seed));
+        queue
+    }
+
+    fn whole(&mut self, tag: u16) -> io::Result<&mut [u8]> {
+        match self.broken == Some(tag) {
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+            false => Ok(&mut self.bytes[usize::from(tag)]),
+        }
+    }
 }
 
 impl Transfer for Queue {
     fn take(&mut self, tag: u16, into: &mut [u8]) -> io::Result<()> {
-        if self.broken == Some(tag) {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        into.copy_from_slice(&self.bytes[usize::from(tag)][..into.len()]);
+        into.copy_from_slice(&self.whole(tag)?[..into.len()]);
         Ok(())
     }
 
     fn give(&mut self, tag: u16, from: &[u8]) -> io::Result<()> {
-        if self.broken == Some(tag) {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        self.bytes[usize::from(tag)][..from.len()].copy_from_slice(from);
+        self.whole(tag)?[..from.len()].copy_from_slice(from);
         Ok(())
     }
 
