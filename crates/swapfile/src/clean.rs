@@ -1,5 +1,7 @@
 //! Cleaning: moves the live objects of mostly dead segments together, which frees the segments.
 
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::pack::last_directory;
@@ -42,7 +44,7 @@ impl SwapFile {
     /// notable amount if the file is nearly full. Each process cleans only its own objects.
     pub fn wants_cleaning(&self) -> bool {
         let used = self.space().held_count(self.row()) * SEGMENT_BYTES as u64;
-        let dead = used.saturating_sub(self.counts.live_bytes.get());
+        let dead = used.saturating_sub(self.live_bytes.load(Ordering::Relaxed));
         let spare = 4 * SEGMENT_BYTES as u64;
         let is_nearly_full = self.free_bytes() < (self.size_bytes() / 16).max(spare);
         dead > spare && dead * if is_nearly_full { 8 } else { 3 } > used
@@ -68,11 +70,15 @@ fn live_percent(candidate: &Candidate) -> u64 {
     u64::from(candidate.live_grains) * GRAIN_BYTES as u64 * 100 / SEGMENT_BYTES as u64
 }
 
-/// Objects of an unfinished pack, with their old places.
-#[derive(Default)]
-struct Moving {
+/// A cleaning in progress.
+struct Cleaning<'a> {
+    file: Arc<SwapFile>,
+    writer: &'a mut Writer,
+    owner: &'a dyn Owner,
+    /// An unfinished pack, and the old places of its objects.
     pack: Option<Pack>,
     from: Vec<Place>,
+    report: CleanReport,
 }
 
 impl Writer {
@@ -85,80 +91,66 @@ impl Writer {
     /// If packs are in flight.
     pub fn clean(&mut self, owner: &dyn Owner, segments_max: u64) -> Result<CleanReport, WriteError> {
         assert!(self.in_flight() == 0);
-        let began = Instant::now();
-        let mut report = CleanReport::default();
-        let mut tried = Vec::new();
-        let mut result = Ok(());
-        while report.segments + report.unreadable < segments_max && result.is_ok() {
-            let file = self.file().clone();
+        let file = self.file().clone();
+        let (began, mut tried, mut result) = (Instant::now(), Vec::new(), Ok(()));
+        let (pack, from, report) = (None, Vec::new(), CleanReport::default());
+        let mut cleaning = Cleaning { file: file.clone(), writer: self, owner, pack, from, report };
+        while cleaning.report.segments + cleaning.report.unreadable < segments_max && result.is_ok() {
             let Some(candidate) = file.best_candidate(&tried) else { break };
             tried.push(candidate.number);
             if !file.segments.begin_cleaning(candidate.number) {
                 continue;
             }
-            let cleaned = self.clean_segment(owner, &candidate, &mut report);
+            result = cleaning.clean_segment(&candidate);
             if file.segments.end_cleaning(candidate.number) {
                 file.let_go(candidate.number);
-                report.segments += 1;
-                report.bytes_freed += SEGMENT_BYTES as u64;
-                file.counts.segments_cleaned.add(1);
+                cleaning.report.segments += 1;
+                cleaning.report.bytes_freed += SEGMENT_BYTES as u64;
+                file.count(|counters| counters.segments_cleaned += 1);
             } else {
-                report.unreadable += 1;
+                cleaning.report.unreadable += 1;
             }
-            result = cleaned;
         }
-        self.file().counts.clean_ns.add(began.elapsed().as_nanos() as u64);
-        result.map(|()| report)
+        file.count(|counters| counters.clean_ns += began.elapsed().as_nanos() as u64);
+        result.map(|()| cleaning.report)
     }
+}
 
-    fn clean_segment(
-        &mut self,
-        owner: &dyn Owner,
-        candidate: &Candidate,
-        report: &mut CleanReport,
-    ) -> Result<(), WriteError> {
-        let file = self.file().clone();
-        let Ok(mut lane) = file.lane() else { return Ok(()) };
-        let read = file.read_segment(&mut *lane, candidate.number, candidate.filled as usize);
-        file.give_lane(lane);
+impl Cleaning<'_> {
+    fn clean_segment(&mut self, candidate: &Candidate) -> Result<(), WriteError> {
+        let Ok(mut lane) = self.file.lane() else { return Ok(()) };
+        let read = self.file.read_segment(&mut *lane, candidate.number, candidate.filled as usize);
+        self.file.give_lane(lane);
         let Ok(mut buffer) = read else {
-            file.counts.reads_failed.add(1);
+            self.file.count(|counters| counters.reads_failed += 1);
             return Ok(());
         };
-        let mut moving = Moving::default();
-        let moved = self.move_live(owner, candidate, &mut buffer, &mut moving, report);
-        moved.and_then(|()| self.flush(owner, &mut moving, report)).inspect_err(|_| {
-            if let Some(pack) = moving.pack.take() {
-                self.abandon(pack);
-            }
-        })
+        let moved = self.move_live(candidate, &mut buffer).and_then(|()| self.flush());
+        if let Some(pack) = self.pack.take() {
+            self.writer.abandon(pack);
+            self.from.clear();
+        }
+        moved
     }
 
     /// Packs the live objects of a segment, read into `buffer`, up to the first failing block.
-    fn move_live(
-        &mut self,
-        owner: &dyn Owner,
-        candidate: &Candidate,
-        buffer: &mut [u8],
-        moving: &mut Moving,
-        report: &mut CleanReport,
-    ) -> Result<(), WriteError> {
-        let file = self.file().clone();
-        let generation = file.space().generation(candidate.number);
+    fn move_live(&mut self, candidate: &Candidate, buffer: &mut [u8]) -> Result<(), WriteError> {
+        let generation = self.file.space().generation(candidate.number);
         let mut end = candidate.filled as usize;
         while end > 0 {
             let segment = candidate.number as u32;
-            let Some((start, records)) = last_directory(segment, generation, &mut buffer[..end], &file.seal)
+            let Some((start, records)) =
+                last_directory(segment, generation, &mut buffer[..end], &self.file.seal)
             else {
                 // An unwritten or damaged pack. The holders of objects before it still find them.
-                file.counts.reads_failed.add(1);
+                self.file.count(|counters| counters.reads_failed += 1);
                 break;
             };
             // Objects of one block of pages are adjacent in the directory, and stay so.
             for together in records.chunk_by(|(a, _), (b, _)| (a.group, a.key >> 4) == (b.group, b.key >> 4))
             {
                 for together in together.chunks(crate::TOGETHER_MAX) {
-                    self.move_block(owner, together, buffer, moving, report)?;
+                    self.move_block(together, buffer)?;
                 }
             }
             end = start;
@@ -166,28 +158,21 @@ impl Writer {
         Ok(())
     }
 
-    fn move_block(
-        &mut self,
-        owner: &dyn Owner,
-        objects: &[(Record, Place)],
-        buffer: &mut [u8],
-        moving: &mut Moving,
-        report: &mut CleanReport,
-    ) -> Result<(), WriteError> {
-        let file = self.file().clone();
+    fn move_block(&mut self, objects: &[(Record, Place)], buffer: &mut [u8]) -> Result<(), WriteError> {
+        let seal = &self.file.seal;
         let mut live = [const { None }; crate::TOGETHER_MAX];
         let mut records = [objects[0].0; crate::TOGETHER_MAX];
         let mut count = 0;
         for (record, place) in objects {
-            if !owner.holds(record, *place) {
+            if !self.owner.holds(record, *place) {
                 continue;
             }
             let start = place.position();
             // Without encryption a directory may be forged, and name bytes beyond the segment.
-            let sealed = buffer.get_mut(start..start + place.len() + file.seal.tail_bytes());
-            if !sealed.is_some_and(|sealed| file.seal.unseal(file.nonce_of(*place), b"", sealed)) {
+            let sealed = buffer.get_mut(start..start + place.len() + seal.tail_bytes());
+            if !sealed.is_some_and(|sealed| seal.unseal(self.file.nonce_of(*place), b"", sealed)) {
                 // The object stays, and its reader gets the error.
-                file.counts.reads_failed.add(1);
+                self.file.count(|counters| counters.reads_failed += 1);
                 continue;
             }
             (live[count], records[count]) = (Some(*place), *record);
@@ -195,12 +180,12 @@ impl Writer {
         }
         let mut done = 0;
         while done < count {
-            let (first, fitting) = self.make_room(owner, &records[done..count], moving, report)?;
-            let pack = moving.pack.as_mut().expect("made above");
+            let (first, fitting) = self.make_room(&records[done..count])?;
+            let pack = self.pack.as_mut().expect("made above");
             for (number, place) in live[done..done + fitting].iter().flatten().enumerate() {
                 let start = place.position();
                 pack.object_mut(first + number).copy_from_slice(&buffer[start..start + place.len()]);
-                moving.from.push(*place);
+                self.from.push(*place);
             }
             done += fitting;
         }
@@ -209,18 +194,12 @@ impl Writer {
 
     /// Makes room for the first of a block's objects, at least one, and for all if possible.
     /// Returns the number of the first and how many fit.
-    fn make_room(
-        &mut self,
-        owner: &dyn Owner,
-        records: &[Record],
-        moving: &mut Moving,
-        report: &mut CleanReport,
-    ) -> Result<(usize, usize), WriteError> {
-        if let Some(first) = moving.pack.as_mut().and_then(|pack| pack.add(records)) {
+    fn make_room(&mut self, records: &[Record]) -> Result<(usize, usize), WriteError> {
+        if let Some(first) = self.pack.as_mut().and_then(|pack| pack.add(records)) {
             return Ok((first, records.len()));
         }
-        self.flush(owner, moving, report)?;
-        let pack = moving.pack.insert(self.pack(Age::Old)?);
+        self.flush()?;
+        let pack = self.pack.insert(self.writer.pack(Age::Old)?);
         // Parts of a block that were stored together and alone can be longer than the rest of a
         // segment.
         let some = (1..=records.len()).rev().find_map(|count| Some((pack.add(&records[..count])?, count)));
@@ -228,34 +207,21 @@ impl Writer {
     }
 
     /// Writes the pack and tells the owner the new places.
-    fn flush(
-        &mut self,
-        owner: &dyn Owner,
-        moving: &mut Moving,
-        report: &mut CleanReport,
-    ) -> Result<(), WriteError> {
-        let Some(pack) = moving.pack.take() else { return Ok(()) };
-        self.submit(Age::Old, pack);
-        let finished = self.poll(true).expect("it is in flight");
-        let file = self.file().clone();
-        if finished.result.is_ok() {
-            for ((record, to), from) in finished.objects().zip(&moving.from) {
-                if owner.moved(&record, *from, to) {
-                    file.free(*from);
-                    file.counts.objects_moved.add(1);
-                    report.objects += 1;
-                } else {
-                    file.free(to);
-                }
+    fn flush(&mut self) -> Result<(), WriteError> {
+        let Some(pack) = self.pack.take() else { return Ok(()) };
+        self.writer.submit(Age::Old, pack);
+        let mut finished = self.writer.poll(true).expect("it is in flight");
+        let result = std::mem::replace(&mut finished.result, Ok(()));
+        if result.is_ok() {
+            for ((record, to), from) in finished.objects().zip(&self.from) {
+                let is_moved = self.owner.moved(&record, *from, to);
+                self.file.free(if is_moved { *from } else { to });
+                self.report.objects += u64::from(is_moved);
+                self.file.count(|counters| counters.objects_moved += u64::from(is_moved));
             }
         }
-        moving.from.clear();
-        match finished.result {
-            Ok(()) => {
-                self.recycle(finished);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        self.from.clear();
+        self.writer.recycle(finished);
+        result
     }
 }

@@ -1,6 +1,5 @@
 //! Counters of a swap file, and its current content.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Buckets of latencies: bucket `n` counts those below 2^n microseconds, the last one all above.
@@ -75,83 +74,13 @@ impl Counters {
         }
         0
     }
-}
 
-#[derive(Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    pub(crate) fn add(&self, value: u64) {
-        self.0.fetch_add(value, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub(&self, value: u64) {
-        self.0.fetch_sub(value, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct Counts {
-    pub(crate) object_bytes: Count,
-    pub(crate) bytes_written: Count,
-    pub(crate) bytes_cleaned: Count,
-    pub(crate) bytes_read: Count,
-    pub(crate) writes: Count,
-    pub(crate) reads: Count,
-    pub(crate) loads: Count,
-    pub(crate) objects_read: Count,
-    pub(crate) load_ns: Count,
-    pub(crate) write_ns: Count,
-    pub(crate) load_latency: [Count; LATENCY_BUCKETS],
-    pub(crate) segments_cleaned: Count,
-    pub(crate) objects_moved: Count,
-    pub(crate) clean_ns: Count,
-    pub(crate) writes_retried: Count,
-    pub(crate) writes_failed: Count,
-    pub(crate) no_space: Count,
-    pub(crate) segments_retired: Count,
-    pub(crate) reads_failed: Count,
-    pub(crate) live_bytes: Count,
-}
-
-impl Counts {
-    pub(crate) fn loaded(&self, objects: usize, took: Duration) {
-        self.loads.add(1);
-        self.objects_read.add(objects as u64);
-        self.load_ns.add(took.as_nanos() as u64);
+    pub(crate) fn loaded(&mut self, objects: usize, took: Duration) {
+        self.loads += 1;
+        self.objects_read += objects as u64;
+        self.load_ns += took.as_nanos() as u64;
         let bucket = (64 - (took.as_micros() as u64).leading_zeros()) as usize;
-        self.load_latency[bucket.min(LATENCY_BUCKETS - 1)].add(1);
-    }
-
-    /// Reads the event counters; the rest is zero.
-    pub(crate) fn read(&self) -> Counters {
-        Counters {
-            object_bytes: self.object_bytes.get(),
-            bytes_written: self.bytes_written.get(),
-            bytes_cleaned: self.bytes_cleaned.get(),
-            bytes_read: self.bytes_read.get(),
-            writes: self.writes.get(),
-            reads: self.reads.get(),
-            loads: self.loads.get(),
-            objects_read: self.objects_read.get(),
-            load_ns: self.load_ns.get(),
-            write_ns: self.write_ns.get(),
-            load_latency: std::array::from_fn(|bucket| self.load_latency[bucket].get()),
-            segments_cleaned: self.segments_cleaned.get(),
-            objects_moved: self.objects_moved.get(),
-            clean_ns: self.clean_ns.get(),
-            writes_retried: self.writes_retried.get(),
-            writes_failed: self.writes_failed.get(),
-            no_space: self.no_space.get(),
-            segments_retired: self.segments_retired.get(),
-            reads_failed: self.reads_failed.get(),
-            live_bytes: self.live_bytes.get(),
-            ..Counters::default()
-        }
+        self.load_latency[bucket.min(LATENCY_BUCKETS - 1)] += 1;
     }
 }
 
@@ -161,10 +90,9 @@ mod tests {
 
     #[test]
     fn latencies_are_told_by_percent() {
-        let counts = Counts::default();
-        (0..90).for_each(|_| counts.loaded(1, Duration::from_micros(100)));
-        (0..10).for_each(|_| counts.loaded(1, Duration::from_secs(100)));
-        let counters = counts.read();
+        let mut counters = Counters::default();
+        (0..90).for_each(|_| counters.loaded(1, Duration::from_micros(100)));
+        (0..10).for_each(|_| counters.loaded(1, Duration::from_secs(100)));
         assert_eq!((counters.load_latency_us(50), counters.load_latency_us(90)), (128, 128));
         assert_eq!(counters.load_latency_us(99), 1 << 23);
         assert_eq!(Counters::default().load_latency_us(50), 0);

@@ -86,18 +86,18 @@ pub trait Engine: Send + Sync {
     }
 }
 
+/// Most transfers in flight per lane.
+pub const LANE_DEPTH: usize = 8;
+
 /// Transfers in flight, of one thread at a time. Dropping a lane waits for them.
 pub trait Lane: Send {
-    /// Most transfers in flight.
-    fn depth(&self) -> usize;
-
     /// Transfers in flight.
     fn in_flight(&self) -> usize;
 
     /// Starts a transfer. A lane may defer reads until [`Lane::pop`].
     ///
     /// # Panics
-    /// If `depth` are in flight, or the transfer is not aligned.
+    /// If [`LANE_DEPTH`] are in flight, or the transfer is not aligned.
     fn push(&mut self, transfer: Transfer);
 
     /// Waits for a transfer, in any order; `None` if none is in flight.

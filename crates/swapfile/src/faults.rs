@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer};
+use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer, LANE_DEPTH};
 use crate::sync::lock;
 use crate::BLOCK_BYTES;
 
@@ -228,7 +228,12 @@ impl Engine for FaultyEngine {
 
     fn lane(&self) -> io::Result<Box<dyn Lane>> {
         let (inner, faults) = (self.inner.lane()?, self.faults.clone());
-        Ok(Box::new(FaultyLane { inner, faults, fates: [const { None }; FATES], ended: VecDeque::new() }))
+        Ok(Box::new(FaultyLane {
+            inner,
+            faults,
+            fates: [const { None }; LANE_DEPTH],
+            ended: VecDeque::new(),
+        }))
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -251,9 +256,6 @@ impl Engine for FaultyEngine {
     }
 }
 
-/// Most transfers in flight whose fault is recorded.
-const FATES: usize = 64;
-
 struct Fate {
     fault: Fault,
     /// The original end and token of the transfer.
@@ -265,7 +267,7 @@ struct FaultyLane {
     inner: Box<dyn Lane>,
     faults: Arc<Faults>,
     /// By the inner transfer's token, less one.
-    fates: [Option<Fate>; FATES],
+    fates: [Option<Fate>; LANE_DEPTH],
     /// Transfers that never reached the inner lane.
     ended: VecDeque<Done>,
 }
@@ -287,10 +289,6 @@ impl FaultyLane {
 }
 
 impl Lane for FaultyLane {
-    fn depth(&self) -> usize {
-        self.inner.depth()
-    }
-
     fn in_flight(&self) -> usize {
         self.inner.in_flight() + self.ended.len()
     }

@@ -42,7 +42,7 @@ pub use clean::{CleanReport, Owner};
 pub use config::{Config, OpenError, ReadError, ReadFault, WriteError};
 pub use counters::{Counters, LATENCY_BUCKETS};
 pub use disk::Disk;
-pub use engine::{Done, Engine, Kind, Lane, Room, Transfer};
+pub use engine::{Done, Engine, Kind, Lane, Room, Transfer, LANE_DEPTH};
 pub use faults::{Fault, Faults, FaultyEngine, Rates};
 pub use memory::MemoryEngine;
 pub use pack::{Pack, Record, PACK_BYTES_MAX, TOGETHER_MAX};

@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer};
+use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer, LANE_DEPTH};
 use crate::sync::lock;
 use crate::BLOCK_BYTES;
-
-const DEPTH: usize = 8;
 
 type Block = [u8; BLOCK_BYTES];
 
@@ -101,17 +99,13 @@ struct MemoryLane {
 }
 
 impl Lane for MemoryLane {
-    fn depth(&self) -> usize {
-        DEPTH
-    }
-
     fn in_flight(&self) -> usize {
         self.waiting.len()
     }
 
     fn push(&mut self, transfer: Transfer) {
         transfer.assert_valid();
-        assert!(self.waiting.len() < DEPTH);
+        assert!(self.waiting.len() < LANE_DEPTH);
         self.waiting.push_back(transfer);
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use crate::engine::{continued, Kind, Lane, Outcome, Transfer};
+use crate::engine::{continued, Kind, Lane, Outcome, Transfer, LANE_DEPTH};
 use crate::place::SEGMENT_BYTES;
 use crate::seal::Nonce;
 use crate::{Buffer, Place, ReadError, ReadFault, SwapFile, BLOCK_BYTES};
@@ -95,10 +95,10 @@ impl SwapFile {
             ReadError { index, offset: places[index].offset(), fault }
         });
         if let Err(error) = checked.and_then(|()| self.unseal(places, &mut objects)) {
-            self.counts.reads_failed.add(1);
+            self.count(|counters| counters.reads_failed += 1);
             return Err(error);
         }
-        self.counts.loaded(places.len(), began.elapsed());
+        self.count(|counters| counters.loaded(places.len(), began.elapsed()));
         Ok(objects)
     }
 
@@ -107,7 +107,7 @@ impl SwapFile {
         let mut result = Ok(());
         let mut next = 0;
         loop {
-            while next < spans.len() && lane.in_flight() < lane.depth() && result.is_ok() {
+            while next < spans.len() && lane.in_flight() < LANE_DEPTH && result.is_ok() {
                 lane.push(self.transfer(&spans[next], next));
                 next += 1;
             }
@@ -127,8 +127,10 @@ impl SwapFile {
 
     fn transfer(&self, span: &Span, number: usize) -> Transfer {
         let len = span.end - span.start;
-        self.counts.reads.add(1);
-        self.counts.bytes_read.add(len as u64);
+        self.count(|counters| {
+            counters.reads += 1;
+            counters.bytes_read += len as u64;
+        });
         let offset = (span.segment * SEGMENT_BYTES + span.start) as u64;
         let buffer = self.buffers.take(len);
         Transfer { kind: Kind::Read, offset, buffer, start: 0, end: len, token: number as u64 }
@@ -162,7 +164,7 @@ impl SwapFile {
         let buffer = Buffer::new(len);
         let offset = (segment * SEGMENT_BYTES) as u64;
         lane.push(Transfer { kind: Kind::Read, offset, buffer, start: 0, end: len, token: 0 });
-        self.counts.bytes_read.add(len as u64);
+        self.count(|counters| counters.bytes_read += len as u64);
         loop {
             let done = lane.pop().expect("it is in flight");
             match continued(lane, done) {

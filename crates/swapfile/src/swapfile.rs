@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sys::files::Caching;
 
 use crate::buffer::Buffers;
-use crate::counters::{Counters, Counts};
+use crate::counters::Counters;
 use crate::disk::Disk;
 use crate::engine::{Engine, Lane};
 use crate::place::{grains, GRAIN_BYTES, SEGMENTS_MAX, SEGMENT_BYTES};
@@ -34,7 +34,9 @@ pub struct SwapFile {
     space: Arc<Space>,
     row: AtomicUsize,
     pub(crate) segments: Segments,
-    pub(crate) counts: Counts,
+    counters: Mutex<Counters>,
+    /// Apart from the others, since every object that is freed counts.
+    pub(crate) live_bytes: AtomicU64,
     pub(crate) buffers: Buffers,
     lanes: Mutex<Lanes>,
     keep_free_percent: u8,
@@ -124,7 +126,8 @@ impl SwapFile {
             row: AtomicUsize::new(row),
             segments: Segments::new(space.segments()),
             space,
-            counts: Counts::default(),
+            counters: Mutex::default(),
+            live_bytes: AtomicU64::new(0),
             buffers: Buffers::default(),
             lanes: Mutex::new(Lanes { engine, idle: Vec::new() }),
             keep_free_percent,
@@ -191,7 +194,7 @@ impl SwapFile {
     /// Releases an object: it is never read again, and its place is free.
     pub fn free(&self, place: Place) {
         let dead = grains(place.len() + self.seal.tail_bytes());
-        self.counts.live_bytes.sub(u64::from(dead) * GRAIN_BYTES as u64);
+        self.live_bytes.fetch_sub(u64::from(dead) * GRAIN_BYTES as u64, Ordering::Relaxed);
         if self.segments.subtract(place.segment(), dead) {
             self.let_go(place.segment());
         }
@@ -314,8 +317,13 @@ impl SwapFile {
             used_bytes: self.space.in_use() * SEGMENT_BYTES as u64,
             kept_bytes: self.space.kept() * SEGMENT_BYTES as u64,
             memory_bytes: (self.table_bytes() + self.buffers.bytes()) as u64,
-            ..self.counts.read()
+            live_bytes: self.live_bytes.load(Ordering::Relaxed),
+            ..*lock(&self.counters)
         }
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
+        change(&mut lock(&self.counters));
     }
 
     /// Makes the child's row before a fork, while no call is in progress. It holds all segments of

@@ -11,11 +11,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use sys::files;
 
 use crate::disk::Disk;
-use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer};
+use crate::engine::{Done, Engine, Kind, Lane, Room, Transfer, LANE_DEPTH};
 use crate::sync::lock;
-
-/// Most transfers in flight per lane.
-const DEPTH: usize = 8;
 
 /// Starts a thread that runs the given function until the engine is dropped.
 pub type Spawn<'a> = &'a dyn Fn(Box<dyn FnOnce() + Send>) -> io::Result<()>;
@@ -153,17 +150,13 @@ impl ThreadsLane {
 }
 
 impl Lane for ThreadsLane {
-    fn depth(&self) -> usize {
-        DEPTH
-    }
-
     fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     fn push(&mut self, transfer: Transfer) {
         transfer.assert_valid();
-        assert!(self.in_flight < DEPTH, "more transfers than the lane is deep");
+        assert!(self.in_flight < LANE_DEPTH, "more transfers than the lane is deep");
         self.in_flight += 1;
         match transfer.kind {
             Kind::Read if self.own.is_none() => self.own = Some(transfer),

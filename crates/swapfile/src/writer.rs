@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::{continued, Kind, Lane, Outcome, Transfer};
+use crate::engine::{continued, Kind, Lane, Outcome, Transfer, LANE_DEPTH};
 use crate::pack::{Pack, Slot, PACK_BYTES_MAX, PACK_BYTES_MIN};
 use crate::place::{GRAIN_BYTES, SEGMENT_BYTES};
 use crate::swapfile::is_no_space;
@@ -15,6 +15,7 @@ use crate::{Place, Record, SwapFile, WriteError};
 const TRIES: u32 = 3;
 /// Most packs in flight: 2 MiB of buffers.
 pub(crate) const PACKS_MAX: usize = 8;
+const _: () = assert!(PACKS_MAX <= LANE_DEPTH);
 
 /// The log of a pack. Objects that survived a cleaning are kept apart from new ones, since most
 /// live on and need not be moved again with those that die.
@@ -95,11 +96,7 @@ impl Writer {
 
     /// Whether to submit another pack now. [`SwapFile::limit_packs`] may change before, harmlessly.
     pub fn is_ready(&self) -> bool {
-        self.in_flight() < self.depth().min(self.file.packs())
-    }
-
-    fn depth(&self) -> usize {
-        self.lane.as_ref().map_or(PACKS_MAX, |lane| lane.depth().min(PACKS_MAX))
+        self.in_flight() < self.file.packs()
     }
 
     /// A new pack, to pass to [`Writer::submit`] or [`Writer::abandon`] before the next one of its
@@ -127,8 +124,10 @@ impl Writer {
         let open = match self.logs[log] {
             Some(open) => open,
             None => {
-                let (segment, generation) =
-                    self.file.take_segment(age).inspect_err(|_| self.file.counts.no_space.add(1))?;
+                let (segment, generation) = self
+                    .file
+                    .take_segment(age)
+                    .inspect_err(|_| self.file.count(|counters| counters.no_space += 1))?;
                 *self.logs[log].insert(Open { segment, generation, filled: 0 })
             }
         };
@@ -172,10 +171,10 @@ impl Writer {
     /// # Panics
     /// If the most packs are in flight, or the pack is empty.
     pub fn submit(&mut self, age: Age, mut pack: Pack) {
-        assert!(self.in_flight() < self.depth() && pack.len() > 0);
-        let bytes: u64 = pack.records.iter().map(|record| u64::from(record.len)).sum();
+        assert!(self.in_flight() < PACKS_MAX && pack.len() > 0);
         if age == Age::New {
-            self.file.counts.object_bytes.add(bytes);
+            let bytes = pack.records.iter().map(|record| u64::from(record.len)).sum::<u64>();
+            self.file.count(|counters| counters.object_bytes += bytes);
         }
         let is_here =
             |open: Open| (open.segment as u32, open.filled as u32) == (pack.slot.segment, pack.slot.start);
@@ -213,12 +212,12 @@ impl Writer {
         open.filled += bytes;
         self.file.segments.set_filled(open.segment, open.filled as u32);
         self.file.segments.add(open.segment, pack.grains());
-        self.file.counts.live_bytes.add(u64::from(pack.grains()) * GRAIN_BYTES as u64);
-        self.file.counts.writes.add(1);
-        self.file.counts.bytes_written.add(bytes as u64);
-        if flight.age == Age::Old {
-            self.file.counts.bytes_cleaned.add(bytes as u64);
-        }
+        self.file.live_bytes.fetch_add(u64::from(pack.grains()) * GRAIN_BYTES as u64, Ordering::Relaxed);
+        self.file.count(|counters| {
+            counters.writes += 1;
+            counters.bytes_written += bytes as u64;
+            counters.bytes_cleaned += if flight.age == Age::Old { bytes as u64 } else { 0 };
+        });
         let buffer = pack.buffer.take().expect("a pack that is written has its buffer");
         self.flights[number] = Some(flight);
         let transfer = Transfer {
@@ -238,7 +237,7 @@ impl Writer {
             |flight: &Option<Flight>| flight.as_ref().is_some_and(|flight| flight.refused.is_some());
         if let Some(number) = self.flights.iter().position(is_refused) {
             let Flight { pack, refused, .. } = self.flights[number].take().expect("found just now");
-            self.file.counts.writes_failed.add(1);
+            self.file.count(|counters| counters.writes_failed += 1);
             return Some(Finished { result: Err(refused.expect("it was refused")), pack });
         }
         loop {
@@ -252,7 +251,8 @@ impl Writer {
             let mut flight = self.flights[transfer.token as usize].take().expect("it was in flight");
             flight.pack.buffer = Some(transfer.buffer);
             let Some(error) = error else {
-                self.file.counts.write_ns.add(flight.began.elapsed().as_nanos() as u64);
+                let took = flight.began.elapsed().as_nanos() as u64;
+                self.file.count(|counters| counters.write_ns += took);
                 return Some(Finished { result: Ok(()), pack: flight.pack });
             };
             if let Some(finished) = self.failed(flight, error) {
@@ -268,7 +268,7 @@ impl Writer {
         let is_current =
             self.logs[flight.age as usize].is_some_and(|open| open.segment as u32 == slot.segment);
         if is_no_space(&error) {
-            self.file.counts.no_space.add(1);
+            self.file.count(|counters| counters.no_space += 1);
             if is_current {
                 let filled = self.file.segments.filled(slot.segment as usize);
                 if filled == slot.start + flight.pack.bytes() as u32 {
@@ -281,7 +281,7 @@ impl Writer {
         }
         if is_of_place(&error) {
             self.file.space().retire(slot.segment as usize);
-            self.file.counts.segments_retired.add(u64::from(is_current));
+            self.file.count(|counters| counters.segments_retired += u64::from(is_current));
         } else {
             flight.tries = TRIES;
         }
@@ -296,7 +296,7 @@ impl Writer {
             Ok(elsewhere) => elsewhere,
             Err(error) => return Some(self.give_up(flight, error)),
         };
-        self.file.counts.writes_retried.add(1);
+        self.file.count(|counters| counters.writes_retried += 1);
         self.forget(&flight.pack);
         flight.pack.slot = elsewhere;
         self.start(flight);
@@ -309,7 +309,7 @@ impl Writer {
     }
 
     fn give_up(&mut self, flight: Flight, error: WriteError) -> Finished {
-        self.file.counts.writes_failed.add(1);
+        self.file.count(|counters| counters.writes_failed += 1);
         self.forget(&flight.pack);
         Finished { result: Err(error), pack: flight.pack }
     }
