@@ -136,15 +136,14 @@ impl Pool {
     /// Finds room for objects of `class`, in order, while there is memory. Returns for how many.
     #[inline]
     fn place(&self, shard: &mut Shard, sizes: &[u32], class: u16, node: u8, places: &mut [Place]) -> usize {
-        let list = self.class_list(node, class);
+        let (list, at) = self.class_list(node, class);
         // A class may have one zspage less than its objects would fill, so the slots of its zspages
         // are always in demand and objects beyond that number live elsewhere.
-        let geometry = self.table.geometry(class);
         let payload = self.shards.totals().payload_bytes(class);
-        let zspages_max = (payload / (u64::from(geometry.pages) * PAGE_SIZE as u64)).saturating_sub(1);
+        let zspages_max = (payload / (u64::from(at.geometry.pages) * PAGE_SIZE as u64)).saturating_sub(1);
         let mut done = 0;
         if list.has_room() || u64::from(list.zspages()) < zspages_max {
-            done = list.allocate(class, geometry, node, zspages_max, places, self.ground());
+            done = list.allocate(at, zspages_max, places, self.ground());
         }
         for (place, &size) in places.iter_mut().zip(sizes).skip(done) {
             let found = self.place_in_larger(size, class, node);
@@ -159,10 +158,9 @@ impl Pool {
     }
 
     pub(crate) fn free_slot(&self, class: u16, node: u8) -> Option<Place> {
-        let (list, geometry) = (self.class_list(node, class), self.table.geometry(class));
+        let (list, at) = self.class_list(node, class);
         let mut place = [Place::NOWHERE];
-        (list.has_room() && list.allocate(class, geometry, node, 0, &mut place, self.ground()) == 1)
-            .then_some(place[0])
+        (list.has_room() && list.allocate(at, 0, &mut place, self.ground()) == 1).then_some(place[0])
     }
 
     /// Finds a free slot of a slightly larger class. Otherwise a change of sizes leaves half a
@@ -177,7 +175,7 @@ impl Pool {
     #[inline]
     pub(crate) fn place_mixed(&self, shard: &mut Shard, size: u32, node: u8, taker: Taker) -> Option<Place> {
         let open = &mut shard.open[usize::from(node)];
-        open.allocate(size, node, taker, &mut shard.ledger, self.shards.totals(), self.ground())
+        open.allocate(size, node, taker, &mut shard.ledger, self.ground())
     }
 
     /// The last resort when there is no free frame: any zspage of the class, or mixed, with room.
@@ -239,7 +237,7 @@ impl Pool {
             rest = others;
             match kind {
                 kind::FREE => unreachable!("an object in a free frame"),
-                kind::MIXED => mixed::free(object, &mut shard.ledger, self.shards.totals(), self.ground()),
+                kind::MIXED => mixed::free(object, &mut shard.ledger, self.ground()),
                 class => {
                     let mut places = [object.place; BATCH];
                     let mut count = 1;
@@ -252,9 +250,8 @@ impl Pool {
                         count += 1;
                         rest = others;
                     }
-                    let class = class - kind::CLASS;
-                    let list = self.class_list(node, class);
-                    list.free(&places[..count], self.table.geometry(class), self.ground());
+                    let (list, at) = self.class_list(node, class - kind::CLASS);
+                    list.free(&places[..count], at.geometry, self.ground());
                 }
             }
         }

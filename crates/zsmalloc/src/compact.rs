@@ -225,15 +225,11 @@ impl Pool {
         class_sources.clear();
         marks.resize(self.frames.count() as usize, Mark::Keep);
         for source in sources.iter() {
-            let frame = self.frames.get(source.number);
-            let (kind, node) = (frame.kind.get(), frame.node.get());
-            if kind >= kind::CLASS {
-                let class = kind - kind::CLASS;
-                let list = self.class_list(node, class);
-                if !list.make_source(source.number, (node, class), self.table.geometry(class), &self.frames) {
+            if let Some((list, at)) = self.list_of(source.number) {
+                if !list.make_source(source.number, at, &self.frames) {
                     continue;
                 }
-                class_sources.push((source.number, node, class));
+                class_sources.push((source.number, at.node, at.class));
             }
             // If a marked mixed zspage is released and reused before its mark is read, its new
             // objects are moved needlessly, which is harmless.
@@ -260,8 +256,8 @@ impl Pool {
             }
         }
         for &(number, node, class) in class_sources.iter() {
-            let list = self.class_list(node, class);
-            list.end_source(number, (node, class), self.table.geometry(class), &self.frames);
+            let (list, at) = self.class_list(node, class);
+            list.end_source(number, at, &self.frames);
         }
         match (memory, moved) {
             (false, _) => Passed::NoMemory,
@@ -326,9 +322,7 @@ impl Pool {
         for shard in self.shards.iter() {
             let mut shard = shard.lock();
             let Shard { open, ledger, .. } = &mut *shard;
-            for open in open {
-                open.close_all(ledger, self.shards.totals(), self.ground());
-            }
+            open.iter_mut().for_each(|open| open.close_all(ledger, self.ground()));
         }
     }
 
@@ -340,12 +334,8 @@ impl Pool {
             }
         }
         for number in 0..self.frames.count() {
-            let frame = self.frames.get(number);
-            let (kind, node) = (frame.kind.get(), frame.node.get());
-            if kind >= kind::CLASS {
-                let class = kind - kind::CLASS;
-                let list = self.class_list(node, class);
-                list.trim_tail(number, (node, class), self.table.geometry(class), self.ground());
+            if let Some((list, at)) = self.list_of(number) {
+                list.trim_tail(number, at, self.ground());
             }
         }
     }

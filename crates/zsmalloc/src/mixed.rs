@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::entry::{Object, Place};
 use crate::frame::{kind, Field, FRAME_BYTES};
 use crate::live;
-use crate::shard::{Ledger, Totals};
+use crate::shard::Ledger;
 use crate::supply::Taker;
 use crate::uniform::Ground;
 
@@ -34,13 +34,12 @@ impl OpenSet {
         node: u8,
         taker: Taker,
         ledger: &mut Ledger,
-        totals: &Totals,
         ground: Ground<'_>,
     ) -> Option<Place> {
         let fits = (0..OPEN_MAX).filter(|&index| self.left[index] >= size);
         let index = match fits.min_by_key(|&index| self.left[index]) {
             Some(index) => index,
-            None => self.start(node, taker, ledger, totals, ground)?,
+            None => self.start(node, taker, ledger, ground)?,
         };
         // Does not touch the descriptor, which shares a cache line with another frame's.
         let number = self.frames[index] - 1;
@@ -51,28 +50,21 @@ impl OpenSet {
     }
 
     #[cold]
-    fn start(
-        &mut self,
-        node: u8,
-        taker: Taker,
-        ledger: &mut Ledger,
-        totals: &Totals,
-        ground: Ground<'_>,
-    ) -> Option<usize> {
+    fn start(&mut self, node: u8, taker: Taker, ledger: &mut Ledger, ground: Ground<'_>) -> Option<usize> {
         let number = ground.take_frame(node, taker)?;
         let index = (0..OPEN_MAX).min_by_key(|&index| self.left[index]).expect("some are open");
-        self.close(index, ledger, totals, ground);
+        self.close(index, ledger, ground);
         let frame = ground.frames.get(number);
         frame.node.set(node);
         live::open(&frame.live, FRAME_BYTES as u32);
         frame.kind.set(kind::MIXED);
-        totals.mixed_zspages.fetch_add(1, Ordering::Relaxed);
+        ground.totals.mixed_zspages.fetch_add(1, Ordering::Relaxed);
         self.frames[index] = number + 1;
         self.left[index] = FRAME_BYTES as u32;
         Some(index)
     }
 
-    fn close(&mut self, index: usize, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) {
+    fn close(&mut self, index: usize, ledger: &mut Ledger, ground: Ground<'_>) {
         let Some(number) = self.frames[index].checked_sub(1) else { return };
         let left = self.left[index];
         self.frames[index] = 0;
@@ -84,7 +76,7 @@ impl OpenSet {
         ground.trim_tail(number, used as usize);
         frame.used.set(used);
         if live::close(&frame.live, left) {
-            release(number, ledger, totals, ground);
+            release(number, ledger, ground);
         }
     }
 
@@ -95,26 +87,26 @@ impl OpenSet {
     }
 
     /// Closes all, so that compaction may empty them.
-    pub(crate) fn close_all(&mut self, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) {
+    pub(crate) fn close_all(&mut self, ledger: &mut Ledger, ground: Ground<'_>) {
         for index in 0..OPEN_MAX {
-            self.close(index, ledger, totals, ground);
+            self.close(index, ledger, ground);
         }
     }
 }
 
 /// Frees an object of a mixed zspage, and the zspage with its last object.
 #[inline]
-pub(crate) fn free(object: Object, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) {
-    ledger.count_dead(i64::from(object.len), totals);
+pub(crate) fn free(object: Object, ledger: &mut Ledger, ground: Ground<'_>) {
+    ledger.count_dead(i64::from(object.len), ground.totals);
     let frame = ground.frames.get(object.place.frame);
     if live::free(&frame.live, object.len) {
-        release(object.place.frame, ledger, totals, ground);
+        release(object.place.frame, ledger, ground);
     }
 }
 
 #[cold]
-fn release(number: u32, ledger: &mut Ledger, totals: &Totals, ground: Ground<'_>) {
-    totals.mixed_zspages.fetch_sub(1, Ordering::Relaxed);
-    ledger.count_dead(-i64::from(ground.frames.get(number).used.get()), totals);
+fn release(number: u32, ledger: &mut Ledger, ground: Ground<'_>) {
+    ground.totals.mixed_zspages.fetch_sub(1, Ordering::Relaxed);
+    ledger.count_dead(-i64::from(ground.frames.get(number).used.get()), ground.totals);
     ground.release_frame(number);
 }

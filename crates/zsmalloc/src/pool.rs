@@ -9,14 +9,14 @@ use crate::class::{ClassTable, CHAIN_MAX, CHAIN_MIN, OBJECT_BYTES_MAX};
 use crate::compact::Scratch;
 use crate::entry::Entry;
 use crate::faults::Faults;
-use crate::frame::{Frames, FRAME_BYTES};
+use crate::frame::{kind, Field, Frames, FRAME_BYTES};
 use crate::handles::{Handle, HandleTable};
 use crate::lock::Lock;
 use crate::read::ReadGuard;
 use crate::shard::{Shards, SHARDS};
 use crate::supply::Supply;
 use crate::tidy::Tidied;
-use crate::uniform::{ClassList, Ground};
+use crate::uniform::{At, ClassList, Ground};
 
 /// Configuration of a pool.
 #[derive(Debug, Clone)]
@@ -161,12 +161,24 @@ impl Pool {
 
     #[inline]
     pub(crate) fn ground(&self) -> Ground<'_> {
-        Ground { frames: &self.frames, supplies: &self.supplies, faults: &self.faults }
+        Ground {
+            frames: &self.frames,
+            supplies: &self.supplies,
+            faults: &self.faults,
+            totals: self.shards.totals(),
+        }
     }
 
     #[inline]
-    pub(crate) fn class_list(&self, node: u8, class: u16) -> &ClassList {
-        &self.lists.as_slice()[usize::from(node) * self.table.len() + usize::from(class)]
+    pub(crate) fn class_list(&self, node: u8, class: u16) -> (&ClassList, At) {
+        let list = &self.lists.as_slice()[usize::from(node) * self.table.len() + usize::from(class)];
+        (list, At { node, class, geometry: self.table.geometry(class) })
+    }
+
+    /// The list that a frame's zspage belongs to, if it is a class's.
+    pub(crate) fn list_of(&self, frame: u32) -> Option<(&ClassList, At)> {
+        let frame = self.frames.get(frame);
+        Some(self.class_list(frame.node.get(), frame.kind.get().checked_sub(kind::CLASS)?))
     }
 
     pub(crate) fn class_lists(&self) -> &[ClassList] {

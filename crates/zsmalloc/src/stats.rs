@@ -88,7 +88,7 @@ impl Pool {
             let mut stats =
                 ClassStats { geometry, objects, payload_bytes, zspages, objects_in_class, free_slots };
             for node in 0..self.supplies.len() as u8 {
-                let list = self.class_list(node, class);
+                let (list, _) = self.class_list(node, class);
                 if list.was_used() {
                     stats.zspages += u64::from(list.zspages());
                     stats.objects_in_class += u64::from(list.lists().objects);

@@ -13,6 +13,7 @@ use crate::entry::Place;
 use crate::faults::Faults;
 use crate::frame::{kind, Field, Frame, Frames};
 use crate::lock::Lock;
+use crate::shard::Totals;
 use crate::supply::{Supply, Taker};
 use crate::table::Zero;
 
@@ -45,12 +46,28 @@ pub(crate) struct ClassList {
 // SAFETY: a lock of zeroes is free, lists of zeroes are empty.
 unsafe impl Zero for ClassList {}
 
-/// The parts of the pool that this module uses.
+/// Where the zspages of a list are, and their slots.
+#[derive(Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) node: u8,
+    pub(crate) class: u16,
+    pub(crate) geometry: Geometry,
+}
+
+impl At {
+    /// Whether a frame is a zspage of this list, whose lock keeps it one.
+    fn has(self, frame: &Frame) -> bool {
+        frame.kind.get() == kind::CLASS + self.class && frame.node.get() == self.node
+    }
+}
+
+/// The parts of the pool that its zspages use.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
     pub(crate) frames: &'a Frames,
     pub(crate) supplies: &'a [Supply],
     pub(crate) faults: &'a Faults,
+    pub(crate) totals: &'a Totals,
 }
 
 impl Ground<'_> {
@@ -66,16 +83,20 @@ impl Ground<'_> {
 
     #[inline]
     pub(crate) fn reach(&self, frame: u32, end: usize) {
-        self.supplies[usize::from(self.frames.get(frame).home.get())].reach(self.frames, frame, end);
+        self.home(frame).reach(self.frames, frame, end);
+    }
+
+    fn home(&self, frame: u32) -> &Supply {
+        &self.supplies[usize::from(self.frames.get(frame).home.get())]
     }
 
     /// Gives back the pages of a zspage in use behind its byte `used`.
     pub(crate) fn trim_tail(&self, frame: u32, used: usize) {
-        self.supplies[usize::from(self.frames.get(frame).home.get())].trim_tail(self.frames, frame, used);
+        self.home(frame).trim_tail(self.frames, frame, used);
     }
 
     pub(crate) fn release_frame(&self, frame: u32) {
-        self.supplies[usize::from(self.frames.get(frame).home.get())].release(self.frames, frame);
+        self.home(frame).release(self.frames, frame);
     }
 }
 
@@ -107,9 +128,7 @@ impl ClassList {
     /// `zspages_max` in all. Returns how many it took.
     pub(crate) fn allocate(
         &self,
-        class: u16,
-        geometry: Geometry,
-        node: u8,
+        at: At,
         zspages_max: u64,
         places: &mut [Place],
         ground: Ground<'_>,
@@ -121,39 +140,30 @@ impl ClassList {
             let number = match fullest {
                 Some(head) => head - 1,
                 None if u64::from(self.zspages()) < zspages_max => {
-                    match self.start(&mut lists, class, geometry, node, ground) {
-                        Some(number) => number,
-                        None => break,
-                    }
+                    let Some(number) = self.start(&mut lists, at, ground) else { break };
+                    number
                 }
                 None => break,
             };
-            let count = take_slots(number, geometry, &mut places[done..], ground);
+            let count = take_slots(number, at.geometry, &mut places[done..], ground);
             lists.objects += count as u32;
             self.room.set(self.room.get() - count as u32);
-            regroup(&mut lists, number, geometry, ground.frames);
+            regroup(&mut lists, number, at.geometry, ground.frames);
             done += count;
         }
         done
     }
 
-    fn start(
-        &self,
-        lists: &mut Lists,
-        class: u16,
-        geometry: Geometry,
-        node: u8,
-        ground: Ground<'_>,
-    ) -> Option<u32> {
-        let number = ground.take_frame(node, Taker::Allocation)?;
+    fn start(&self, lists: &mut Lists, at: At, ground: Ground<'_>) -> Option<u32> {
+        let number = ground.take_frame(at.node, Taker::Allocation)?;
         let frame = ground.frames.get(number);
         // The frame's last zspage may have had a longer chain.
-        ground.trim_tail(number, usize::from(geometry.pages) * PAGE_SIZE);
-        frame.node.set(node);
-        frame.kind.set(kind::CLASS + class);
+        ground.trim_tail(number, usize::from(at.geometry.pages) * PAGE_SIZE);
+        frame.node.set(at.node);
+        frame.kind.set(kind::CLASS + at.class);
         self.used.set(1);
         self.zspages.set(self.zspages.get() + 1);
-        self.room.set(self.room.get() + u32::from(geometry.slots));
+        self.room.set(self.room.get() + u32::from(at.geometry.slots));
         link(lists, number, 0, ground.frames);
         Some(number)
     }
@@ -161,9 +171,7 @@ impl ClassList {
     /// Frees the slots at `places`, and a zspage with its last object.
     pub(crate) fn free(&self, places: &[Place], geometry: Geometry, ground: Ground<'_>) {
         let mut lists = self.lists.lock();
-        for &at in places {
-            self.free_one(&mut lists, at, geometry, ground);
-        }
+        places.iter().for_each(|at| self.free_one(&mut lists, *at, geometry, ground));
     }
 
     #[inline]
@@ -196,52 +204,40 @@ impl ClassList {
         ground.release_frame(at.frame);
     }
 
-    /// Makes a zspage of this list, `at` by node and class, a source of compaction: it gets no new
+    /// Makes a zspage of this list, `at`, a source of compaction: it gets no new
     /// objects. Returns false if it is of another list by now.
-    pub(crate) fn make_source(
-        &self,
-        number: u32,
-        at: (u8, u16),
-        geometry: Geometry,
-        frames: &Frames,
-    ) -> bool {
+    pub(crate) fn make_source(&self, number: u32, at: At, frames: &Frames) -> bool {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
-        if !is_of(frame, at) {
+        if !at.has(frame) {
             return false;
         }
         unlink(&mut lists, number, frames);
         frame.group.set(SOURCE);
-        self.room.set(self.room.get() - (u32::from(geometry.slots) - frame.live.get()));
+        self.room.set(self.room.get() - (u32::from(at.geometry.slots) - frame.live.get()));
         true
     }
 
     /// Ends [`make_source`](Self::make_source) for a zspage that still has objects.
-    pub(crate) fn end_source(&self, number: u32, at: (u8, u16), geometry: Geometry, frames: &Frames) {
+    pub(crate) fn end_source(&self, number: u32, at: At, frames: &Frames) {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
-        if !is_of(frame, at) || frame.group.get() != SOURCE {
+        if !at.has(frame) || frame.group.get() != SOURCE {
             return;
         }
         frame.group.set(FULL);
-        self.room.set(self.room.get() + (u32::from(geometry.slots) - frame.live.get()));
-        regroup(&mut lists, number, geometry, frames);
+        self.room.set(self.room.get() + (u32::from(at.geometry.slots) - frame.live.get()));
+        regroup(&mut lists, number, at.geometry, frames);
     }
 
-    /// Gives back the pages behind the last slot ever used of a zspage of this list, `at` by node
-    /// and class.
-    pub(crate) fn trim_tail(&self, number: u32, at: (u8, u16), geometry: Geometry, ground: Ground<'_>) {
+    /// Gives back the pages behind the last slot ever used of a zspage of this list, `at`.
+    pub(crate) fn trim_tail(&self, number: u32, at: At, ground: Ground<'_>) {
         let _lists = self.lists.lock();
         let frame = ground.frames.get(number);
-        if is_of(frame, at) {
-            ground.trim_tail(number, (frame.used.get() * geometry.slot_bytes) as usize);
+        if at.has(frame) {
+            ground.trim_tail(number, (frame.used.get() * at.geometry.slot_bytes) as usize);
         }
     }
-}
-
-/// Whether a frame is a zspage of this node and class; the lock of their list keeps it one.
-fn is_of(frame: &Frame, (node, class): (u8, u16)) -> bool {
-    frame.kind.get() == kind::CLASS + class && frame.node.get() == node
 }
 
 /// Takes slots of a zspage with room, for as many of `places` as it has. The class is locked.
