@@ -5,15 +5,11 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use support::{assert_empty, load, page, refs, with_swap, Trim, PADDING};
-use zswap::{Config, Group, Keep, Page, PromoteReport, Zswap};
+use support::{assert_empty, load, page, pages, refs, with_swap, Trim, PADDING};
+use zswap::{Config, Group, Keep, PromoteReport, Zswap};
 
 const A: Group = Group(0);
 const B: Group = Group(1);
-
-fn pages(count: usize, seed: u64) -> Vec<Page> {
-    (0..count as u64).map(|n| page(2, seed * 1000 + n)).collect()
-}
 
 fn store_of(trim: &std::sync::Arc<Trim>) -> Zswap {
     Zswap::new(Config { verify: true, ..Config::default() }, trim.clone()).unwrap()

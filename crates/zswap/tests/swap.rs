@@ -4,24 +4,17 @@
 
 mod support;
 
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{assert_file_empty, load, page, refs, Swap, Trim};
+use support::{assert_file_empty, load, page, pages, pages_of, refs, Swap, Trim};
 use swapfile::{Fault, ReadFault, Room};
 use zswap::{Config, Error, Group, Keep, LoadError, Page, StoreError, Zswap};
 
 const A: Group = Group(0);
 const B: Group = Group(1);
-
-fn pages(count: usize, seed: u64) -> Vec<Page> {
-    (0..count as u64).map(|n| page(2, seed * 1000 + n)).collect()
-}
-
-fn raw_pages(count: usize, seed: u64) -> Vec<Page> {
-    (0..count as u64).map(|n| page(1, seed * 1000 + n)).collect()
-}
 
 struct World {
     zswap: Zswap,
@@ -39,12 +32,27 @@ fn world() -> World {
     world_with(Config::default())
 }
 
+impl Deref for World {
+    type Target = Zswap;
+
+    fn deref(&self) -> &Zswap {
+        &self.zswap
+    }
+}
+
 impl World {
+    /// Stores the pages of one folio each, under its number.
+    fn store_folios(&self, group: Group, folios: std::ops::Range<u64>) {
+        for folio in folios {
+            self.store(group, folio * 16, &refs(&pages(16, folio))).unwrap();
+        }
+    }
+
     /// Stores pages of one seed and writes all of them.
     fn written(&self, count: usize, seed: u64) -> Vec<Page> {
         let all = pages(count, seed);
-        self.zswap.store(A, 0, &refs(&all)).unwrap();
-        assert!(self.zswap.shrink(0).reached);
+        self.store(A, 0, &refs(&all)).unwrap();
+        assert!(self.shrink(0).reached);
         all
     }
 }
@@ -53,23 +61,23 @@ impl World {
 fn objects_go_as_they_are_in_large_writes_and_come_back() {
     let world = world();
     let all = pages(1024, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
-    let (bytes, units) = (world.zswap.compressed_bytes(), world.trim.units.load(Ordering::Relaxed));
+    world.store(A, 0, &refs(&all)).unwrap();
+    let (bytes, units) = (world.compressed_bytes(), world.trim.units.load(Ordering::Relaxed));
     // Any decompression on the way would be an error.
     world.trim.damage_after.store(0, Ordering::Relaxed);
-    let report = world.zswap.shrink(0);
+    let report = world.shrink(0);
     assert!(report.reached && report.pages_written == 1024 && report.failures == 0, "{report:?}");
     world.trim.damage_after.store(-1, Ordering::Relaxed);
     assert_eq!(world.trim.units.load(Ordering::Relaxed), units, "nothing was compressed");
-    let (counters, file) = (world.zswap.counters(), world.swap.file.counters());
+    let (counters, file) = (world.counters(), world.swap.file.counters());
     assert_eq!((counters.zswpwb, counters.on_disk_pages, counters.stored_pages), (1024, 1024, 0));
-    assert_eq!((world.zswap.compressed_bytes(), world.zswap.pool_bytes(), file.object_bytes), (0, 0, bytes));
+    assert_eq!((world.compressed_bytes(), world.pool_bytes(), file.object_bytes), (0, 0, bytes));
     assert!(file.writes <= 1024 / 32, "{} writes", file.writes);
     assert!(file.bytes_written < bytes * 115 / 100, "{} bytes for {bytes}", file.bytes_written);
-    assert_eq!((world.zswap.present(A, 0, 64), world.zswap.on_disk(A, 0, 64)), (u64::MAX, u64::MAX));
-    assert_eq!(world.zswap.group_usage(A).on_disk, 1024 * 4096);
+    assert_eq!((world.present(A, 0, 64), world.on_disk(A, 0, 64)), (u64::MAX, u64::MAX));
+    assert_eq!(world.group_usage(A).on_disk, 1024 * 4096);
     assert!(load(&world.zswap, A, 0, 1024, Keep::Shared).unwrap() == all);
-    assert_eq!(world.zswap.counters().disk_loads, 1024);
+    assert_eq!(world.counters().disk_loads, 1024);
     assert!(load(&world.zswap, A, 0, 1024, Keep::Exclusive).unwrap() == all);
     world.swap.assert_empty(&world.zswap);
 }
@@ -79,20 +87,20 @@ fn objects_go_as_they_are_in_large_writes_and_come_back() {
 fn writing_out_takes_what_was_asked_for_and_packs_nothing() {
     let world = world();
     let all = pages(1024, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
-    let (live, held) = (world.zswap.compressed_bytes(), world.zswap.pool_bytes());
-    let report = world.zswap.write_out(live / 4);
-    assert!(report.reached && report.pages_written == world.zswap.counters().on_disk_pages, "{report:?}");
-    let gone = live - world.zswap.compressed_bytes();
+    world.store(A, 0, &refs(&all)).unwrap();
+    let (live, held) = (world.compressed_bytes(), world.pool_bytes());
+    let report = world.write_out(live / 4);
+    assert!(report.reached && report.pages_written == world.counters().on_disk_pages, "{report:?}");
+    let gone = live - world.compressed_bytes();
     assert!(gone >= live / 4 && gone < live / 3, "{gone} of {live}");
-    assert!(world.zswap.pool_bytes() <= held);
-    let rest = world.zswap.write_out(u64::MAX);
+    assert!(world.pool_bytes() <= held);
+    let rest = world.write_out(u64::MAX);
     assert!(!rest.reached && rest.pages_written == 1024 - report.pages_written, "{rest:?}");
     // A full disk is reported, and so is a failing one.
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.store(A, 0, &refs(&all)).unwrap();
     world.swap.faults.set_room(Some(Room { available: 0, total: 1 << 41 }));
     world.swap.faults.next_write(Fault::Errno(28));
-    let full = world.zswap.write_out(live);
+    let full = world.write_out(live);
     assert!(full.no_space && !full.reached, "{full:?}");
     world.swap.faults.set_room(None);
     assert!(load(&world.zswap, A, 0, 1024, Keep::Exclusive).unwrap() == all);
@@ -116,8 +124,8 @@ fn a_block_comes_back_with_one_read_and_full_requests() {
     assert_eq!(world.swap.file.counters().bytes_read - after.bytes_read, 4096);
     // In the pool and on disk, mixed, in one request.
     let newer = pages(4, 9);
-    world.zswap.store(A, 50, &refs(&newer)).unwrap();
-    assert_eq!(world.zswap.on_disk(A, 48, 16), 0xFFFF & !0b11_1100);
+    world.store(A, 50, &refs(&newer)).unwrap();
+    assert_eq!(world.on_disk(A, 48, 16), 0xFFFF & !0b11_1100);
     let mut expected = all[48..64].to_vec();
     expected[2..6].copy_from_slice(&newer);
     assert!(load(&world.zswap, A, 48, 16, Keep::Exclusive).unwrap() == expected);
@@ -126,13 +134,13 @@ fn a_block_comes_back_with_one_read_and_full_requests() {
 #[test]
 fn what_does_not_compress_goes_as_it_is_whole_runs_at_a_time() {
     let world = world();
-    let all = raw_pages(256, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
-    assert_eq!(world.zswap.counters().stored_incompressible_pages, 256);
-    assert!(world.zswap.shrink(0).reached);
+    let all = pages_of(1, 256, 1);
+    world.store(A, 0, &refs(&all)).unwrap();
+    assert_eq!(world.counters().stored_incompressible_pages, 256);
+    assert!(world.shrink(0).reached);
     let file = world.swap.file.counters();
     assert!(file.bytes_written < 256 * 4096 * 103 / 100 && file.writes <= 6, "{file:?}");
-    assert_eq!(world.zswap.counters().stored_incompressible_pages, 0);
+    assert_eq!(world.counters().stored_incompressible_pages, 0);
     assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all[..64]);
     assert!(world.swap.file.counters().reads <= 4);
     assert!(load(&world.zswap, A, 64, 192, Keep::Exclusive).unwrap() == all[64..]);
@@ -144,9 +152,9 @@ fn same_filled_pages_stay_since_they_take_nothing() {
     let world = world();
     let mut all = pages(16, 1);
     all[3] = [7; 4096];
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
-    world.zswap.shrink(0);
-    assert_eq!(world.zswap.on_disk(A, 0, 16), 0xFFFF & !(1 << 3));
+    world.store(A, 0, &refs(&all)).unwrap();
+    world.shrink(0);
+    assert_eq!(world.on_disk(A, 0, 16), 0xFFFF & !(1 << 3));
     assert!(load(&world.zswap, A, 0, 16, Keep::Exclusive).unwrap() == all);
     world.swap.assert_empty(&world.zswap);
 }
@@ -154,25 +162,20 @@ fn same_filled_pages_stay_since_they_take_nothing() {
 #[test]
 fn the_oldest_go_first_and_what_came_back_has_another_chance() {
     let world = world();
-    for folio in 0..16 {
-        world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
-    }
-    let write_some = || world.zswap.shrink(world.zswap.pool_bytes() - 1);
+    world.store_folios(A, 0..16);
+    let write_some = || world.shrink(world.pool_bytes() - 1);
     assert_eq!(write_some().pages_written, 32, "no fewer than a batch");
-    assert_eq!(
-        (world.zswap.on_disk(A, 0, 48), world.zswap.present(A, 0, 48)),
-        (0xFFFF_FFFF, 0xFFFF_FFFF_FFFF)
-    );
+    assert_eq!((world.on_disk(A, 0, 48), world.present(A, 0, 48)), (0xFFFF_FFFF, 0xFFFF_FFFF_FFFF));
     // The oldest block returns and is stored again; then a new one is stored, which never returned.
     load(&world.zswap, A, 0, 16, Keep::Exclusive).unwrap();
-    world.zswap.store(A, 0, &refs(&pages(16, 0))).unwrap();
-    world.zswap.store(A, 1000 * 16, &refs(&pages(16, 50))).unwrap();
-    while world.zswap.on_disk(A, 1000 * 16, 16) == 0 {
-        assert_eq!(world.zswap.on_disk(A, 0, 16), 0, "it came back, so it outlives what did not");
+    world.store(A, 0, &refs(&pages(16, 0))).unwrap();
+    world.store(A, 1000 * 16, &refs(&pages(16, 50))).unwrap();
+    while world.on_disk(A, 1000 * 16, 16) == 0 {
+        assert_eq!(world.on_disk(A, 0, 16), 0, "it came back, so it outlives what did not");
         write_some();
     }
-    world.zswap.shrink(0);
-    assert_eq!(world.zswap.on_disk(A, 0, 16), 0xFFFF);
+    world.shrink(0);
+    assert_eq!(world.on_disk(A, 0, 16), 0xFFFF);
 }
 
 #[test]
@@ -181,46 +184,54 @@ fn newer_pages_and_invalidations_free_what_is_on_disk() {
     world.written(256, 1);
     let live = world.swap.file.counters().live_bytes;
     let newer = pages(100, 7);
-    world.zswap.store(A, 20, &refs(&newer)).unwrap();
+    world.store(A, 20, &refs(&newer)).unwrap();
     let less = world.swap.file.counters().live_bytes;
     assert!(less < live);
     assert!(load(&world.zswap, A, 20, 100, Keep::Shared).unwrap() == newer);
-    assert_eq!(world.zswap.invalidate(A, 10, 5), 5);
+    assert_eq!(world.invalidate(A, 10, 5), 5);
     assert!(world.swap.file.counters().live_bytes < less);
     assert_eq!(load(&world.zswap, A, 10, 1, Keep::Shared), Err(LoadError::Missing { index: 0 }));
-    assert_eq!(world.zswap.invalidate(A, 0, u64::MAX), 251);
+    assert_eq!(world.invalidate(A, 0, u64::MAX), 251);
     world.swap.assert_empty(&world.zswap);
+}
+
+/// Stores folios until the pool is full; returns the first key without one.
+fn fill(zswap: &Zswap) -> u64 {
+    let mut key = 0;
+    loop {
+        match zswap.store(A, key, &refs(&pages(16, key))) {
+            Ok(()) => key += 16,
+            Err(error) => {
+                assert_eq!(error, StoreError::PoolLimit);
+                return key;
+            }
+        }
+    }
 }
 
 #[test]
 fn a_full_pool_writes_down_to_its_threshold_and_accepts_again() {
     const MAX: u64 = 1 << 20;
     let world = world_with(Config { max_pool_bytes: MAX, ..Config::default() });
-    let mut key = 0;
-    let refused = loop {
-        match world.zswap.store(A, key, &refs(&pages(16, key))) {
-            Ok(()) => key += 16,
-            Err(error) => break error,
-        }
-    };
-    assert!(refused == StoreError::PoolLimit && world.zswap.wants_shrink());
-    assert!(world.zswap.pool_bytes() >= MAX && world.zswap.pool_bytes() < MAX + 64 * 1024);
-    assert_eq!(world.zswap.counters().pool_limit_hit, 1);
+    let key = fill(&world);
+    assert!(world.wants_shrink());
+    assert!(world.pool_bytes() >= MAX && world.pool_bytes() < MAX + 64 * 1024);
+    assert_eq!(world.counters().pool_limit_hit, 1);
     // Just below the maximum is not enough.
     let mut gone = 0;
-    while world.zswap.pool_bytes() >= MAX {
-        gone += world.zswap.invalidate(A, gone, 16);
-        world.zswap.compact();
+    while world.pool_bytes() >= MAX {
+        gone += world.invalidate(A, gone, 16);
+        world.compact();
     }
-    assert!(world.zswap.pool_bytes() > MAX * 9 / 10);
-    assert_eq!(world.zswap.store(A, key, &refs(&pages(16, key))), Err(StoreError::PoolLimit));
-    assert_eq!((world.zswap.counters().pool_limit_hit, world.zswap.present(A, key, 16)), (1, 0));
-    let report = world.zswap.shrink_to_accept();
-    assert!(report.reached && world.zswap.pool_bytes() <= MAX * 9 / 10);
-    assert!(world.zswap.pool_bytes() > MAX / 2, "and no more than needed");
-    assert_eq!(world.zswap.counters().written_back_pages, report.pages_written);
-    world.zswap.store(A, key, &refs(&pages(16, key))).unwrap();
-    assert!(!world.zswap.wants_shrink());
+    assert!(world.pool_bytes() > MAX * 9 / 10);
+    assert_eq!(world.store(A, key, &refs(&pages(16, key))), Err(StoreError::PoolLimit));
+    assert_eq!((world.counters().pool_limit_hit, world.present(A, key, 16)), (1, 0));
+    let report = world.shrink_to_accept();
+    assert!(report.reached && world.pool_bytes() <= MAX * 9 / 10);
+    assert!(world.pool_bytes() > MAX / 2, "and no more than needed");
+    assert_eq!(world.counters().written_back_pages, report.pages_written);
+    world.store(A, key, &refs(&pages(16, key))).unwrap();
+    assert!(!world.wants_shrink());
     for at in (gone..=key).step_by(16) {
         assert!(load(&world.zswap, A, at, 16, Keep::Exclusive).unwrap() == pages(16, at));
     }
@@ -230,52 +241,49 @@ fn a_full_pool_writes_down_to_its_threshold_and_accepts_again() {
 #[test]
 fn a_group_at_its_limit_writes_its_own_down_to_the_threshold() {
     let world = world();
-    world.zswap.store(B, 0, &refs(&pages(64, 9))).unwrap();
+    world.store(B, 0, &refs(&pages(64, 9))).unwrap();
     let limit = 200_000;
-    world.zswap.set_group_limit(A, limit);
+    world.set_group_limit(A, limit);
     for folio in 0..40 {
-        world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
-        assert!(world.zswap.group_usage(A).zswap <= limit + 16 * 4096);
+        world.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
+        assert!(world.group_usage(A).zswap <= limit + 16 * 4096);
     }
-    assert!(world.zswap.group_usage(A).zswpwb > 0);
-    assert_eq!((world.zswap.group_usage(B).zswpwb, world.zswap.on_disk(B, 0, 64)), (0, 0));
+    assert!(world.group_usage(A).zswpwb > 0);
+    assert_eq!((world.group_usage(B).zswpwb, world.on_disk(B, 0, 64)), (0, 0));
     // Without writeback a group at its limit is refused until it is down to the threshold.
-    world.zswap.set_group_writeback(A, false);
+    world.set_group_writeback(A, false);
     let mut folio = 100;
-    while world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).is_ok() {
+    while world.store(A, folio * 16, &refs(&pages(16, folio))).is_ok() {
         folio += 1;
     }
-    let usage = || world.zswap.group_usage(A).zswap;
+    let usage = || world.group_usage(A).zswap;
     assert!(usage() >= limit);
     let mut gone = 0;
     while usage() > limit * 9 / 10 {
         assert!(gone <= folio);
-        assert_eq!(world.zswap.store(A, 5000, &refs(&pages(1, 1))), Err(StoreError::GroupLimit));
-        world.zswap.invalidate(A, gone * 16, 4);
+        assert_eq!(world.store(A, 5000, &refs(&pages(1, 1))), Err(StoreError::GroupLimit));
+        world.invalidate(A, gone * 16, 4);
         gone += 1;
     }
-    world.zswap.store(A, 5000, &refs(&pages(1, 1))).unwrap();
+    world.store(A, 5000, &refs(&pages(1, 1))).unwrap();
     // Nor is it written when the pool shrinks.
-    let before = world.zswap.group_usage(A).zswpwb;
-    assert!(!world.zswap.shrink(0).reached);
-    assert_eq!(world.zswap.group_usage(A).zswpwb, before);
-    assert_eq!(world.zswap.group_usage(B).on_disk, 64 * 4096);
+    let before = world.group_usage(A).zswpwb;
+    assert!(!world.shrink(0).reached);
+    assert_eq!(world.group_usage(A).zswpwb, before);
+    assert_eq!(world.group_usage(B).on_disk, 64 * 4096);
     // A limit of zero refuses all stores of this group.
-    world.zswap.invalidate(A, 0, u64::MAX);
-    world.zswap.set_group_limit(A, 0);
-    assert_eq!(world.zswap.store(A, 5000, &refs(&pages(1, 1))), Err(StoreError::GroupLimit));
-    world.zswap.store(B, 5000, &refs(&pages(1, 1))).unwrap();
+    world.invalidate(A, 0, u64::MAX);
+    world.set_group_limit(A, 0);
+    assert_eq!(world.store(A, 5000, &refs(&pages(1, 1))), Err(StoreError::GroupLimit));
+    world.store(B, 5000, &refs(&pages(1, 1))).unwrap();
 }
 
 #[test]
 fn a_threshold_of_100_percent_is_no_hysteresis() {
     const MAX: u64 = 1 << 19;
     let config = Config { max_pool_bytes: MAX, accept_threshold_percent: 100, ..Config::default() };
-    let zswap = world_with(config).zswap;
-    let mut key = 0;
-    while zswap.store(A, key, &refs(&pages(16, key))).is_ok() {
-        key += 16;
-    }
+    let zswap = world_with(config);
+    let key = fill(&zswap);
     let mut gone = 0;
     while zswap.pool_bytes() >= MAX {
         gone += zswap.invalidate(A, gone, 16);
@@ -286,7 +294,7 @@ fn a_threshold_of_100_percent_is_no_hysteresis() {
 
 #[test]
 fn usage_and_loads_are_counted_by_group() {
-    let zswap = world().zswap;
+    let zswap = world();
     let some = pages(32, 1);
     zswap.store(A, 0, &refs(&some)).unwrap();
     zswap.store(B, 0, &refs(&some[..16])).unwrap();
@@ -309,10 +317,7 @@ fn usage_and_loads_are_counted_by_group() {
 fn without_a_swap_file_nothing_is_shrunk() {
     let config = Config { max_pool_bytes: 1 << 18, ..Config::default() };
     let zswap = Zswap::new(config, Trim::new("trim", 1)).unwrap();
-    let mut key = 0;
-    while zswap.store(A, key, &refs(&pages(16, key))).is_ok() {
-        key += 16;
-    }
+    let key = fill(&zswap);
     assert!(!zswap.wants_shrink());
     let report = zswap.shrink(0);
     assert_eq!((report.pages_written, report.reached), (0, false));
@@ -322,14 +327,10 @@ fn without_a_swap_file_nothing_is_shrunk() {
 #[test]
 fn groups_take_turns() {
     let world = world();
-    for group in [A, B] {
-        for folio in 0..32 {
-            world.zswap.store(group, folio * 16, &refs(&pages(16, folio))).unwrap();
-        }
-    }
-    let full = world.zswap.pool_bytes();
-    assert!(world.zswap.shrink(full / 2).reached);
-    let written = [A, B].map(|group| world.zswap.group_usage(group).zswpwb);
+    [A, B].iter().for_each(|group| world.store_folios(*group, 0..32));
+    let full = world.pool_bytes();
+    assert!(world.shrink(full / 2).reached);
+    let written = [A, B].map(|group| world.group_usage(group).zswpwb);
     assert!(written[0].abs_diff(written[1]) <= 16, "{written:?}");
 }
 
@@ -337,12 +338,12 @@ fn groups_take_turns() {
 fn units_of_several_pages_are_one_object_there_too() {
     let world = world_with(Config { unit_size: 16384, ..Config::default() });
     let all = pages(64, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.store(A, 0, &refs(&all)).unwrap();
     // One page of a unit leaves before, one on disk; newer pages lie in the range of others.
     load(&world.zswap, A, 5, 1, Keep::Exclusive).unwrap();
-    world.zswap.store(A, 12, &refs(&all[12..13])).unwrap();
-    assert!(world.zswap.shrink(0).reached);
-    assert_eq!(world.zswap.on_disk(A, 0, 64), !(1 << 5));
+    world.store(A, 12, &refs(&all[12..13])).unwrap();
+    assert!(world.shrink(0).reached);
+    assert_eq!(world.on_disk(A, 0, 64), !(1 << 5));
     let objects = world.swap.file.counters();
     assert!(load(&world.zswap, A, 4, 1, Keep::Exclusive).unwrap()[0] == all[4]);
     assert!(load(&world.zswap, A, 6, 2, Keep::Exclusive).unwrap() == all[6..8]);
@@ -357,10 +358,10 @@ fn units_of_several_pages_are_one_object_there_too() {
 fn a_pool_lives_as_long_as_its_objects_on_disk() {
     let world = world();
     let all = world.written(64, 1);
-    world.zswap.set_compressor(Trim::new("other", 1)).unwrap();
-    assert_eq!(world.zswap.pools(), ["trim", "other"]);
+    world.set_compressor(Trim::new("other", 1)).unwrap();
+    assert_eq!(world.pools(), ["trim", "other"]);
     assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all);
-    assert_eq!(world.zswap.pools(), ["other"]);
+    assert_eq!(world.pools(), ["other"]);
 }
 
 #[test]
@@ -382,7 +383,7 @@ fn what_an_algorithm_keeps_account_of_stays_known_on_disk() {
 fn what_is_there_is_loaded_and_the_rest_left_alone() {
     let world = world();
     let all = world.written(32, 1);
-    world.zswap.invalidate(A, 7, 1);
+    world.invalidate(A, 7, 1);
     let mut room = vec![[0xEE; 4096]; 16];
     let wanted = 0b1111_1111 << 4 | 0xFF << 40;
     let got = world
@@ -392,7 +393,7 @@ fn what_is_there_is_loaded_and_the_rest_left_alone() {
     assert_eq!(got, 0b1111_0111 << 4);
     assert!(room[..3] == all[4..7] && room[3] == [0xEE; 4096] && room[4..8] == all[8..12]);
     assert!(room[8..].iter().all(|page| *page == [0xEE; 4096]));
-    assert_eq!(world.zswap.present(A, 0, 32) & got, 0);
+    assert_eq!(world.present(A, 0, 32) & got, 0);
 }
 
 #[test]
@@ -400,20 +401,20 @@ fn a_disk_without_room_leaves_pages_where_they_are_until_it_has_some() {
     let world = world();
     world.swap.faults.set_room(Some(Room { available: 0, total: 1 << 40 }));
     let all = pages(256, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
-    let report = world.zswap.shrink(0);
+    world.store(A, 0, &refs(&all)).unwrap();
+    let report = world.shrink(0);
     assert!(report.no_space && !report.reached && report.pages_written == 0, "{report:?}");
     assert!(load(&world.zswap, A, 0, 256, Keep::Shared).unwrap() == all);
     assert_eq!(world.swap.file.counters().bytes_written, 0);
     world.swap.faults.set_room(None);
-    assert!(world.zswap.shrink(0).reached);
+    assert!(world.shrink(0).reached);
     // During a write.
     let more = pages(256, 2);
-    world.zswap.store(A, 1000, &refs(&more)).unwrap();
+    world.store(A, 1000, &refs(&more)).unwrap();
     world.swap.faults.next_write(Fault::Errno(28));
-    let report = world.zswap.shrink(0);
+    let report = world.shrink(0);
     assert_eq!((report.failures, world.swap.file.counters().no_space), (1, 2));
-    assert!(world.zswap.shrink(0).reached);
+    assert!(world.shrink(0).reached);
     assert!(load(&world.zswap, A, 0, 256, Keep::Exclusive).unwrap() == all);
     assert!(load(&world.zswap, A, 1000, 256, Keep::Exclusive).unwrap() == more);
     world.swap.assert_empty(&world.zswap);
@@ -424,7 +425,7 @@ fn a_file_that_is_too_small_is_full_and_nothing_is_lost() {
     let swap = Swap::new(2);
     let config = Config { swap: Some(swap.file.clone()), ..Config::default() };
     let zswap = Zswap::new(config, Trim::new("trim", 1)).unwrap();
-    let all = raw_pages(1024, 1);
+    let all = pages_of(1, 1024, 1);
     zswap.store(A, 0, &refs(&all)).unwrap();
     let report = zswap.shrink(0);
     assert!(report.no_space && !report.reached && report.pages_written > 400, "{report:?}");
@@ -437,19 +438,19 @@ fn a_file_that_is_too_small_is_full_and_nothing_is_lost() {
 fn a_write_that_fails_goes_elsewhere_or_leaves_pages_where_they_are() {
     let world = world();
     let all = pages(256, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.store(A, 0, &refs(&all)).unwrap();
     world.swap.faults.next_write(Fault::Errno(5));
-    let report = world.zswap.shrink(0);
+    let report = world.shrink(0);
     assert!(report.reached && report.failures == 0);
     assert_eq!(world.swap.file.counters().segments_retired, 1);
     let more = pages(256, 2);
-    world.zswap.store(A, 1000, &refs(&more)).unwrap();
+    world.store(A, 1000, &refs(&more)).unwrap();
     (0..3000).for_each(|_| world.swap.faults.next_write(Fault::Errno(5)));
-    let report = world.zswap.shrink(0);
+    let report = world.shrink(0);
     assert!(!report.reached && report.pages_written == 0 && report.failures > 0, "{report:?}");
     assert!(load(&world.zswap, A, 1000, 256, Keep::Exclusive).unwrap() == more);
     assert!(load(&world.zswap, A, 0, 256, Keep::Exclusive).unwrap() == all);
-    assert_eq!(world.zswap.counters().stored_pages, 0);
+    assert_eq!(world.counters().stored_pages, 0);
     assert_file_empty(&world.swap.file);
 }
 
@@ -472,7 +473,7 @@ fn a_read_that_fails_says_where_and_takes_nothing() {
             }
         }
     }
-    assert_eq!(world.zswap.counters().disk_load_fail, 4);
+    assert_eq!(world.counters().disk_load_fail, 4);
     assert!(load(&world.zswap, A, 0, 64, Keep::Exclusive).unwrap() == all);
     world.swap.assert_empty(&world.zswap);
 }
@@ -500,10 +501,10 @@ fn a_bit_that_changed_on_disk_is_never_a_page() {
 fn during_write(config: Config, happens: impl FnOnce(&Zswap)) -> (World, Vec<Page>) {
     let world = world_with(config);
     let all = pages(48, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    world.store(A, 0, &refs(&all)).unwrap();
     world.swap.faults.hold(true);
     std::thread::scope(|scope| {
-        let shrinking = scope.spawn(|| world.zswap.shrink(0));
+        let shrinking = scope.spawn(|| world.shrink(0));
         world.swap.faults.wait_for_held(1);
         happens(&world.zswap);
         world.swap.faults.hold(false);
@@ -523,7 +524,7 @@ fn pages_being_written_can_be_had_changed_and_forgotten() {
             zswap.store(A, 20, &[&newer]).unwrap();
             zswap.invalidate(A, 32, 16);
         });
-        assert_eq!(world.zswap.present(A, 0, 48), 0xFFFF_FFFF & !(0b11 << 5));
+        assert_eq!(world.present(A, 0, 48), 0xFFFF_FFFF & !(0b11 << 5));
         let live = world.swap.file.counters();
         assert!(live.live_bytes > 0);
         assert!(load(&world.zswap, A, 0, 5, Keep::Exclusive).unwrap() == all[..5]);
@@ -563,8 +564,8 @@ fn who_loads_much_and_who_writes_do_not_wait_for_each_other() {
     let world = Arc::new(world());
     // So that the third pack waits for the first write. Each has three blocks of sixteen pages.
     world.swap.file.limit_packs(1);
-    let all = raw_pages(192, 1);
-    world.zswap.store(A, 0, &refs(&all)).unwrap();
+    let all = pages_of(1, 192, 1);
+    world.store(A, 0, &refs(&all)).unwrap();
     world.swap.faults.hold(true);
     let (tell, told) = std::sync::mpsc::channel();
     let run = |act: fn(&World) -> Vec<Page>| {
@@ -572,7 +573,7 @@ fn who_loads_much_and_who_writes_do_not_wait_for_each_other() {
         std::thread::spawn(move || tell.send(act(&world)).unwrap());
     };
     run(|world| {
-        world.zswap.shrink(0);
+        world.shrink(0);
         Vec::new()
     });
     world.swap.faults.wait_for_held(1);
@@ -589,18 +590,18 @@ fn who_loads_much_and_who_writes_do_not_wait_for_each_other() {
 #[test]
 fn cleaning_keeps_every_page_and_gives_room_back() {
     let world = world();
-    let all: Vec<Page> = raw_pages(4096, 1);
+    let all: Vec<Page> = pages_of(1, 4096, 1);
     for (n, folio) in all.chunks(16).enumerate() {
-        world.zswap.store(A, n as u64 * 16, &refs(folio)).unwrap();
+        world.store(A, n as u64 * 16, &refs(folio)).unwrap();
     }
-    assert!(world.zswap.shrink(0).reached);
+    assert!(world.shrink(0).reached);
     let used = world.swap.file.counters().used_bytes;
-    (0..4096).filter(|key| key % 16 < 11).for_each(|key| assert_eq!(world.zswap.invalidate(A, key, 1), 1));
+    (0..4096).filter(|key| key % 16 < 11).for_each(|key| assert_eq!(world.invalidate(A, key, 1), 1));
     assert_eq!(world.swap.file.counters().used_bytes, used, "something lives in every segment");
-    let mut report = world.zswap.maintain(4);
+    let mut report = world.maintain(4);
     assert!(report.segments_cleaned == 4 && report.objects_moved > 0, "{report:?}");
     while report.segments_cleaned > 0 {
-        report = world.zswap.maintain(4);
+        report = world.maintain(4);
     }
     let counters = world.swap.file.counters();
     assert!(counters.used_bytes < used / 2, "{} of {used}", counters.used_bytes);
@@ -623,11 +624,11 @@ fn a_disk_whose_loads_cost_much_is_written_to_less() {
         world.swap.faults.throttle(Duration::ZERO, 0);
         // Most pages in the pool are wanted again, too.
         for folio in 100..140 {
-            world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
+            world.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
             load(&world.zswap, A, folio * 16, 16, Keep::Exclusive).unwrap();
         }
-        world.zswap.store(A, 5000, &refs(&pages(640, 3))).unwrap();
-        let costs = world.zswap.costs();
+        world.store(A, 5000, &refs(&pages(640, 3))).unwrap();
+        let costs = world.costs();
         (costs, costs.share())
     };
     let (_, untouched) = share(Duration::ZERO, 0);
@@ -641,11 +642,9 @@ fn a_disk_whose_loads_cost_much_is_written_to_less() {
 #[test]
 fn the_tables_take_eight_bytes_a_page_and_a_hundredth_of_what_is_written() {
     let world = world();
-    for folio in 0..1024 {
-        world.zswap.store(A, folio * 16, &refs(&pages(16, folio))).unwrap();
-    }
-    assert!(world.zswap.shrink(0).reached);
-    let (tables, sums) = (world.zswap.table_bytes(), 4 * 16 * 1024 * u64::from(cfg!(debug_assertions)));
+    world.store_folios(A, 0..1024);
+    assert!(world.shrink(0).reached);
+    let (tables, sums) = (world.table_bytes(), 4 * 16 * 1024 * u64::from(cfg!(debug_assertions)));
     let file = world.swap.file.counters();
     let allowed = 8 * 16 * 1024 + file.bytes_written / 100;
     assert!(tables - sums <= allowed, "{tables} bytes, {sums} of checksums; {allowed} allowed");
@@ -671,12 +670,12 @@ fn a_block_of_units_that_were_mostly_replaced_is_written() {
     let world = world_with(Config { unit_size: 65536, ..Config::default() });
     let mut expected = Vec::new();
     for first in 0..16 {
-        let mut all = raw_pages(16 - first, 1 + first as u64);
+        let mut all = pages_of(1, 16 - first, 1 + first as u64);
         all.iter_mut().for_each(|page| page[3800..].fill(0));
-        world.zswap.store(A, first as u64, &refs(&all)).unwrap();
+        world.store(A, first as u64, &refs(&all)).unwrap();
         expected.push(all[0]);
     }
-    assert!(world.zswap.shrink(0).reached);
+    assert!(world.shrink(0).reached);
     assert_eq!(load(&world.zswap, A, 0, 16, Keep::Exclusive), Ok(expected));
     assert_file_empty(&world.swap.file);
 }

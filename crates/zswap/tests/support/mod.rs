@@ -1,6 +1,7 @@
 //! A compressor with faults on request, and pages for it.
 #![allow(dead_code)]
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -17,44 +18,49 @@ pub struct Trim {
     name: String,
     batch: usize,
     tiers: bool,
+    counts: Arc<Counts>,
+}
+
+/// What a [`Trim`] and its contexts count, and their faults.
+#[derive(Default)]
+pub struct Counts {
     /// Units until one fails to compress; negative for no failure.
-    pub fail_after: Arc<AtomicI64>,
+    pub fail_after: AtomicI64,
     /// Objects until one fails to decompress; negative for no failure.
-    pub damage_after: Arc<AtomicI64>,
+    pub damage_after: AtomicI64,
     /// Units compressed.
-    pub units: Arc<AtomicU64>,
+    pub units: AtomicU64,
     /// Compression requests of each size.
-    pub requests: Arc<[AtomicU64; 9]>,
+    pub requests: [AtomicU64; 9],
     /// Decompression requests of each size.
-    pub decompressions: Arc<[AtomicU64; 9]>,
+    pub decompressions: [AtomicU64; 9],
     /// Objects made and not yet forgotten.
-    pub alive: Arc<AtomicI64>,
+    pub alive: AtomicI64,
     /// Whether dense objects were requested.
     pub dense: AtomicBool,
 }
 
 impl Trim {
     pub fn new(name: &str, batch: usize) -> Arc<Self> {
-        Arc::new(Self::with_tiers(name, batch, false))
+        Self::with_tiers(name, batch, false)
     }
 
     pub fn tiered(name: &str, batch: usize) -> Arc<Self> {
-        Arc::new(Self::with_tiers(name, batch, true))
+        Self::with_tiers(name, batch, true)
     }
 
-    fn with_tiers(name: &str, batch: usize, tiers: bool) -> Self {
-        Trim {
-            name: name.to_owned(),
-            batch,
-            tiers,
-            fail_after: Arc::new(AtomicI64::new(-1)),
-            damage_after: Arc::new(AtomicI64::new(-1)),
-            units: Arc::default(),
-            requests: Arc::default(),
-            decompressions: Arc::default(),
-            alive: Arc::default(),
-            dense: AtomicBool::new(false),
-        }
+    fn with_tiers(name: &str, batch: usize, tiers: bool) -> Arc<Self> {
+        let (fail_after, damage_after) = (AtomicI64::new(-1), AtomicI64::new(-1));
+        let counts = Arc::new(Counts { fail_after, damage_after, ..Counts::default() });
+        Arc::new(Trim { name: name.to_owned(), batch, tiers, counts })
+    }
+}
+
+impl Deref for Trim {
+    type Target = Counts;
+
+    fn deref(&self) -> &Counts {
+        &self.counts
     }
 }
 
@@ -113,34 +119,24 @@ impl Algorithm for Trim {
     }
 
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        let codec = TrimCodec {
-            tiers: self.tiers,
-            alive: self.alive.clone(),
-            fail_after: self.fail_after.clone(),
-            damage_after: self.damage_after.clone(),
-            units: self.units.clone(),
-        };
-        let (requests, decompressions) = (self.requests.clone(), self.decompressions.clone());
-        let alive = self.alive.clone();
-        Ok(Box::new(Counting { inner: Software::new(codec), requests, decompressions, alive }))
+        let codec = TrimCodec { tiers: self.tiers, counts: self.counts.clone() };
+        Ok(Box::new(Counting { inner: Software::new(codec), counts: self.counts.clone() }))
     }
 }
 
 struct Counting {
     inner: Software<TrimCodec>,
-    alive: Arc<AtomicI64>,
-    requests: Arc<[AtomicU64; 9]>,
-    decompressions: Arc<[AtomicU64; 9]>,
+    counts: Arc<Counts>,
 }
 
 impl Context for Counting {
     fn compress(&mut self, request: &mut CompressRequest<'_, '_>) {
-        self.requests[request.units()].fetch_add(1, Ordering::Relaxed);
+        self.counts.requests[request.units()].fetch_add(1, Ordering::Relaxed);
         self.inner.compress(request);
     }
 
     fn decompress(&mut self, request: &mut DecompressRequest<'_, '_>) {
-        self.decompressions[request.objects.len()].fetch_add(1, Ordering::Relaxed);
+        self.counts.decompressions[request.objects.len()].fetch_add(1, Ordering::Relaxed);
         self.inner.decompress(request);
     }
 
@@ -158,7 +154,7 @@ impl Context for Counting {
                     output[5] &= 0x7f;
                     let sum = sum(&output[4..]);
                     output[..4].copy_from_slice(&sum.to_le_bytes());
-                    self.alive.fetch_add(1, Ordering::Relaxed);
+                    self.counts.alive.fetch_add(1, Ordering::Relaxed);
                     Ok(dense.len())
                 }
                 _ => Err(UnitError::NoSpace),
@@ -169,10 +165,12 @@ impl Context for Counting {
 
 struct TrimCodec {
     tiers: bool,
-    fail_after: Arc<AtomicI64>,
-    damage_after: Arc<AtomicI64>,
-    units: Arc<AtomicU64>,
-    alive: Arc<AtomicI64>,
+    counts: Arc<Counts>,
+}
+
+/// Whether a fault is due after `left` more calls, which it counts; never if negative.
+fn is_due(left: &AtomicI64) -> bool {
+    left.load(Ordering::Relaxed) >= 0 && left.fetch_sub(1, Ordering::Relaxed) == 0
 }
 
 fn sum(bytes: &[u8]) -> u32 {
@@ -181,10 +179,8 @@ fn sum(bytes: &[u8]) -> u32 {
 
 impl UnitCodec for TrimCodec {
     fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
-        self.units.fetch_add(1, Ordering::Relaxed);
-        if self.fail_after.load(Ordering::Relaxed) >= 0
-            && self.fail_after.fetch_sub(1, Ordering::Relaxed) == 0
-        {
+        self.counts.units.fetch_add(1, Ordering::Relaxed);
+        if is_due(&self.counts.fail_after) {
             return Err(UnitError::Failed);
         }
         let mut at = 4;
@@ -207,14 +203,12 @@ impl UnitCodec for TrimCodec {
         }
         let sum = sum(&output[4..at]);
         output[..4].copy_from_slice(&sum.to_le_bytes());
-        self.alive.fetch_add(1, Ordering::Relaxed);
+        self.counts.alive.fetch_add(1, Ordering::Relaxed);
         Ok(at)
     }
 
     fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
-        if self.damage_after.load(Ordering::Relaxed) >= 0
-            && self.damage_after.fetch_sub(1, Ordering::Relaxed) == 0
-        {
+        if is_due(&self.counts.damage_after) {
             return Err(UnitError::Failed);
         }
         let (stored, mut bytes) = object.split_at_checked(4).ok_or(UnitError::Failed)?;
@@ -285,6 +279,16 @@ pub fn page(kind: u8, seed: u64) -> Page {
         }
     }
     page
+}
+
+/// Pages of a kind, unique to the seed.
+pub fn pages_of(kind: u8, count: usize, seed: u64) -> Vec<Page> {
+    (0..count as u64).map(|n| page(kind, seed * 1000 + n)).collect()
+}
+
+/// Pages that are about half full.
+pub fn pages(count: usize, seed: u64) -> Vec<Page> {
+    pages_of(2, count, seed)
 }
 
 pub fn refs(pages: &[Page]) -> Vec<&Page> {
