@@ -16,7 +16,7 @@ use crate::sync::Userfaultfd;
 pub(crate) struct Gate {
     descriptor: Option<Userfaultfd>,
     /// Whether the kernel reports forks, which needs CAP_SYS_PTRACE.
-    reports_forks: bool,
+    pub reports_forks: bool,
 }
 
 impl Gate {
@@ -36,10 +36,6 @@ impl Gate {
     /// Whether forks can be watched.
     pub fn is_there(&self) -> bool {
         self.descriptor.is_some()
-    }
-
-    pub fn reports_forks(&self) -> bool {
-        self.reports_forks
     }
 
     pub fn descriptor(&self) -> Option<i32> {
@@ -104,7 +100,7 @@ mod tests {
     fn a_gate_that_cannot_watch_forks_opens_nothing_and_is_never_open() {
         let gate = Gate::open(0).unwrap();
         assert_eq!((gate.is_there(), gate.descriptor(), gate.is_open()), (false, None, false));
-        assert!(!gate.reports_forks());
+        assert!(!gate.reports_forks);
         gate.dismiss_reports();
     }
 }

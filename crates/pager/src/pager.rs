@@ -214,7 +214,7 @@ impl Pager {
     /// Whether the kernel reports forks. If not, a child finds zeroes in place of out pages: bring
     /// everything in first ([`Pager::halt`]), or exclude the memory from the child.
     pub fn reports_forks(&self) -> bool {
-        self.parts.gate.reports_forks()
+        self.parts.gate.reports_forks
     }
 
     /// Whether children can inherit the pager.

@@ -32,7 +32,8 @@ pub struct Registrations {
     current: Vec<Managed>,
     next: Vec<Managed>,
     buffer: Box<[u8]>,
-    released: Vec<Range<usize>>,
+    /// Ranges that the program guards itself.
+    pub released: Vec<Range<usize>>,
     /// Bytes of mappings that could not be registered, at the last look.
     pub refused_bytes: usize,
 }
@@ -93,10 +94,6 @@ impl Registrations {
             }
             true
         });
-    }
-
-    pub fn release(&mut self, range: Range<usize>) {
-        self.released.push(range);
     }
 
     /// Forgets registrations of ranges whose mappings may have changed.

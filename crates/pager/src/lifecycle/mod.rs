@@ -60,7 +60,7 @@ impl Lifecycle {
 
     pub fn release(&self, range: Range<usize>) {
         self.halt();
-        self.program.registrations().release(range);
+        self.program.registrations().released.push(range);
         self.resume();
     }
 

@@ -60,7 +60,7 @@ impl Reports {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Guard {
     uffd: Userfaultfd,
-    probe: usize,
+    pub probe: usize,
 }
 
 impl Guard {
@@ -71,10 +71,6 @@ impl Guard {
 
     pub fn reports(&self) -> Reports {
         Reports(self.uffd)
-    }
-
-    pub fn probe(&self) -> usize {
-        self.probe
     }
 
     /// The guard of a child, by its userfaultfd.

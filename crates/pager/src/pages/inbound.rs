@@ -15,6 +15,6 @@ pub(crate) struct Inbound {
 
 impl Inbound {
     pub fn new(page: usize) -> Self {
-        Inbound { frames: FrameCache::new(), page, copied: 0, reads_disk: true }
+        Inbound { frames: FrameCache::default(), page, copied: 0, reads_disk: true }
     }
 }

@@ -304,7 +304,7 @@ impl Pages {
 
     /// Registers a page whose replacement is reported, if nothing is watched. `None` on failure.
     pub fn register_bell(&self) -> Option<Bell> {
-        let probe = self.mover.guard.probe();
+        let probe = self.mover.guard.probe;
         self.reports().register(probe, PAGE_SIZE, MISSING).ok()?;
         // SAFETY: the guard took this page for the probe alone, and nothing else has its address.
         Some(unsafe { Bell::new(probe) })

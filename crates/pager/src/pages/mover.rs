@@ -90,8 +90,8 @@ impl Mover {
     /// Registers the probe or not: forks wait for a reader while it is. Returns false on failure.
     pub(super) fn guard_probe(&self, on: bool) -> bool {
         match on {
-            true => self.guard.reports().register(self.guard.probe(), PAGE_SIZE, MISSING).is_ok(),
-            false => self.guard.reports().unregister(self.guard.probe(), PAGE_SIZE).is_ok(),
+            true => self.guard.reports().register(self.guard.probe, PAGE_SIZE, MISSING).is_ok(),
+            false => self.guard.reports().unregister(self.guard.probe, PAGE_SIZE).is_ok(),
         }
     }
 

@@ -314,8 +314,9 @@ impl Staging {
 
 /// One worker's frames, which it fills and moves into the program. They come from ready slots, else
 /// from empty ones, whose pages the kernel allocates on first touch.
+#[derive(Default)]
 pub struct FrameCache {
-    slot: Option<u32>,
+    pub slot: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -326,10 +327,6 @@ pub struct Pages {
 }
 
 impl FrameCache {
-    pub const fn new() -> Self {
-        FrameCache { slot: None }
-    }
-
     /// Up to `wanted` adjacent pages, in the cache until [`FrameCache::spend`]. `None`: no slot.
     pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Pages> {
         if let Some(slot) = self.slot {
@@ -357,10 +354,6 @@ impl FrameCache {
         staging.left(pages.slot, span(pages.first, count));
     }
 
-    pub fn slot(&self) -> Option<u32> {
-        self.slot
-    }
-
     /// Returns the slot to the lists.
     pub fn empty_out(&mut self, staging: &Staging) {
         if let Some(slot) = self.slot.take() {
@@ -383,7 +376,7 @@ mod tests {
         assert_eq!(staging.owner(a), 0x10000);
         staging.give(a);
         assert_eq!((staging.ready_pages(), staging.pages()), (4, 4));
-        let mut cache = FrameCache::new();
+        let mut cache = FrameCache::default();
         let pages = cache.pages(&staging, 3).unwrap();
         assert_eq!((pages.slot, pages.first, pages.count), (a, 4, 3));
         cache.spend(&staging, pages, 3);
