@@ -15,7 +15,7 @@ use std::time::Duration;
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Bounds on the memory that a write can take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Worst {
     pub(crate) block_bytes: u64,
     /// Most bytes that a piece can take in addition.
@@ -35,6 +35,7 @@ impl Worst {
 }
 
 /// Keeps the bound and the writes in progress.
+#[derive(Default)]
 pub(crate) struct AdmissionControl {
     worst: Worst,
     /// Most bytes of credit that one measurement gives.
@@ -55,15 +56,7 @@ pub(crate) struct Admission<'a> {
 
 impl AdmissionControl {
     pub(crate) fn new(worst: Worst, credit_max: u64) -> Self {
-        AdmissionControl {
-            worst,
-            credit_max,
-            credit: AtomicU64::new(0),
-            in_flight: AtomicU64::new(0),
-            measuring: Mutex::new(()),
-            waiting: AtomicU64::new(0),
-            ended: Condvar::new(),
-        }
+        AdmissionControl { worst, credit_max, ..AdmissionControl::default() }
     }
 
     /// Admits a write of `blocks` blocks. `free_bytes` measures; `make` tries to free the given

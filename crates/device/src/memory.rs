@@ -72,7 +72,7 @@ impl Memory {
             limit,
             swap_bytes,
             is_locked,
-            signal: Signal::new(),
+            signal: Signal::default(),
             refused: AtomicU64::new(0),
             compacted_bytes: AtomicU64::new(0),
             used_max: AtomicU64::new(0),

@@ -3,6 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[derive(Default)]
 pub(crate) struct Signal {
     state: Mutex<State>,
     changed: Condvar,
@@ -26,10 +27,6 @@ pub(crate) enum Next {
 }
 
 impl Signal {
-    pub(crate) fn new() -> Self {
-        Signal { state: Mutex::default(), changed: Condvar::new() }
-    }
-
     /// Wakes the thread for work.
     pub(crate) fn raise(&self) {
         let mut state = self.lock();
@@ -87,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_was_raised_is_done_once_and_the_end_comes_first() {
-        let signal = Signal::new();
+        let signal = Signal::default();
         assert_eq!(signal.wait(Duration::ZERO), Next::Rest);
         signal.raise();
         signal.raise();
@@ -101,7 +98,7 @@ mod tests {
 
     #[test]
     fn settled_means_that_all_is_done() {
-        let signal = Signal::new();
+        let signal = Signal::default();
         let done = Mutex::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {

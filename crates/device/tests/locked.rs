@@ -30,8 +30,7 @@ fn all_memory_is_there_at_the_start() {
     let device = match Device::new(config) {
         Ok(device) => device,
         Err(error @ Error::Lock { .. }) => {
-            testkit::skip!("mlock", "{error}");
-            return;
+            return testkit::skip!("mlock", "{error}");
         }
         Err(error) => panic!("{error}"),
     };

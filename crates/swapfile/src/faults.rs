@@ -55,6 +55,7 @@ pub struct Faults {
     changed: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     random: u64,
     rates: Rates,
@@ -72,18 +73,7 @@ struct State {
 impl Faults {
     /// Injects no faults yet. The same seed and transfers give the same faults.
     pub fn new(seed: u64) -> Arc<Faults> {
-        let state = State {
-            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
-            rates: Rates::default(),
-            reads: VecDeque::new(),
-            writes: VecDeque::new(),
-            room: None,
-            held: false,
-            waiting: 0,
-            latency: Duration::ZERO,
-            ns_per_kib: 0,
-            injected: 0,
-        };
+        let state = State { random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, ..State::default() };
         Arc::new(Faults { state: Mutex::new(state), changed: Condvar::new() })
     }
 

@@ -274,16 +274,11 @@ impl Footer {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Footer> {
-        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        (bytes.get(..8)? == MAGIC.to_le_bytes() && word(28)? == 0).then_some(())?;
-        Some(Footer {
-            generation: word(8)?,
-            segment: word(12)?,
-            blocks: word(16)?,
-            objects: word(20)?,
-            directory: word(24)?,
-        })
+    fn decode(bytes: &[u8; FOOTER_BYTES]) -> Option<Footer> {
+        let word = |number: usize| u32::from_le_bytes(bytes.as_chunks().0[2 + number]);
+        let [generation, segment, blocks, objects, directory, zero] = std::array::from_fn(word);
+        let is_footer = bytes[..8] == MAGIC.to_le_bytes() && zero == 0;
+        is_footer.then_some(Footer { generation, segment, blocks, objects, directory })
     }
 }
 

@@ -93,10 +93,7 @@ pub fn open_engine(config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>,
 
 /// Makes the engine for an open file; for a child after fork, which has no engine threads.
 pub fn engine_on(disk: Arc<Disk>, config: &Config, spawn: Spawn<'_>) -> Result<Arc<dyn Engine>, OpenError> {
-    match Threads::new(disk, config.threads, spawn) {
-        Ok(engine) => Ok(Arc::new(engine)),
-        Err(error) => Err(OpenError::Threads(error)),
-    }
+    Ok(Arc::new(Threads::new(disk, config.threads, spawn).map_err(OpenError::Threads)?))
 }
 
 impl SwapFile {
