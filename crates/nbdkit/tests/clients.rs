@@ -87,10 +87,8 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
 
 #[test]
 fn libnbd_finds_every_operation() {
-    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
-        return;
-    }
-    let server = Server::new(&["64M", "ram=8M", "checksums=true", "compressor=lz4"]);
+    let settings = ["64M", "ram=8M", "checksums=true", "compressor=lz4"];
+    let Some(server) = Server::with_nbdsh(&settings) else { return };
     let said = server.nbdsh_ok(
         r#"
 import os, errno
@@ -330,10 +328,7 @@ fn file_systems_are_whole() {
 
 #[test]
 fn clients_of_a_killed_server_are_told() {
-    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
-        return;
-    }
-    let server = Server::new(&["64M"]);
+    let Some(server) = Server::with_nbdsh(&["64M"]) else { return };
     let pid = server.child.id();
     let said = server.nbdsh_ok(&format!(
         r#"
@@ -366,12 +361,10 @@ except nbd.Error as error:
 
 #[test]
 fn figures_are_written() {
-    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
-        return;
-    }
     let directory = Directory::new();
     let file = directory.join("stats");
-    let server = Server::new(&["64M", "ram=16M", &format!("stats={}", file.display())]);
+    let stats = format!("stats={}", file.display());
+    let Some(server) = Server::with_nbdsh(&["64M", "ram=16M", &stats]) else { return };
     server.nbdsh_ok("h.pwrite(b'heap' * 262144, 0)\nh.pread(4096, 0)\nh.trim(4096, 4096)");
     wait_until("the figures are written", || figures(&file)["discard_ios"] == 1);
     let figures = figures(&file);
@@ -470,12 +463,10 @@ for at in range(0, len(bytes_of), 65536):
 /// A full file refuses writes and keeps its content; trimming makes room.
 #[test]
 fn a_full_file_is_enospc() {
-    if !has(&["nbdkit", "nbdinfo"]) || !has_nbdsh() {
-        return;
-    }
     let Some(disk) = Directory::on_disk() else { return };
     let place = format!("swap-dir={}", disk.0.display());
-    let server = Server::new(&["64M", "ram=8M", "swap=16M", "checksums=true", &place]);
+    let settings = ["64M", "ram=8M", "swap=16M", "checksums=true", &place];
+    let Some(server) = Server::with_nbdsh(&settings) else { return };
     server.nbdsh_ok(
         r#"
 import os
@@ -515,23 +506,16 @@ fn a_server_to_swap_on_is_locked() {
     }
     let how = if is_allowed { "lock=yes" } else { "lock=try" };
     let server = Server::start(&["-t", "4"], &["64M", "ram=24M", how]);
-    let status = || fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let kilobytes = |text: &str, name: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    };
-    let before = status();
-    if kilobytes(&before, "VmLck:") == 0 {
-        testkit::skip!("mlock", "memory cannot be locked here");
-        return;
+    let (locked, before) = (server.kilobytes("VmLck:"), server.kilobytes("VmRSS:"));
+    if locked == 0 {
+        return testkit::skip!("mlock", "memory cannot be locked here");
     }
-    assert!(kilobytes(&before, "VmLck:") > 24 << 10, "{before}");
+    assert!(locked > 24 << 10, "{locked} KiB");
     server.nbdsh_ok(
         "import os\nn = 0\ntry:\n  for at in range(0, 64 << 20, 65536): h.pwrite(os.urandom(8192) * 8, at); n += 1\nexcept nbd.Error: pass\nassert n > 250, n",
     );
-    let after = status();
-    let grown = kilobytes(&after, "VmRSS:").saturating_sub(kilobytes(&before, "VmRSS:"));
-    assert!(grown < 3 << 10, "{grown} KiB more for threads and buffers\n{after}");
+    let grown = server.kilobytes("VmRSS:").saturating_sub(before);
+    assert!(grown < 3 << 10, "{grown} KiB more for threads and buffers");
     if is_allowed {
         let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", server.child.id())).unwrap();
         assert_eq!(score.trim(), "-1000");
@@ -557,20 +541,14 @@ fn a_swap_file_behind_locked_memory_takes_none() {
             (start("lock=try").unwrap(), false)
         }
     };
-    let process = format!("/proc/{}", server.child.id());
-    let resident = || -> u64 {
-        let status = fs::read_to_string(format!("{process}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    };
     let fill = "import os\npieces = {}\nfor at in range(0, 64 << 20, 65536):\n  pieces[at] = os.urandom(65536); h.pwrite(pieces[at], at)\nfor at, piece in pieces.items(): assert h.pread(65536, at) == piece, at";
     server.nbdsh_ok(fill);
-    let before = resident();
+    let before = server.kilobytes("VmRSS:");
     server.nbdsh_ok(fill);
-    let grown = resident().saturating_sub(before);
+    let grown = server.kilobytes("VmRSS:").saturating_sub(before);
     assert!(grown < 2 << 10, "{grown} KiB more");
     let mut names = Vec::new();
-    for task in fs::read_dir(format!("{process}/task")).unwrap().flatten() {
+    for task in fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().flatten() {
         let stat = fs::read_to_string(task.path().join("stat")).unwrap();
         let (name, fields) = stat.rsplit_once(')').unwrap();
         // The ninth field, PF_MEMALLOC_NOIO of include/linux/sched.h: half of the flags that

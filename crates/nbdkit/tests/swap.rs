@@ -206,8 +206,7 @@ fn stress_ng_verifies() {
     let disk = Loop::new(&fuse.file());
     let swap = Swap::new(&disk);
     let Some(group) = Cgroup::new(48 << 20) else {
-        testkit::skip!("cgroup", "no memory cgroup can be made");
-        return;
+        return testkit::skip!("cgroup", "no memory cgroup can be made");
     };
     let directory = support::Directory::new();
     let mut stress = group.command("stress-ng");

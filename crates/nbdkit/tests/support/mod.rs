@@ -136,6 +136,18 @@ impl Server {
         Self::try_start(options, settings).unwrap_or_else(|said| panic!("nbdkit ended: {said}"))
     }
 
+    /// One for [`nbdsh_ok`](Self::nbdsh_ok); `None`, with the reason printed, without its programs.
+    pub fn with_nbdsh(settings: &[&str]) -> Option<Self> {
+        (has(&["nbdkit", "nbdinfo"]) && has_nbdsh()).then(|| Self::new(settings))
+    }
+
+    /// KiB of the server's memory of a kind, such as `VmRSS:`.
+    pub fn kilobytes(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     /// Starts one; returns its messages if it ends instead.
     pub fn try_start(options: &[&str], settings: &[&str]) -> Result<Self, String> {
         let directory = Directory::new();
@@ -165,15 +177,9 @@ impl Server {
     }
 
     /// Runs lines of Python with `h`, a connected handle, and `uri`.
-    pub fn nbdsh(&self, script: &str) -> Output {
-        let script = format!("uri = {:?}\n{script}", self.uri());
-        output(command("/usr/bin/python3").args(["-m", "nbd", "-u", &self.uri(), "-c", &script]))
-    }
-
     pub fn nbdsh_ok(&self, script: &str) -> String {
-        let output = self.nbdsh(script);
-        assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let script = format!("uri = {:?}\n{script}", self.uri());
+        run(command("/usr/bin/python3").args(["-m", "nbd", "-u", &self.uri(), "-c", &script]))
     }
 
     pub fn kill(&mut self) {
