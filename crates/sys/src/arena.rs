@@ -36,13 +36,16 @@ pub fn open(len: usize) -> io::Result<()> {
     let at = memory::reserve_uncounted(len)?;
     // SAFETY: the reservation was made above.
     unsafe { memory::keep_small_pages(at, len) };
-    let start = at.as_ptr() as usize;
     // SAFETY: the lowest pages of the reservation, which are never taken.
     unsafe { memory::make_accessible(at, LOWEST_BYTES)? };
+    publish(at.as_ptr() as usize, len);
+    Ok(())
+}
+
+fn publish(start: usize, len: usize) {
     NEXT.store(start + LOWEST_BYTES, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);
     START.store(start, Ordering::Release);
-    Ok(())
 }
 
 /// Opens an arena of `len` bytes, all resident and locked from now on. Call once, before any
@@ -68,11 +71,8 @@ pub fn stock(len: usize) -> io::Result<()> {
         unsafe { memory::unmap(at, len) };
         return Err(error);
     }
-    let start = at.as_ptr() as usize;
     STOCKED.store(true, Ordering::Relaxed);
-    NEXT.store(start + LOWEST_BYTES, Ordering::Relaxed);
-    END.store(start + len, Ordering::Relaxed);
-    START.store(start, Ordering::Release);
+    publish(at.as_ptr() as usize, len);
     Ok(())
 }
 

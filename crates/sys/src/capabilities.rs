@@ -43,8 +43,7 @@ pub fn has(capability: u32) -> bool {
 /// Whether this program's file gave capabilities to a process of an ordinary user (setcap(8)).
 /// Ambient capabilities are the user's own: every program of that user has them.
 pub fn are_of_file() -> bool {
-    // SAFETY: returns a number.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = crate::process::own_user() == 0;
     let is_ambient = |capability: u32| {
         let (ask, capability) = (libc::PR_CAP_AMBIENT_IS_SET as usize, capability as usize);
         // SAFETY: takes numbers.
@@ -92,8 +91,7 @@ mod tests {
 
     #[test]
     fn a_capability_is_away_for_a_while() {
-        // SAFETY: returns a number.
-        let is_root = unsafe { libc::geteuid() } == 0;
+        let is_root = crate::process::own_user() == 0;
         if !has(SYS_ADMIN) {
             testkit::skip!(
                 "capability",
@@ -110,8 +108,7 @@ mod tests {
     #[test]
     fn what_is_given_up_does_not_come_back() {
         if !has(SYS_PTRACE) {
-            testkit::skip!("capability", "CAP_SYS_PTRACE is not there");
-            return;
+            return testkit::skip!("capability", "CAP_SYS_PTRACE is not there");
         }
         // Capabilities belong to a thread.
         let thread = std::thread::spawn(|| {

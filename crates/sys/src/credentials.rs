@@ -164,8 +164,7 @@ mod tests {
     #[test]
     fn a_status_is_read_whole_or_not_at_all() {
         let (own, is_alive) = Credentials::of(crate::threads::own()).expect("this thread");
-        // SAFETY: takes nothing.
-        assert!(is_alive && own.users[1] == unsafe { libc::geteuid() });
+        assert!(is_alive && own.users[1] == crate::process::own_user());
         assert!(Credentials::of(i32::MAX).is_none());
         let text =
             b"Name:\tUid:\t1 \xff\nState:\tZ (zombie)\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \n\
@@ -180,8 +179,7 @@ mod tests {
     /// Other tests' threads keep their credentials.
     #[test]
     fn one_thread_takes_what_another_has_come_to() {
-        // SAFETY: takes nothing.
-        if unsafe { libc::geteuid() } != 0 || crate::is_emulated() {
+        if crate::process::own_user() != 0 || crate::is_emulated() {
             return testkit::skip!("root", "not root");
         }
         const SETUID: u64 = 1 << 7;

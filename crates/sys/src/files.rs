@@ -196,8 +196,7 @@ mod tests {
     fn blocks_are_taken_and_given_back() {
         let file = open_unnamed(Path::new("/var/tmp"), Caching::Cached).unwrap();
         if let Err(error) = reserve(&file, 0, 1 << 20) {
-            testkit::skip!("disk", "{error}");
-            return;
+            return testkit::skip!("disk", "{error}");
         }
         assert_eq!(file.metadata().unwrap().len(), 1 << 20);
         assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);

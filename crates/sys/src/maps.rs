@@ -139,8 +139,7 @@ mod tests {
         let (start, len) = (at + crate::PAGE_SIZE, 2 * crate::PAGE_SIZE);
         // SAFETY: this test's mapping; the advice changes no byte here.
         if unsafe { libc::madvise(start as *mut _, len, libc::MADV_WIPEONFORK) } != 0 {
-            testkit::skip!("kernel", "no MADV_WIPEONFORK");
-            return;
+            return testkit::skip!("kernel", "no MADV_WIPEONFORK");
         }
         let smaps = ProcFile::open(c"/proc/self/smaps").unwrap();
         let mut found = Vec::new();

@@ -18,8 +18,7 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
 /// Whether a directory belongs to this user or to root, without rights for others.
 fn check(file: &File) -> io::Result<()> {
     let about = file.metadata()?;
-    // SAFETY: returns a number.
-    let own = unsafe { libc::geteuid() };
+    let own = crate::process::own_user();
     if about.uid() != own && about.uid() != 0 {
         let owner = about.uid();
         return Err(refused(format!(
@@ -83,8 +82,7 @@ mod tests {
         assert!(reason().contains("chmod 700"));
         std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
         check(&File::open(&path).unwrap()).unwrap();
-        // SAFETY: returns a number.
-        if unsafe { libc::geteuid() } == 0 {
+        if crate::process::own_user() == 0 {
             std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
             assert!(reason().contains("user 65534") && reason().contains("chown 0"));
         } else {

@@ -61,20 +61,29 @@ pub fn send(socket: i32, parts: &[&[u8]], descriptors: &[i32]) -> io::Result<()>
     header.msg_iovlen = parts.len() as _;
     let mut control = Control([0; CONTROL_BYTES]);
     if !descriptors.is_empty() {
-        let bytes = size_of_val(descriptors);
         header.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: the control buffer is aligned and has room for the descriptors.
-        unsafe {
-            header.msg_controllen = libc::CMSG_SPACE(bytes as u32) as _;
-            let message = libc::CMSG_FIRSTHDR(&header);
-            (*message).cmsg_level = libc::SOL_SOCKET;
-            (*message).cmsg_type = libc::SCM_RIGHTS;
-            (*message).cmsg_len = libc::CMSG_LEN(bytes as u32) as _;
-            libc::CMSG_DATA(message).copy_from_nonoverlapping(descriptors.as_ptr().cast(), bytes);
-        }
+        unsafe { attach(&mut header, descriptors) };
     }
     // SAFETY: the header names valid buffers, which are only read.
     checked(unsafe { libc::sendmsg(socket, &header, libc::MSG_NOSIGNAL) }).map(|_| ())
+}
+
+/// Fills a header's control buffer with descriptors.
+///
+/// # Safety
+/// The buffer is aligned and has room for them.
+unsafe fn attach(header: &mut libc::msghdr, descriptors: &[i32]) {
+    let bytes = size_of_val(descriptors);
+    // SAFETY: the caller's promise.
+    unsafe {
+        header.msg_controllen = libc::CMSG_SPACE(bytes as u32) as _;
+        let message = libc::CMSG_FIRSTHDR(header);
+        (*message).cmsg_level = libc::SOL_SOCKET;
+        (*message).cmsg_type = libc::SCM_RIGHTS;
+        (*message).cmsg_len = libc::CMSG_LEN(bytes as u32) as _;
+        libc::CMSG_DATA(message).copy_from_nonoverlapping(descriptors.as_ptr().cast(), bytes);
+    }
 }
 
 /// A received packet's metadata.
@@ -263,12 +272,7 @@ mod tests {
             let mut header: libc::msghdr = std::mem::zeroed();
             (header.msg_iov, header.msg_iovlen) = (&mut part, 1);
             header.msg_control = control.as_mut_ptr().cast();
-            header.msg_controllen = libc::CMSG_SPACE(80) as _;
-            let message = libc::CMSG_FIRSTHDR(&header);
-            (*message).cmsg_level = libc::SOL_SOCKET;
-            (*message).cmsg_type = libc::SCM_RIGHTS;
-            (*message).cmsg_len = libc::CMSG_LEN(80) as _;
-            libc::CMSG_DATA(message).copy_from_nonoverlapping(descriptors.as_ptr().cast(), 80);
+            attach(&mut header, descriptors);
             assert_eq!(libc::sendmsg(socket, &header, 0), 1);
         }
     }
@@ -349,8 +353,7 @@ mod tests {
     fn a_peer_is_known_by_number_and_handle() {
         let [here, there] = raw_pair();
         let own = std::process::id() as i32;
-        // SAFETY: takes nothing.
-        assert_eq!(peer(here), Some((own, unsafe { libc::geteuid() })));
+        assert_eq!(peer(here), Some((own, crate::process::own_user())));
         let handle = peer_handle(here, own).unwrap();
         assert!(crate::process::is_there(&handle));
         close(&[here, there]);

@@ -198,8 +198,7 @@ mod tests {
     #[test]
     fn touched_pages_are_found() {
         let Ok(map) = Pagemap::open() else {
-            testkit::skip!("kernel", "no PAGEMAP_SCAN before Linux 6.7");
-            return;
+            return testkit::skip!("kernel", "no PAGEMAP_SCAN before Linux 6.7");
         };
         let at = crate::memory::map(64 * PAGE_SIZE).unwrap();
         for page in [3, 4, 5, 20, 63] {

@@ -6,6 +6,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::{checked, done};
 
+/// This process's effective user.
+pub fn own_user() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::geteuid() }
+}
+
 /// A handle of the current process with this number.
 ///
 /// # Errors

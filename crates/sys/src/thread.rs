@@ -270,30 +270,25 @@ pub fn hold_signals() {
 
 /// Closes every descriptor of the calling thread's file table, which must be its own.
 pub fn close_all_files() {
+    close_range(0, u32::MAX);
+}
+
+fn close_range(first: u32, last: u32) {
     // SAFETY: descriptors of this table are unused; memory is not affected.
-    let answer = unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32) };
-    if answer != 0 {
-        for descriptor in 0..65536 {
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0u32) } != 0 {
+        for descriptor in first..=last.min(65535) {
             // SAFETY: as above.
-            unsafe { libc::close(descriptor) };
+            unsafe { libc::close(descriptor as i32) };
         }
     }
 }
 
 /// Closes every descriptor but one. As [`close_all_files`].
 pub fn close_all_files_but(kept: i32) {
-    let kept = kept as u32;
-    // SAFETY: as above.
-    let answers = unsafe {
-        let below = if kept == 0 { 0 } else { libc::syscall(libc::SYS_close_range, 0u32, kept - 1, 0u32) };
-        [below, libc::syscall(libc::SYS_close_range, kept + 1, u32::MAX, 0u32)]
-    };
-    if answers != [0, 0] {
-        for descriptor in (0..65536).filter(|descriptor| *descriptor != kept as i32) {
-            // SAFETY: as above.
-            unsafe { libc::close(descriptor) };
-        }
+    if kept > 0 {
+        close_range(0, kept as u32 - 1);
     }
+    close_range(kept as u32 + 1, u32::MAX);
 }
 
 /// Gives an open file another number in the calling thread's file table, and closes the file that

@@ -46,8 +46,7 @@ fn batches_are_served_without_an_allocation() {
     let device = match Device::new(config) {
         Ok(device) => device,
         Err(error @ Error::Lock { .. }) => {
-            testkit::skip!("mlock", "{error}");
-            return;
+            return testkit::skip!("mlock", "{error}");
         }
         Err(error) => panic!("{error}"),
     };

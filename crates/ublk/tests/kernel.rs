@@ -19,8 +19,7 @@ fn a_disk_is_written_read_and_taken_away() {
     let server = match Server::start(Device::new(config()).unwrap(), &settings) {
         Ok(server) => server,
         Err(error @ (Error::Missing | Error::Control(_) | Error::Crashes(_) | Error::Ring(_))) => {
-            testkit::skip!("kernel", "{error}");
-            return;
+            return testkit::skip!("kernel", "{error}");
         }
         Err(error) => panic!("{error}"),
     };

@@ -21,23 +21,21 @@ fn gate(pid: i32) -> usize {
     mapping.start + found.expect("in the vDSO")
 }
 
-/// A child that runs its program; `None` where children may not be traced.
-fn start(command: &mut Command) -> Option<Child> {
+/// A child that runs its program, its number and its gate; `None` where children may not be traced.
+fn start(command: &mut Command) -> Option<(Child, i32, usize)> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as i32;
     let own = std::fs::read_link("/proc/self/exe").unwrap();
     while std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path == own) {
         std::thread::yield_now();
     }
-    match Held::seize(pid, PATIENCE_NS) {
-        Err(TraceError::NotPermitted) => {
-            testkit::skip!("trace", "children may not be traced");
-            child.kill().unwrap();
-            child.wait().unwrap();
-            None
-        }
-        _ => Some(child),
+    if let Err(TraceError::NotPermitted) = Held::seize(pid, PATIENCE_NS) {
+        testkit::skip!("trace", "children may not be traced");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return None;
     }
+    Some((child, pid, gate(pid)))
 }
 
 fn seize(thread: i32, gate: usize) -> Result<Tracee, TraceError> {
@@ -46,9 +44,7 @@ fn seize(thread: i32, gate: usize) -> Result<Tracee, TraceError> {
 
 #[test]
 fn a_read_that_was_interrupted_goes_on_and_threads_come_and_go() {
-    let Some(mut child) = start(&mut Command::new("cat")) else { return };
-    let pid = child.id() as i32;
-    let gate = gate(pid);
+    let Some((mut child, pid, gate)) = start(&mut Command::new("cat")) else { return };
     let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
     for round in 0..40u8 {
         let mut host = seize(pid, gate).unwrap();
@@ -71,9 +67,7 @@ fn a_read_that_was_interrupted_goes_on_and_threads_come_and_go() {
 #[test]
 fn a_sleep_that_was_interrupted_is_slept_to_its_end() {
     let begin = crate::now_ns();
-    let Some(mut child) = start(Command::new("sleep").arg("0.3")) else { return };
-    let pid = child.id() as i32;
-    let gate = gate(pid);
+    let Some((mut child, pid, gate)) = start(Command::new("sleep").arg("0.3")) else { return };
     for _ in 0..10 {
         match seize(pid, gate) {
             Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
@@ -87,9 +81,7 @@ fn a_sleep_that_was_interrupted_is_slept_to_its_end() {
 
 #[test]
 fn the_word_of_a_stop_may_be_taken_by_others() {
-    let Some(mut child) = start(&mut Command::new("cat")) else { return };
-    let pid = child.id() as i32;
-    let gate = gate(pid);
+    let Some((mut child, pid, gate)) = start(&mut Command::new("cat")) else { return };
     request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
     request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
     let mut status = 0;
@@ -104,9 +96,8 @@ fn the_word_of_a_stop_may_be_taken_by_others() {
 /// A number stays a traced thread's even if the process executes another program.
 #[test]
 fn another_program_is_not_taken_for_the_one_before() {
-    let Some(mut child) = start(Command::new("sh").args(["-c", "read line; exec cat"])) else { return };
-    let pid = child.id() as i32;
-    let vdso = gate(pid);
+    let mut shell = Command::new("sh");
+    let Some((mut child, pid, vdso)) = start(shell.args(["-c", "read line; exec cat"])) else { return };
     let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
     let made = seize(pid, vdso).unwrap().clone_thread(flags).unwrap();
     let memory = made.memory();
