@@ -103,7 +103,7 @@ impl Pool {
             frames: Frames::new(),
             handles: HandleTable::new(),
             supplies: (0..config.nodes).map(|node| Supply::new(node, config.nodes > 1)).collect(),
-            shards: Shards::new(table.len(), nodes)?,
+            shards: Shards::new(table.len(), nodes),
             faults: Faults::new(),
             tidied: Tidied::default(),
             compaction: Lock::new(Scratch::default()),

@@ -5,14 +5,9 @@
 //! counts have grown: if two CPUs wrote the same word for every object, they would spend more time
 //! on that word than on the object.
 
-use std::io;
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use sys::PAGE_SIZE;
-
-use crate::blocks::Block;
 use crate::handles::FreeHandles;
 use crate::lock::{Lock, Locked};
 use crate::mixed::OpenSet;
@@ -53,6 +48,7 @@ impl Tally {
 }
 
 /// The pool's totals, without the counts that shards have not reported.
+#[derive(Default)]
 pub(crate) struct Totals {
     classes: Vec<Tally>,
     pub(crate) mixed_zspages: AtomicUsize,
@@ -62,15 +58,6 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    fn new(classes: usize) -> Self {
-        Totals {
-            classes: std::iter::repeat_with(Tally::default).take(classes).collect(),
-            mixed_zspages: AtomicUsize::new(0),
-            dead_bytes: AtomicI64::new(0),
-            payload_bytes: AtomicI64::new(0),
-        }
-    }
-
     #[inline]
     pub(crate) fn payload_bytes(&self, class: u16) -> u64 {
         self.classes[usize::from(class)].get().1.max(0) as u64
@@ -95,31 +82,16 @@ struct Delta {
 
 /// Unreported changes of a shard.
 pub(crate) struct Ledger {
-    deltas: NonNull<Delta>,
-    classes: usize,
+    deltas: Box<[Delta]>,
     dead_bytes: i64,
     payload_bytes: i64,
-    /// Whether the page of deltas was ever written.
-    used: bool,
 }
 
-// SAFETY: the ledger owns its deltas.
-unsafe impl Send for Ledger {}
-
 impl Ledger {
-    fn deltas(&self) -> &[Delta] {
-        // SAFETY: the pool's block holds `classes` deltas for this ledger alone, zeroes are valid
-        // ones, and the block lives as long as the pool.
-        unsafe { std::slice::from_raw_parts(self.deltas.as_ptr(), self.classes) }
-    }
-
     /// Counts `objects` more (or less) of `class`, with `bytes` of payload.
     #[inline]
     pub(crate) fn count(&mut self, class: u16, objects: i32, bytes: i32, totals: &Totals) {
-        self.used = true;
-        assert!(usize::from(class) < self.classes);
-        // SAFETY: as in `deltas`; the index was checked above.
-        let delta = unsafe { &mut *self.deltas.as_ptr().add(usize::from(class)) };
+        let delta = &mut self.deltas[usize::from(class)];
         delta.objects += objects;
         delta.bytes += bytes;
         self.payload_bytes += i64::from(bytes);
@@ -157,37 +129,23 @@ struct Seat {
 pub(crate) struct Shards {
     seats: [Padded<Seat>; SHARDS],
     totals: Padded<Totals>,
-    /// Accessed only through ledgers, which are behind their shards' locks.
-    _block: Block,
 }
 
 impl Shards {
-    pub(crate) fn new(classes: usize, nodes: usize) -> io::Result<Self> {
-        let stride = Self::stride(classes);
-        let block = Block::take(stride * SHARDS)?;
-        let shard = |index: usize| Shard {
+    pub(crate) fn new(classes: usize, nodes: usize) -> Self {
+        let shard = || Shard {
             handles: FreeHandles::default(),
             open: std::iter::repeat_with(OpenSet::default).take(nodes).collect(),
             ledger: Ledger {
-                // SAFETY: inside the block, which has one stride per shard.
-                deltas: unsafe { block.at().add(index * stride).cast() },
-                classes,
+                deltas: vec![Delta::default(); classes].into(),
                 dead_bytes: 0,
                 payload_bytes: 0,
-                used: false,
             },
         };
-        Ok(Shards {
-            seats: std::array::from_fn(|index| {
-                Padded(Seat { owner: AtomicUsize::new(0), shard: Lock::new(shard(index)) })
-            }),
-            totals: Padded(Totals::new(classes)),
-            _block: block,
-        })
-    }
-
-    fn stride(classes: usize) -> usize {
-        (classes * size_of::<Delta>()).next_multiple_of(PAGE_SIZE)
+        let seat = || Padded(Seat { owner: AtomicUsize::new(0), shard: Lock::new(shard()) });
+        let classes = std::iter::repeat_with(Tally::default).take(classes).collect();
+        let totals = Padded(Totals { classes, ..Totals::default() });
+        Shards { seats: std::array::from_fn(|_| seat()), totals }
     }
 
     #[inline]
@@ -247,7 +205,7 @@ impl Shards {
         for shard in self.iter() {
             let shard = shard.lock();
             dead += shard.ledger.dead_bytes;
-            for (count, delta) in counts.iter_mut().zip(&shard.ledger.deltas()[range.clone()]) {
+            for (count, delta) in counts.iter_mut().zip(&shard.ledger.deltas[range.clone()]) {
                 count.0 += i64::from(delta.objects);
                 count.1 += i64::from(delta.bytes);
             }
@@ -260,8 +218,7 @@ impl Shards {
         let totals = &self.totals.0;
         let used = self.iter().map(|shard| {
             let shard = shard.lock();
-            let page = if shard.ledger.used { Self::stride(shard.ledger.classes) } else { 0 };
-            page + size_of_val(&shard.open[..])
+            size_of_val(&shard.ledger.deltas[..]) + size_of_val(&shard.open[..])
         });
         size_of::<Self>() + size_of_val(&totals.classes[..]) + used.sum::<usize>()
     }
@@ -282,7 +239,7 @@ mod tests {
 
     #[test]
     fn threads_find_seats_of_their_own() {
-        let shards = Shards::new(10, 1).unwrap();
+        let shards = Shards::new(10, 1);
         let seat_of = |shard: Locked<'_, Shard>| {
             shards.iter().position(|other| other.try_lock().is_none()).inspect(|_| drop(shard))
         };
@@ -298,7 +255,7 @@ mod tests {
     /// seemed to hold 256 GiB.
     #[test]
     fn counts_below_zero_are_counts() {
-        let shards = Shards::new(10, 1).unwrap();
+        let shards = Shards::new(10, 1);
         let all: Vec<&Lock<Shard>> = shards.iter().collect();
         for _ in 0..100 {
             all[1].lock().ledger.count(3, -1, -1000, shards.totals());
@@ -312,7 +269,7 @@ mod tests {
 
     #[test]
     fn counts_are_exact_wherever_they_are_kept() {
-        let shards = Shards::new(10, 1).unwrap();
+        let shards = Shards::new(10, 1);
         // Allocates in one shard and frees in another, in steps below and above the reporting
         // threshold.
         let all: Vec<&Lock<Shard>> = shards.iter().collect();
