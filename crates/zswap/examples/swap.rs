@@ -60,10 +60,8 @@ fn options() -> Options {
     options
 }
 
-/// Pages to store: a corpus whose repetitions each differ in a word.
-struct Corpus {
-    pages: Vec<Page>,
-}
+/// Pages to store, whose repetitions each differ in a word.
+struct Corpus(Vec<Page>);
 
 impl Corpus {
     fn new(options: &Options) -> Corpus {
@@ -82,11 +80,11 @@ impl Corpus {
                 word.copy_from_slice(&random.to_le_bytes());
             }
         }
-        Corpus { pages }
+        Corpus(pages)
     }
 
     fn write(&self, number: usize, page: &mut Page) {
-        *page = self.pages[number % self.pages.len()];
+        *page = self.0[number % self.0.len()];
         page[..8].copy_from_slice(&(number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
     }
 }
@@ -184,13 +182,12 @@ impl Bare {
     }
 }
 
-fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
-    values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
-    values[values.len() / 2]
+fn median(values: &mut [f64]) -> f64 {
+    percent(values, 50)
 }
 
-fn percent<T: Copy + PartialOrd>(values: &mut [T], percent: usize) -> T {
-    values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+fn percent(values: &mut [f64], percent: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
     values[(values.len() - 1) * percent / 100]
 }
 
@@ -301,9 +298,9 @@ fn main() {
 
     // From the pool, with and without a swap file, in turns.
     let stores = [store(&options, u64::MAX, true), store(&options, u64::MAX, false)];
-    let some = 4096.min(corpus.pages.len());
+    let some = 4096.min(corpus.0.len());
     for zswap in &stores {
-        for (number, page) in corpus.pages[..some].iter().enumerate() {
+        for (number, page) in corpus.0[..some].iter().enumerate() {
             if zswap.store(GROUP, number as u64, &[page]).is_err() {
                 // Without a swap file an incompressible page is refused, so both stores get half of
                 // it.

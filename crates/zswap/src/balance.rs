@@ -115,14 +115,14 @@ impl Lately {
         recent.read += since(now.read, &mut self.before.read);
         recent.disk_ns += since(now.disk_ns, &mut self.before.disk_ns);
         recent.disk_objects += since(now.disk_objects, &mut self.before.disk_objects);
-        while recent.stored > WINDOW_PAGES {
-            (recent.stored, recent.loaded) = (recent.stored / 2, recent.loaded / 2);
-        }
-        while recent.written > WINDOW_PAGES {
-            (recent.written, recent.read) = (recent.written / 2, recent.read / 2);
-        }
-        while recent.disk_objects > WINDOW_PAGES {
-            (recent.disk_objects, recent.disk_ns) = (recent.disk_objects / 2, recent.disk_ns / 2);
+        for (pages, figure) in [
+            (&mut recent.stored, &mut recent.loaded),
+            (&mut recent.written, &mut recent.read),
+            (&mut recent.disk_objects, &mut recent.disk_ns),
+        ] {
+            while *pages > WINDOW_PAGES {
+                (*pages, *figure) = (*pages / 2, *figure / 2);
+            }
         }
     }
 }

@@ -85,6 +85,10 @@ impl Freed {
         self.len.max(self.disk_len) + LEAF_PAGES <= Freed::MAX
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len + self.disk_len == 0
+    }
+
     /// Objects in the pool.
     pub(crate) fn as_slice(&self) -> &[Entry] {
         &self.entries[..self.len]

@@ -48,8 +48,10 @@ impl Zswap {
             mask &= leaf.present();
             if leaf.busy & mask != 0 {
                 // The leaf may have been removed during the wait, so look it up again.
-                state = self.free_between(cell, state, &mut freed);
-                state = self.wait_if_busy(cell, state, key_high, mask);
+                state = match freed.is_empty() {
+                    true => cell.wait(state),
+                    false => self.free_between(cell, state, &mut freed),
+                };
                 from = key_high;
                 continue;
             }
@@ -79,18 +81,5 @@ impl Zswap {
         drop(state);
         self.free(freed);
         cell.lock()
-    }
-
-    fn wait_if_busy<'a>(
-        &self,
-        cell: &'a GroupCell,
-        mut state: MutexGuard<'a, GroupState>,
-        key_high: u32,
-        mask: u16,
-    ) -> MutexGuard<'a, GroupState> {
-        match state.tree.find(&self.slabs, key_high) {
-            Some(name) if state.tree.leaf(&self.slabs, name).busy & mask != 0 => cell.wait(state),
-            _ => state,
-        }
     }
 }

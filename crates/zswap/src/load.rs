@@ -282,7 +282,12 @@ impl Zswap {
         pages: &mut [&mut Page],
     ) -> Result<Option<DiskRead<'_>>, LoadError> {
         let mut chunk = Chunk::new();
-        self.pin_chunk(cell, key, mask, &mut chunk)?;
+        let mut state = cell.lock();
+        // Every load pins in ascending order, so waiting while holding lower pages cannot deadlock.
+        while !self.try_pin(&mut state, key, mask, &mut chunk)? {
+            state = cell.wait(state);
+        }
+        drop(state);
         self.load_pinned(cell, key, mask, &chunk, pages)
     }
 
@@ -319,17 +324,8 @@ impl Zswap {
         loaded
     }
 
-    /// Pins the pages, all present, and copies their entries. Waits for busy ones: every load pins
-    /// in ascending order, so waiting while holding lower ones cannot deadlock.
-    fn pin_chunk(&self, cell: &GroupCell, key: u64, mask: u64, chunk: &mut Chunk) -> Result<(), LoadError> {
-        let mut state = cell.lock();
-        while !self.try_pin(&mut state, key, mask, chunk)? {
-            state = cell.wait(state);
-        }
-        Ok(())
-    }
-
-    /// As `pin_chunk` without waiting: returns false, and does nothing, if a page is busy.
+    /// Pins the pages, all present, and copies their entries. Returns false, and does nothing, if a
+    /// page is busy.
     fn try_pin(
         &self,
         state: &mut GroupState,

@@ -97,7 +97,11 @@ impl Slab {
         }
         let mut state = lock(&self.state);
         let number = match (state.partial, state.empty) {
-            (0, 0) => self.grow(&mut state)?,
+            (0, 0) => {
+                let number = self.add_block(&mut state)?;
+                state.link(number);
+                number
+            }
             (0, empty) => {
                 let number = empty - 1;
                 state.empty = state.blocks[number as usize].next;
@@ -146,12 +150,6 @@ impl Slab {
         }
         let left = |left: i64| (left > 0).then_some(left - 1);
         self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_err()
-    }
-
-    fn grow(&self, state: &mut State) -> io::Result<u32> {
-        let number = self.add_block(state)?;
-        state.link(number);
-        Ok(number)
     }
 
     /// Adds a block, which is on no list.

@@ -42,31 +42,25 @@ struct Going {
 }
 
 impl Going {
-    fn new() -> Self {
-        let none = Record { group: 0, key: 0, len: 1, pages: 1, codec: 0, mark: 0 };
-        Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 }
-    }
-
-    fn fill(&mut self, leaf: &Leaf, group: Group, mask: u16, mark: u16) {
-        let mut left = mask;
-        for slot in slots(mask) {
+    fn of(leaf: &Leaf, pinned: &Pinned<'_>) -> Self {
+        let none = Record { group: pinned.group.0, key: 0, len: 1, pages: 1, codec: 0, mark: pinned.mark };
+        let mut going = Going { records: [none; TOGETHER_MAX], entries: [Entry(0); TOGETHER_MAX], len: 0 };
+        let mut left = pinned.mask;
+        for slot in slots(pinned.mask) {
             if left >> slot & 1 == 0 {
                 continue;
             }
             left &= !leaf.unit_of(slot);
             let entry = leaf.entry(slot);
             let first = slot - entry.position();
-            self.entries[self.len] = entry;
-            self.records[self.len] = Record {
-                group: group.0,
-                key: (u64::from(leaf.key_high) << LEAF_BITS) + first as u64,
-                len: entry.len() as u32,
-                pages: entry.pages() as u8,
-                codec: entry.pool() as u8,
-                mark,
-            };
-            self.len += 1;
+            going.entries[going.len] = entry;
+            let record = &mut going.records[going.len];
+            record.key = (u64::from(leaf.key_high) << LEAF_BITS) + first as u64;
+            (record.len, record.pages) = (entry.len() as u32, entry.pages() as u8);
+            record.codec = entry.pool() as u8;
+            going.len += 1;
         }
+        going
     }
 
     /// Copies the objects, which stay during the call, into a pack; false if they do not fit.
@@ -277,12 +271,9 @@ impl Zswap {
     }
 
     fn going(&self, pinned: &Pinned<'_>) -> Going {
-        let mut going = Going::new();
         let mut state = pinned.cell.lock();
         let name = state.tree.find(&self.slabs, pinned.key_high).expect("pinned pages stay");
-        let leaf = state.tree.leaf(&self.slabs, name);
-        going.fill(leaf, pinned.group, pinned.mask, pinned.mark);
-        going
+        Going::of(state.tree.leaf(&self.slabs, name), pinned)
     }
 
     /// Copies a leaf's objects into the pack and turns its pages from pinned to writing. Returns

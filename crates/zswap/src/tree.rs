@@ -44,11 +44,6 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    #[cfg(test)]
-    fn is_empty(&self) -> bool {
-        self.root == 0
-    }
-
     /// SAFETY of the two accessors: a name found in this tree is an item linked here and not freed,
     /// it belongs to the tree alone, and the borrow of the tree makes the access exclusive.
     fn node<'a>(&'a mut self, slabs: &'a Slabs, name: u32) -> &'a mut Node {
@@ -140,38 +135,32 @@ impl Tree {
 
     /// Frees the childless nodes on the way to a key.
     fn prune(&mut self, slabs: &Slabs, key_high: u32) {
-        let mut path = [0u32; LEVELS as usize + 1];
-        let mut name = self.root;
-        let mut depth = 0;
-        while name != 0 && depth < LEVELS as usize {
-            path[depth] = name;
-            depth += 1;
-            if depth == LEVELS as usize {
-                break;
-            }
-            let level = LEVELS - depth as u32;
-            name = self.node(slabs, name)[way_of(key_high, level)];
+        let root = self.root;
+        if root != 0 && self.prune_below(slabs, root, LEVELS - 1, key_high) {
+            self.root = 0;
         }
-        while depth > 0 {
-            depth -= 1;
-            let name = path[depth];
-            // A node is a cache line: scanning it is faster than counting its children.
-            if self.node(slabs, name).iter().fold(0, |any, &child| any | child) != 0 {
-                return;
+    }
+
+    /// Frees a node that is childless once those below it are; returns whether it was.
+    fn prune_below(&mut self, slabs: &Slabs, name: u32, level: u32, key_high: u32) -> bool {
+        let way = way_of(key_high, level);
+        let child = self.node(slabs, name)[way];
+        if level > 0 && child != 0 {
+            if !self.prune_below(slabs, child, level - 1, key_high) {
+                return false;
             }
-            if depth == 0 {
-                self.root = 0;
-            } else {
-                let level = LEVELS - depth as u32;
-                let above = path[depth - 1];
-                self.node(slabs, above)[way_of(key_high, level)] = 0;
-            }
-            if self.last_node == name {
-                self.last_node = 0;
-            }
-            // SAFETY: unlinked above and without children.
-            unsafe { slabs.nodes.free(name) };
+            self.node(slabs, name)[way] = 0;
         }
+        // A node is a cache line: scanning it is faster than counting its children.
+        if self.node(slabs, name).iter().fold(0, |any, &child| any | child) != 0 {
+            return false;
+        }
+        if self.last_node == name {
+            self.last_node = 0;
+        }
+        // SAFETY: it has no children, and the caller unlinks it.
+        unsafe { slabs.nodes.free(name) };
+        true
     }
 
     /// The first leaf whose key is at least `from`.
@@ -255,7 +244,7 @@ mod tests {
         while let Some((key, _)) = tree.next(&slabs, 0) {
             tree.remove(&slabs, key);
         }
-        assert!(tree.is_empty());
+        assert_eq!(tree.root, 0);
         assert_eq!((slabs.leaves.bytes(), slabs.nodes.bytes()), (0, 0));
     }
 

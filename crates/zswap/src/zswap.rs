@@ -148,10 +148,8 @@ impl Zswap {
     /// # Panics
     /// If the group's number is not below the configured maximum.
     pub fn set_group_limit(&self, group: Group, bytes: u64) {
-        self.make_group(group)
-            .expect("a group within the configured maximum")
-            .limit
-            .store(bytes, Ordering::Relaxed);
+        let cell = self.make_group(group).expect("a group within the configured maximum");
+        cell.limit.store(bytes, Ordering::Relaxed);
     }
 
     /// Allows or forbids writeback of a group's pages. Allowed at first.
@@ -358,21 +356,18 @@ pub(crate) fn in_range(key: u64, count: u64) -> bool {
 
 fn check(config: &Config) -> Result<(), Error> {
     let unit = config.unit_size;
-    let bad = |what, value: usize, wanted| Err(Error::Config { what, value: value as u64, wanted });
-    if !unit.is_power_of_two() || !(PAGE_SIZE..=UNIT_SIZE_MAX).contains(&unit) {
-        return bad("unit_size", unit, "4096, 8192, 16384, 32768 or 65536");
-    }
-    if config.batch > acomp::MAX_BATCH {
-        return bad("batch", config.batch, "0 to 8");
-    }
-    if config.accept_threshold_percent > 100 {
-        return bad("accept_threshold_percent", config.accept_threshold_percent.into(), "0 to 100");
-    }
-    if config.max_groups == 0 {
-        return bad("max_groups", 0, "1 or more");
-    }
-    if config.contexts > CONTEXTS_MAX {
-        return bad("contexts", config.contexts, "0 to 4096");
+    let is_unit = unit.is_power_of_two() && (PAGE_SIZE..=UNIT_SIZE_MAX).contains(&unit);
+    let percent = usize::from(config.accept_threshold_percent);
+    for (is_valid, what, value, wanted) in [
+        (is_unit, "unit_size", unit, "4096, 8192, 16384, 32768 or 65536"),
+        (config.batch <= acomp::MAX_BATCH, "batch", config.batch, "0 to 8"),
+        (percent <= 100, "accept_threshold_percent", percent, "0 to 100"),
+        (config.max_groups > 0, "max_groups", 0, "1 or more"),
+        (config.contexts <= CONTEXTS_MAX, "contexts", config.contexts, "0 to 4096"),
+    ] {
+        if !is_valid {
+            return Err(Error::Config { what, value: value as u64, wanted });
+        }
     }
     Ok(())
 }
