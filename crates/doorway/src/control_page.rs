@@ -102,11 +102,6 @@ pub struct Question {
 }
 
 impl Announcement {
-    const fn new() -> Self {
-        let [one, state, asked, kind] = [const { AtomicU32::new(0) }; 4];
-        Announcement { one, state, asked, kind, range: [const { AtomicUsize::new(0) }; 2] }
-    }
-
     /// Makes a request, returns its number. The caller holds `one`, and wakes the control thread.
     pub fn ask(&self, range: Range<usize>, kind: u32) -> u32 {
         let number = self.asked.load(Ordering::Relaxed).wrapping_add(1).max(1);
@@ -159,11 +154,6 @@ pub struct Cleared {
 }
 
 impl Cleared {
-    const fn new() -> Self {
-        let each = [const { AtomicUsize::new(0) }; CLEARED_MAX];
-        Cleared { noted: AtomicUsize::new(0), readable: AtomicUsize::new(0), each }
-    }
-
     /// Notes a word. It is readable when this returns.
     pub fn note(&self, address: usize) {
         if address == 0 || self.each.iter().any(|noted| noted.load(Ordering::Relaxed) == address) {
@@ -217,11 +207,6 @@ pub enum IsShared {
 }
 
 impl Sharing {
-    const fn new() -> Self {
-        let [calls, uncounted] = [const { AtomicU32::new(0) }; 2];
-        Sharing { calls, uncounted, counted: [const { AtomicU32::new(0) }; COUNTED_MAX] }
-    }
-
     /// Whether another process shares this memory, as far as is known.
     pub fn is_shared(&self) -> IsShared {
         let is_set = |word: &AtomicU32| word.load(Ordering::Acquire) != 0;
@@ -357,63 +342,13 @@ pub struct ControlPage {
 }
 
 impl ControlPage {
-    /// An empty control page.
+    /// A control page of zeroes, with no connection.
     pub const fn new() -> Self {
-        const fn word() -> AtomicU32 {
-            AtomicU32::new(0)
-        }
-        const fn pair() -> [AtomicUsize; 2] {
-            [AtomicUsize::new(0), AtomicUsize::new(0)]
-        }
-        ControlPage {
-            is_alive: word(),
-            has_pager: word(),
-            nudge: word(),
-            references: word(),
-            end: word(),
-            threads: word(),
-            cleared: Cleared::new(),
-            robust: Cleared::new(),
-            total: AtomicUsize::new(0),
-            others: AtomicUsize::new(0),
-            tight_bytes: AtomicU64::new(0),
-            arena: pair(),
-            announcement: Announcement::new(),
-            forks: Forks {
-                state: word(),
-                one: word(),
-                stopped: word(),
-                quiet: word(),
-                thread: word(),
-                leaving: word(),
-                ending: word(),
-                attending: word(),
-                filtered: word(),
-                wiped: word(),
-                forked: word(),
-                unreported: word(),
-                lends: word(),
-                descriptors: word(),
-                outside: word(),
-                why: word(),
-                keeps: word(),
-                forker: word(),
-                connection: AtomicI32::new(-1),
-                other_end: AtomicI32::new(-1),
-                cookie: AtomicU64::new(0),
-                can_keep: word(),
-                spare: pair(),
-            },
-            credentials: Credentials {
-                asked: word(),
-                answered: word(),
-                users: [word(), word(), word()],
-                groups: [word(), word(), word()],
-                permitted: AtomicU64::new(0),
-                is_known: word(),
-            },
-            sharing: Sharing::new(),
-        }
+        // SAFETY: numbers, for which zero is valid.
+        let mut page: ControlPage = unsafe { core::mem::zeroed() };
+        page.forks.connection = AtomicI32::new(-1);
+        page.forks.other_end = AtomicI32::new(-1);
+        page
     }
 }
 
@@ -430,7 +365,7 @@ mod tests {
     /// The first thread gave up; the second then took the reply to the first's request for its own.
     #[test]
     fn a_late_reply_completes_no_other_request() {
-        let announcement = Announcement::new();
+        let ControlPage { announcement, .. } = ControlPage::new();
         assert_eq!(announcement.question(), None);
         let first = announcement.ask(1..2, kind::ORDINARY);
         let question = announcement.question().expect("asked");
@@ -448,7 +383,7 @@ mod tests {
 
     #[test]
     fn processes_that_share_memory_are_counted_until_the_kernel_clears_their_words() {
-        let sharing = Sharing::new();
+        let ControlPage { sharing, .. } = ControlPage::new();
         assert_eq!(sharing.is_shared(), IsShared::No);
         sharing.calls.store(1, Ordering::Relaxed);
         assert_eq!(sharing.is_shared(), IsShared::Perhaps);
@@ -465,7 +400,7 @@ mod tests {
 
     #[test]
     fn the_first_word_and_the_last_ones_are_noted() {
-        let cleared = Cleared::new();
+        let ControlPage { cleared, .. } = ControlPage::new();
         let noted = || {
             let mut all = Vec::new();
             cleared.for_each(&mut |address| all.push(address));
@@ -484,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_question_is_never_of_two() {
-        let announcement = Announcement::new();
+        let ControlPage { announcement, .. } = ControlPage::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for turn in 0..50_000usize {
