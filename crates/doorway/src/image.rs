@@ -18,12 +18,8 @@ pub struct Segment {
     pub filled: usize,
     /// Their offset in the file, page-aligned.
     pub offset: usize,
-    /// Readable.
-    pub read: bool,
-    /// Writable.
-    pub write: bool,
-    /// Executable.
-    pub execute: bool,
+    /// Rights in memory, as mmap(2) takes them (PROT_READ, PROT_WRITE, PROT_EXEC).
+    pub protection: i32,
 }
 
 /// The mapped segments of a program, and its entry point.
@@ -70,9 +66,8 @@ impl Layout {
                 len: shift.checked_add(memory_len)?.checked_next_multiple_of(PAGE_SIZE)?,
                 filled: shift + file_len,
                 offset: offset - shift,
-                read: flags & 4 != 0,
-                write: flags & 2 != 0,
-                execute: flags & 1 != 0,
+                // The same three bits, in the reverse order.
+                protection: (flags >> 2 & 1 | flags & 2 | (flags & 1) << 2) as i32,
             };
             layout.count += 1;
         }
@@ -103,7 +98,7 @@ mod tests {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let layout = Layout::of(&bytes, bytes.len()).expect("position-independent, like all of Rust's");
         assert!(layout.segments().len() >= 2 && layout.header_count > layout.segments().len());
-        let code = layout.segments().iter().find(|segment| segment.execute).unwrap();
+        let code = layout.segments().iter().find(|segment| segment.protection == 1 | 4).unwrap();
         assert!((code.start..code.start + code.len).contains(&layout.entry));
         assert_eq!(Layout::of(&bytes[..4096], bytes.len()), Some(layout));
         for cut in (0..4096).step_by(7) {

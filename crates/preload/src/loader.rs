@@ -59,28 +59,18 @@ fn map_image(file: usize) -> Option<(usize, Layout)> {
     let layout = Layout::of(&head[..got], file_bytes)?;
     let base = map(0, layout.span(), libc::PROT_NONE, PRIVATE, NO_FILE, 0)?;
     for segment in layout.segments() {
-        let bit = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
-        let protection = bit(segment.read, libc::PROT_READ)
-            | bit(segment.write, libc::PROT_WRITE)
-            | bit(segment.execute, libc::PROT_EXEC);
         let (at, from_file) = (base + segment.start, segment.filled.next_multiple_of(PAGE_SIZE));
-        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-        let mapped = map(at, from_file, protection, flags, file, segment.offset).is_some()
-            && (from_file == segment.len
-                || map(
-                    at + from_file,
-                    segment.len - from_file,
-                    protection,
-                    PRIVATE | libc::MAP_FIXED,
-                    NO_FILE,
-                    0,
-                )
-                .is_some());
-        if !mapped {
+        let (end, rest) = (at + from_file, segment.len - from_file);
+        let map = |at, len, flags, file, offset| {
+            map(at, len, segment.protection, flags | libc::MAP_FIXED, file, offset).is_some()
+        };
+        if !map(at, from_file, libc::MAP_PRIVATE, file, segment.offset)
+            || rest > 0 && !map(end, rest, PRIVATE, NO_FILE, 0)
+        {
             unmap(base, layout.span());
             return None;
         }
-        if segment.write {
+        if segment.protection & libc::PROT_WRITE != 0 {
             // SAFETY: the rest of the last page from the file, mapped above for the agent alone.
             unsafe { ((at + segment.filled) as *mut u8).write_bytes(0, from_file - segment.filled) };
         }

@@ -240,16 +240,13 @@ impl Injection<'_> {
         let file = self.open_agent(stack_at)?;
         for segment in layout.segments() {
             let at = base + segment.start;
-            let bit = |is_set: bool, bit: i32| if is_set { bit } else { 0 };
-            let protection = bit(segment.read, libc::PROT_READ)
-                | bit(segment.write, libc::PROT_WRITE)
-                | bit(segment.execute, libc::PROT_EXEC);
+            let protection = segment.protection;
             let from_file = segment.filled.next_multiple_of(PAGE_SIZE);
             match file {
                 Some(file) => {
                     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
                     self.map(at, from_file, protection, flags, file, segment.offset)?;
-                    if segment.write && segment.filled < from_file {
+                    if protection & libc::PROT_WRITE != 0 && segment.filled < from_file {
                         let zeroes = vec![0; from_file - segment.filled];
                         self.memory.write(at + segment.filled, &zeroes).map_err(refused)?;
                     }
