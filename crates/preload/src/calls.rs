@@ -9,7 +9,7 @@ use core::ptr::null;
 
 use doorway::control_page::{end, kind};
 
-use crate::next::{interposed, Next, Onward};
+use crate::next::{also_named, interposed, library, Onward};
 use crate::target::Target;
 use crate::{
     announce, cleared, control_page, credentials, ending, environment, exec, fork, limits, parent, remap,
@@ -59,18 +59,11 @@ pub unsafe extern "C" fn mmap(
     answer as *mut c_void
 }
 
-#[no_mangle]
-pub unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    len: usize,
-    protection: c_int,
-    flags: c_int,
-    file: c_int,
-    offset: libc::off_t,
-) -> *mut c_void {
-    // SAFETY: the caller's arguments, unchanged.
-    unsafe { mmap(address, len, protection, flags, file, offset) }
-}
+also_named!(
+    mmap64,
+    mmap(address: *mut c_void, len: usize, protection: c_int, flags: c_int, file: c_int, offset: libc::off_t)
+        -> *mut c_void
+);
 
 /// mprotect(2): reserved address space that becomes accessible is a new mapping.
 #[no_mangle]
@@ -165,7 +158,9 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: libc::c_ulong, argument: us
     set_errno(answer) as c_int
 }
 
-static VMSPLICE: Next = Next::new(c"vmsplice");
+library! {
+    VMSPLICE: vmsplice(c_int, *const libc::iovec, usize, c_uint) -> isize;
+}
 
 unsafe fn vmsplice_onward(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint) -> Onward {
     announce::note_references();
@@ -371,35 +366,23 @@ pub unsafe extern "C" fn syscall() {
         "je 2f",
         "jmp {ordinary}",
         "2:",
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "push rcx",
-        ".cfi_adjust_cfa_offset 8",
-        "push r8",
-        ".cfi_adjust_cfa_offset 8",
-        "push r9",
-        ".cfi_adjust_cfa_offset 8",
-        "sub rsp, 8",
-        ".cfi_adjust_cfa_offset 8",
+        "sub rsp, 56",
+        ".cfi_adjust_cfa_offset 56",
+        "mov [rsp], rdi",
+        "mov [rsp + 8], rsi",
+        "mov [rsp + 16], rdx",
+        "mov [rsp + 24], rcx",
+        "mov [rsp + 32], r8",
+        "mov [rsp + 40], r9",
         "call {returns_elsewhere}",
-        "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8",
-        "pop r9",
-        ".cfi_adjust_cfa_offset -8",
-        "pop r8",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rcx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
+        "mov rdi, [rsp]",
+        "mov rsi, [rsp + 8]",
+        "mov rdx, [rsp + 16]",
+        "mov rcx, [rsp + 24]",
+        "mov r8, [rsp + 32]",
+        "mov r9, [rsp + 40]",
+        "add rsp, 56",
+        ".cfi_adjust_cfa_offset -56",
         "test al, al",
         "jnz 3f",
         "jmp {ordinary}",

@@ -12,7 +12,7 @@ use doorway::control_page::QUIET;
 
 use crate::calls::set_errno;
 use crate::control_page::{is_alive, is_own_process, nudge, CONTROL_PAGE};
-use crate::next::Next;
+use crate::next::library;
 use crate::system;
 
 /// A waiting thread looks this often, even if not woken.
@@ -20,21 +20,17 @@ const LOOK_NS: u64 = 1_000_000;
 
 macro_rules! interposed {
     ($($next:ident $name:ident($($argument:ident: $kind:ty),*);)*) => {
-        $(
-            static $next: Next = {
-                const NAME: &[u8] = concat!(stringify!($name), "\0").as_bytes();
-                match core::ffi::CStr::from_bytes_with_nul(NAME) {
-                    Ok(name) => Next::new(name),
-                    Err(_) => panic!("names have no zero"),
-                }
-            };
+        library! {
+            /// Looks up functions in advance: signal handlers must not.
+            pub fn prepare();
+            $($next: $name($($kind),*) -> c_int;)*
+        }
 
+        $(
             #[doc = concat!("`", stringify!($name), "` of unistd.h or sys/capability.h.")]
             #[no_mangle]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-                type Function = unsafe extern "C" fn($($kind),*) -> c_int;
-                // SAFETY: the C library's function of this name has this type.
-                let Some(next) = (unsafe { $next.function::<Function>() }) else {
+                let Some(next) = $next.function() else {
                     return set_errno(-c_long::from(libc::ENOSYS)) as c_int;
                 };
                 // SAFETY: the caller's arguments.
@@ -45,13 +41,6 @@ macro_rules! interposed {
                 answer
             }
         )*
-
-        /// Looks up functions in advance: signal handlers must not.
-        pub fn prepare() {
-            for next in [$(&$next),*] {
-                next.find();
-            }
-        }
     };
 }
 

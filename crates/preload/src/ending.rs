@@ -14,26 +14,26 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use doorway::control_page::ending;
 
 use crate::control_page::{has_pager, is_alive, is_own_process, is_set, CONTROL_PAGE};
-use crate::next::Next;
+use crate::next::library;
 use crate::{fork, sharing, system};
 
-static QUICK_EXIT: Next = Next::new(c"quick_exit");
-/// glibc's at_quick_exit(), which dlsym cannot find; musl's.
-static AT_QUICK_EXIT_OF: Next = Next::new(c"__cxa_at_quick_exit");
-static AT_QUICK_EXIT: Next = Next::new(c"at_quick_exit");
+// glibc's at_quick_exit(), which dlsym cannot find, has the second name; musl's has the third.
+library! {
+    QUICK_EXIT: quick_exit(c_int) -> !;
+    AT_QUICK_EXIT_OF: __cxa_at_quick_exit(extern "C" fn(), *mut c_void) -> c_int;
+    AT_QUICK_EXIT: at_quick_exit(extern "C" fn()) -> c_int;
+}
+
 /// Whether quick_exit() calls [`before`] by itself.
 static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// Looks up functions. Call before the program can register handlers: the last one runs first.
 pub fn prepare() {
-    type OfObject = unsafe extern "C" fn(extern "C" fn(), *mut c_void) -> c_int;
-    type Function = unsafe extern "C" fn(extern "C" fn()) -> c_int;
     QUICK_EXIT.find();
     // SAFETY: the C library's types. glibc passes the handler an argument, which it ignores.
     let answer = unsafe {
-        let of_object =
-            AT_QUICK_EXIT_OF.function::<OfObject>().map(|register| register(destructor, null_mut()));
-        of_object.or_else(|| AT_QUICK_EXIT.function::<Function>().map(|register| register(destructor)))
+        let of_object = AT_QUICK_EXIT_OF.function().map(|register| register(destructor, null_mut()));
+        of_object.or_else(|| AT_QUICK_EXIT.function().map(|register| register(destructor)))
     };
     IS_REGISTERED.store(answer == Some(0), Ordering::Relaxed);
 }
@@ -72,15 +72,14 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 
 #[no_mangle]
 pub unsafe extern "C" fn quick_exit(status: c_int) -> ! {
-    type Function = unsafe extern "C" fn(c_int) -> *mut c_void;
     if !IS_REGISTERED.load(Ordering::Relaxed) {
         before();
     }
-    // SAFETY: the function's type is the C library's, except that it does not return.
-    unsafe {
-        QUICK_EXIT.function::<Function>().map(|next| next(status));
+    match QUICK_EXIT.function() {
+        // SAFETY: the caller's status.
+        Some(next) => unsafe { next(status) },
+        None => system::exit_process(status),
     }
-    system::exit_process(status)
 }
 
 extern "C" fn destructor() {

@@ -28,9 +28,10 @@ use core::ffi::{c_char, c_long, CStr};
 use core::ptr::{addr_of, null, null_mut};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::calls::raw_syscall;
 use doorway::runtime::{is_runtime, Runtime, NAME_BYTES};
 
+use crate::calls::raw_syscall;
+use crate::line::Text;
 use crate::target::Target;
 use crate::{fork, scratch, system};
 
@@ -58,32 +59,6 @@ extern "C" {
 pub fn own() -> Strings {
     // SAFETY: reads a pointer; the program keeps the array valid, or its own exec would fail.
     unsafe { addr_of!(environ).read() }
-}
-
-#[derive(Clone, Copy)]
-struct Text<const BYTES: usize> {
-    bytes: [u8; BYTES],
-    len: usize,
-}
-
-impl<const BYTES: usize> Text<BYTES> {
-    const EMPTY: Self = Text { bytes: [0; BYTES], len: 0 };
-
-    /// Concatenates the parts. Returns `None` if they do not fit.
-    fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
-        let mut text = Self::EMPTY;
-        for part in parts {
-            // The last byte stays zero.
-            let room = text.bytes[..BYTES - 1].get_mut(text.len..text.len + part.len())?;
-            room.copy_from_slice(part);
-            text.len += part.len();
-        }
-        Some(text)
-    }
-
-    fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is zero")
-    }
 }
 
 /// The children's variables, as entries of an environment.
@@ -157,13 +132,7 @@ pub unsafe fn remember() {
 
 /// The device, inode and owner of a path's file, as this process resolves it now.
 fn identity(path: &CStr) -> Option<(u64, u64, u32)> {
-    // SAFETY: all zeroes is a valid structure.
-    let mut status: libc::stat = unsafe { core::mem::zeroed() };
-    let arguments =
-        [libc::AT_FDCWD as usize, path.as_ptr() as usize, core::ptr::from_mut(&mut status) as usize, 0, 0, 0];
-    // SAFETY: a terminated path; the kernel fills the structure.
-    let answer = unsafe { raw_syscall(libc::SYS_newfstatat, arguments) };
-    (answer == 0).then_some((status.st_dev, status.st_ino, status.st_uid))
+    system::status(path).map(|status| (status.st_dev, status.st_ino, status.st_uid))
 }
 
 /// Whether the string begins with `start`.
@@ -200,6 +169,12 @@ fn name_of(entry: &CStr) -> &[u8] {
 
 fn names_in(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     list.split(|byte| matches!(byte, b':' | b' ')).filter(|name| !name.is_empty())
+}
+
+/// The parts of an LD_PRELOAD with these names, as an entry.
+fn preload_of<'a>(names: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
+    let separators = core::iter::once(&b""[..]).chain(core::iter::repeat(&b":"[..]));
+    [PRELOAD].into_iter().chain(separators.zip(names).flat_map(<[_; 2]>::from))
 }
 
 struct Change<'a> {
@@ -256,17 +231,13 @@ impl Own {
                 let is_others =
                     |name: &&[u8]| *name != own && runtime.is_none_or(|needed| needed.name() != *name);
                 let others = || names.clone().filter(is_others);
-                let separated = others().enumerate().flat_map(|(index, name)| {
-                    let separator: &[u8] = if index == 0 { b"" } else { b":" };
-                    [separator, name]
-                });
                 let entry = match others().next() {
-                    Some(_) => Text::of(core::iter::once(PRELOAD).chain(separated)),
+                    Some(_) => Text::of(preload_of(others())),
                     None => runtime.map(|_| self.preload),
                 };
                 if let Some(entry) = entry {
                     *restored = entry;
-                    self::own().cast_mut().add(at).write(restored.bytes.as_ptr().cast());
+                    self::own().cast_mut().add(at).write(restored.as_c_str().as_ptr());
                 }
             }
         }
@@ -313,7 +284,7 @@ impl Own {
         // SAFETY: the caller's target.
         let runtime = if loads { unsafe { target.runtime() } } else { None };
         let names_len = preload.map_or(0, |(_, names)| names.len());
-        let is_long = names_len + self.preload.len + NAME_BYTES + 2 > PRELOAD_BYTES_MAX;
+        let is_long = names_len + self.preload.bytes().len() + NAME_BYTES + 2 > PRELOAD_BYTES_MAX;
         let change = Change { own: self, environment, count, preload, loads, runtime, missing };
         let is_right = loads == is_there && missing == 0 && (!loads || change.is_in_order());
         (!is_right && !is_long).then_some(change)
@@ -332,15 +303,8 @@ impl Change<'_> {
     }
 
     /// Writes the new LD_PRELOAD, as an entry.
-    fn write_preload(&self, text: &mut [u8; PRELOAD_BYTES_MAX]) {
-        let mut len = 0;
-        let mut push = |bytes: &[u8]| {
-            text[len..len + bytes.len()].copy_from_slice(bytes);
-            len += bytes.len();
-        };
+    fn write_preload(&self, text: &mut Text<PRELOAD_BYTES_MAX>) {
         let own = self.own.path().to_bytes();
-        push(PRELOAD);
-        let mut separator: &[u8] = b"";
         let others = names_in(self.preload.map_or(&[], |(_, names)| names)).filter(|name| *name != own);
         let needed = self
             .runtime
@@ -349,12 +313,8 @@ impl Change<'_> {
             .filter(|needed| !others.clone().any(|name| name == *needed));
         let runtimes = needed.into_iter().chain(others.clone().filter(|name| is_runtime(name)));
         let rest = others.filter(|name| !is_runtime(name));
-        for name in runtimes.chain(self.loads.then_some(own)).chain(rest) {
-            push(separator);
-            push(name);
-            separator = b":";
-        }
-        push(b"\0");
+        let names = runtimes.chain(self.loads.then_some(own)).chain(rest);
+        text.set(preload_of(names)).expect("`Own::change` checks the length");
     }
 
     /// Calls `act` with the changed environment.
@@ -372,10 +332,10 @@ impl Change<'_> {
             // SAFETY: the caller's environment.
             for (at, string) in unsafe { entries(self.environment) }.enumerate() {
                 let is_preload = self.preload.is_some_and(|(place, _)| place == at);
-                push(if is_preload { room.text.as_ptr().cast() } else { string });
+                push(if is_preload { room.text.as_c_str().as_ptr() } else { string });
             }
             if self.preload.is_none() && self.loads {
-                push(room.text.as_ptr().cast());
+                push(room.text.as_c_str().as_ptr());
             }
             for (index, variable) in self.own.variables().iter().enumerate() {
                 if self.missing & 1 << index != 0 {
@@ -389,7 +349,7 @@ impl Change<'_> {
 
 struct Room<const ENTRIES: usize> {
     strings: [*const c_char; ENTRIES],
-    text: [u8; PRELOAD_BYTES_MAX],
+    text: Text<PRELOAD_BYTES_MAX>,
 }
 
 // SAFETY: null pointers and numbers.
@@ -442,16 +402,15 @@ pub unsafe fn completed_command(command: *const c_char) -> *mut c_char {
     // SAFETY: the process's own environment, which may not change while programs are started.
     let change = OWN.get().and_then(|own| unsafe { own.change(self::own(), Target::Shell) });
     let Some(change) = change.filter(|change| change.loads && !command.is_null()) else { return null_mut() };
-    let mut preload = [0; PRELOAD_BYTES_MAX];
+    let mut preload = Text::EMPTY;
     change.write_preload(&mut preload);
-    let preload = CStr::from_bytes_until_nul(&preload).expect("written terminated");
     let missing =
         change.own.variables().iter().enumerate().filter(|(index, _)| change.missing & 1 << index != 0);
     let variables = missing.map(|(_, variable)| variable.as_c_str());
     // A quote would need quoting, and the shell fails when it sets an invalid name.
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'=');
     let can_be_set = |entry: &&CStr| !entry.to_bytes().contains(&b'\'') && name_of(entry).iter().all(is_name);
-    let set = || [preload].into_iter().chain(variables.clone()).filter(can_be_set);
+    let set = || [preload.as_c_str()].into_iter().chain(variables.clone()).filter(can_be_set);
     // SAFETY: the caller's string.
     let command = unsafe { CStr::from_ptr(command) }.to_bytes_with_nul();
     let bytes = set().map(|entry| entry.count_bytes() + 3).sum::<usize>() + 16 + command.len();

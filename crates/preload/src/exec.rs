@@ -6,24 +6,23 @@
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
 
+use libc::pid_t;
+
 use crate::calls::{raw_syscall, set_errno};
 use crate::environment::{completed, completed_command, entries, own, Strings};
-use crate::next::Next;
+use crate::next::library;
 use crate::sharing::while_shared;
 use crate::target::Target;
 
-static EXECVPE: Next = Next::new(c"execvpe");
-static FEXECVE: Next = Next::new(c"fexecve");
-static SPAWN: Next = Next::new(c"posix_spawn");
-static SPAWNP: Next = Next::new(c"posix_spawnp");
-static SYSTEM: Next = Next::new(c"system");
-static POPEN: Next = Next::new(c"popen");
-
-/// Looks up functions in advance: after vfork() this is not possible.
-pub fn prepare() {
-    for next in [&EXECVPE, &FEXECVE, &SPAWN, &SPAWNP, &SYSTEM, &POPEN] {
-        next.find();
-    }
+library! {
+    /// Looks up functions in advance: after vfork() this is not possible.
+    pub fn prepare();
+    EXECVPE: execvpe(*const c_char, Strings, Strings) -> c_int;
+    FEXECVE: fexecve(c_int, Strings, Strings) -> c_int;
+    SPAWN: posix_spawn(*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+    SPAWNP: posix_spawnp(*mut pid_t, *const c_char, *const c_void, *const c_void, Strings, Strings) -> c_int;
+    SYSTEM: system(*const c_char) -> c_int;
+    POPEN: popen(*const c_char, *const c_char) -> *mut libc::FILE;
 }
 
 fn unknown() -> c_int {
@@ -78,11 +77,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
 
 #[no_mangle]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment: Strings) -> c_int {
-    type Function = unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int;
-    // SAFETY: the function's type is the C library's.
-    let Some(next) = (unsafe { EXECVPE.function::<Function>() }) else {
-        return unknown();
-    };
+    let Some(next) = EXECVPE.function() else { return unknown() };
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
         completed(environment, Target::Name(file), |environment| next(file, argv, environment).into())
@@ -98,11 +93,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
 
 #[no_mangle]
 pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, environment: Strings) -> c_int {
-    type Function = unsafe extern "C" fn(c_int, Strings, Strings) -> c_int;
-    // SAFETY: the function's type is the C library's.
-    let Some(next) = (unsafe { FEXECVE.function::<Function>() }) else {
-        return unknown();
-    };
+    let Some(next) = FEXECVE.function() else { return unknown() };
     // SAFETY: the caller's arguments, the environment completed.
     unsafe {
         completed(environment, Target::File(file), |environment| next(file, argv, environment).into())
@@ -183,71 +174,40 @@ listed_arguments!(
     execle_listed
 );
 
-type Spawn = unsafe extern "C" fn(
-    *mut libc::pid_t,
-    *const c_char,
-    *const c_void,
-    *const c_void,
-    Strings,
-    Strings,
-) -> c_int;
-
-#[no_mangle]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Strings,
-    environment: Strings,
-) -> c_int {
-    // SAFETY: the function's type is the C library's.
-    let Some(next) = (unsafe { SPAWN.function::<Spawn>() }) else {
-        return libc::ENOSYS;
+/// posix_spawn(3) or posix_spawnp(3).
+macro_rules! spawning {
+    ($name:ident, $next:ident, $target:expr) => {
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            pid: *mut pid_t,
+            file: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: Strings,
+            environment: Strings,
+        ) -> c_int {
+            let Some(next) = $next.function() else { return libc::ENOSYS };
+            // SAFETY: the caller's arguments, the environment completed.
+            unsafe {
+                while_shared(|| {
+                    completed(environment, $target(file), |environment| {
+                        next(pid, file, actions, attributes, argv, environment).into()
+                    })
+                }) as c_int
+            }
+        }
     };
-    // SAFETY: the caller's arguments, the environment completed.
-    unsafe {
-        while_shared(|| {
-            completed(environment, Target::Path(libc::AT_FDCWD, path), |environment| {
-                next(pid, path, actions, attributes, argv, environment).into()
-            })
-        }) as c_int
-    }
 }
 
-#[no_mangle]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut libc::pid_t,
-    file: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    argv: Strings,
-    environment: Strings,
-) -> c_int {
-    // SAFETY: the function's type is the C library's.
-    let Some(next) = (unsafe { SPAWNP.function::<Spawn>() }) else {
-        return libc::ENOSYS;
-    };
-    // SAFETY: the caller's arguments, the environment completed.
-    unsafe {
-        while_shared(|| {
-            completed(environment, Target::Name(file), |environment| {
-                next(pid, file, actions, attributes, argv, environment).into()
-            })
-        }) as c_int
-    }
-}
+spawning!(posix_spawn, SPAWN, |path| Target::Path(libc::AT_FDCWD, path));
+spawning!(posix_spawnp, SPAWNP, Target::Name);
 
 /// system(3). Can be cancelled, hence unwound: there is nothing to clean up here, and the unwinding
 /// passes through. A "C-unwind" declaration would stop it at this object's replacement of the
 /// language's unwinding, which is none.
 #[no_mangle]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    type Function = unsafe extern "C" fn(*const c_char) -> c_int;
-    // SAFETY: the function's type is the C library's.
-    let Some(next) = (unsafe { SYSTEM.function::<Function>() }) else {
-        return unknown();
-    };
+    let Some(next) = SYSTEM.function() else { return unknown() };
     // SAFETY: the caller's command.
     let completed = unsafe { completed_command(command) };
     // SAFETY: a terminated string, or null; freed once.
@@ -261,9 +221,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 
 #[no_mangle]
 pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
-    type Function = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
-    // SAFETY: the function's type is the C library's.
-    let Some(next) = (unsafe { POPEN.function::<Function>() }) else {
+    let Some(next) = POPEN.function() else {
         unknown();
         return null_mut();
     };

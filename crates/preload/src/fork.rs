@@ -9,7 +9,7 @@
 //! In the child, this module makes one thread, on a stack that the agent prepared.
 
 use core::ffi::{c_int, c_long, c_void, CStr};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use doorway::control_page::{brings_in, end, halt, QUIET, RESTART};
 
@@ -17,6 +17,7 @@ use crate::calls::raw_syscall;
 use crate::control_page::{
     has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, CONTROL_PAGE,
 };
+use crate::next::library;
 use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks, threads};
 
 /// The thread pointer of the thread that holds [`doorway::control_page::Forks::one`] for a fork, 0
@@ -29,6 +30,10 @@ type Handler = Option<unsafe extern "C" fn()>;
 
 extern "C" {
     fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
+}
+
+library! {
+    REGISTER: __register_atfork(Handler, Handler, Handler, *mut c_void) -> c_int;
 }
 
 /// Interval of checks on a control thread that is asked to halt, even if it wakes no thread.
@@ -52,20 +57,10 @@ pub unsafe extern "C" fn __register_atfork(
     child: Handler,
     object: *mut c_void,
 ) -> c_int {
-    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     install();
-    let mut next = NEXT.load(Ordering::Relaxed);
-    if next.is_null() {
-        // SAFETY: a terminated name.
-        next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
-        NEXT.store(next, Ordering::Relaxed);
-    }
-    if next.is_null() {
-        return libc::ENOSYS;
-    }
-    // SAFETY: the C library's function has this type; the caller's arguments.
-    unsafe { core::mem::transmute::<*mut c_void, Register>(next)(prepare, parent, child, object) }
+    let Some(next) = REGISTER.function() else { return libc::ENOSYS };
+    // SAFETY: the caller's arguments.
+    unsafe { next(prepare, parent, child, object) }
 }
 
 /// Brings everything in, and halts the pager for good. `why` is a value of [`end`].

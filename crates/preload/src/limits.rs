@@ -9,6 +9,7 @@ use doorway::limits;
 
 use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::{self, CONTROL_PAGE};
+use crate::next::also_named;
 use crate::system;
 
 /// Soft and hard limit.
@@ -139,16 +140,10 @@ pub unsafe extern "C" fn prlimit(
     set_errno(unsafe { prlimit_raw(process as usize, resource as usize, new.addr(), old.addr()) }) as c_int
 }
 
-#[no_mangle]
-pub unsafe extern "C" fn prlimit64(
-    process: libc::pid_t,
-    resource: c_int,
-    new: *const libc::rlimit,
-    old: *mut libc::rlimit,
-) -> c_int {
-    // SAFETY: the caller's arguments, unchanged.
-    unsafe { prlimit(process, resource, new, old) }
-}
+also_named!(
+    prlimit64,
+    prlimit(process: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int
+);
 
 /// setrlimit(2), by the C library's system call.
 #[no_mangle]
@@ -157,11 +152,7 @@ pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const libc::rlimit) ->
     set_errno(unsafe { prlimit_raw(0, resource as usize, new.addr(), 0) }) as c_int
 }
 
-#[no_mangle]
-pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const libc::rlimit) -> c_int {
-    // SAFETY: the caller's arguments, unchanged.
-    unsafe { setrlimit(resource, new) }
-}
+also_named!(setrlimit64, setrlimit(resource: c_int, new: *const libc::rlimit) -> c_int);
 
 #[no_mangle]
 pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut libc::rlimit) -> c_int {
@@ -169,11 +160,7 @@ pub unsafe extern "C" fn getrlimit(resource: c_int, old: *mut libc::rlimit) -> c
     set_errno(unsafe { prlimit_raw(0, resource as usize, 0, old.addr()) }) as c_int
 }
 
-#[no_mangle]
-pub unsafe extern "C" fn getrlimit64(resource: c_int, old: *mut libc::rlimit) -> c_int {
-    // SAFETY: the caller's arguments, unchanged.
-    unsafe { getrlimit(resource, old) }
-}
+also_named!(getrlimit64, getrlimit(resource: c_int, old: *mut libc::rlimit) -> c_int);
 
 /// setrlimit(2) and getrlimit(2) by number.
 ///

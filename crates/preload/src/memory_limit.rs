@@ -15,8 +15,8 @@ use doorway::control_page::end;
 
 use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::is_alive;
-use crate::line::Line;
-use crate::next::{interposed, Next, Onward};
+use crate::line::{Line, Text};
+use crate::next::{interposed, library, Next, Onward};
 use crate::{fork, scratch, system};
 
 const ROOT: &[u8] = b"/sys/fs/cgroup/";
@@ -30,23 +30,22 @@ static SHOWN: AtomicU64 = AtomicU64::new(0);
 /// Whether the user requested it: it then also replaces a lower one.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
-static OPEN: Next = Next::new(c"open");
-static OPEN64: Next = Next::new(c"open64");
-static OPENAT: Next = Next::new(c"openat");
-static OPENAT64: Next = Next::new(c"openat64");
-static FOPEN: Next = Next::new(c"fopen");
-static FOPEN64: Next = Next::new(c"fopen64");
+library! {
+    fn find_all();
+    OPEN: open(*const c_char, c_int, u32) -> c_int;
+    OPEN64: open64(*const c_char, c_int, u32) -> c_int;
+    OPENAT: openat(c_int, *const c_char, c_int, u32) -> c_int;
+    OPENAT64: openat64(c_int, *const c_char, c_int, u32) -> c_int;
+    FOPEN: fopen(*const c_char, *const c_char) -> *mut libc::FILE;
+    FOPEN64: fopen64(*const c_char, *const c_char) -> *mut libc::FILE;
+}
 
 /// Reads the limit to show, and looks up functions in advance. The object's constructor calls this.
 pub fn prepare() {
-    for next in [&OPEN, &OPEN64, &OPENAT, &OPENAT64, &FOPEN, &FOPEN64] {
-        next.find();
-    }
-    // SAFETY: a terminated name; no other thread changes the environment while constructors run.
-    let text = unsafe { libc::getenv(c"UZSWAP_CGROUP_LIMIT".as_ptr()) };
-    if !text.is_null() {
-        // SAFETY: getenv returns terminated strings.
-        let text = unsafe { CStr::from_ptr(text) }.to_bytes();
+    find_all();
+    // SAFETY: no other thread changes the environment while constructors run.
+    if let Some(text) = unsafe { system::variable(c"UZSWAP_CGROUP_LIMIT") } {
+        let text = text.to_bytes();
         let asked = text.strip_suffix(b"!");
         IS_ASKED.store(asked.is_some(), Ordering::Relaxed);
         SHOWN.store(number(asked.unwrap_or(text)).unwrap_or(0), Ordering::Relaxed);
@@ -155,10 +154,8 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
 fn has_directory(path: &CStr) -> bool {
     let bytes = path.to_bytes();
     let len = bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    scratch::with(|directory: &mut [u8; PATH_BYTES_MAX]| {
-        let Some(room) = directory[..PATH_BYTES_MAX - 1].get_mut(..len) else { return false };
-        room.copy_from_slice(&bytes[..len]);
-        CStr::from_bytes_until_nul(directory).is_ok_and(system::may_read)
+    scratch::with(|directory: &mut Text<PATH_BYTES_MAX>| {
+        directory.set([&bytes[..len]]).is_some() && system::may_read(directory.as_c_str())
     })
 }
 
@@ -180,7 +177,13 @@ fn note_own_memory(path: &CStr) {
 
 /// Continues open(2) or openat(2): with the C library's function, since threads can be cancelled
 /// there, or with the system call if that is not known yet (an allocator may come here first).
-unsafe fn open_onward(next: &Next, directory: c_int, path: *const c_char, flags: c_int, mode: u32) -> Onward {
+unsafe fn open_onward(
+    next: &Next<impl Copy>,
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+) -> Onward {
     // SAFETY: the caller's path.
     let met = unsafe { met(path) }.inspect(|path| note_own_memory(path));
     let answer = match met.and_then(|path| shown(path, flags)) {
@@ -195,8 +198,10 @@ unsafe fn open_onward(next: &Next, directory: c_int, path: *const c_char, flags:
     Onward { function: null(), answer: set_errno(answer) as isize }
 }
 
+type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
+
 /// Continues fopen(3).
-unsafe fn fopen_onward(next: &Next, path: *const c_char, mode: *const c_char) -> Onward {
+unsafe fn fopen_onward(next: &Next<Fopen>, path: *const c_char, mode: *const c_char) -> Onward {
     // SAFETY: the caller's arguments.
     let bytes = if mode.is_null() { b"" } else { unsafe { CStr::from_ptr(mode) }.to_bytes() };
     let flags = match (bytes.first(), bytes.contains(&b'+'), bytes.contains(&b'e')) {
@@ -305,9 +310,11 @@ mod tests {
 
     #[test]
     fn a_c_library_without_a_name_for_large_files_has_the_other() {
-        let missing = Next::new(c"uzswap has no such function");
-        // SAFETY: terminated strings.
-        let onward = unsafe { fopen_onward(&missing, c"/dev/null".as_ptr(), c"r".as_ptr()) };
+        // SAFETY: there is no such function; terminated strings.
+        let onward = unsafe {
+            let missing = Next::new("uzswap has no such function\0");
+            fopen_onward(&missing, c"/dev/null".as_ptr(), c"r".as_ptr())
+        };
         assert!(!onward.function.is_null() && onward.function == FOPEN.find().cast_const());
     }
 

@@ -1,18 +1,26 @@
 //! The C library's definitions of interposed functions.
 
 use core::ffi::{c_void, CStr};
+use core::marker::PhantomData;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// The next definition of a function, which is the C library's.
-pub struct Next {
+/// The next definition of a function, which is the C library's, by a pointer of type `F`.
+pub struct Next<F> {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
+    kind: PhantomData<F>,
 }
 
-impl Next {
-    pub const fn new(name: &'static CStr) -> Self {
-        Next { name, found: AtomicPtr::new(null_mut()) }
+impl<F: Copy> Next<F> {
+    /// The function with this name, which ends in a zero byte.
+    ///
+    /// # Safety
+    /// `F` is the type of a pointer to this function.
+    pub const unsafe fn new(name: &'static str) -> Self {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else { panic!("one zero, at the end") };
+        Next { name, found: AtomicPtr::new(null_mut()), kind: PhantomData }
     }
 
     /// Looks it up once. Returns null if the C library lacks it.
@@ -31,16 +39,49 @@ impl Next {
     }
 
     /// The function, or `None` if the C library lacks it.
-    ///
-    /// # Safety
-    /// `F` is the type of a pointer to this function.
-    pub unsafe fn function<F: Copy>(&self) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    pub fn function(&self) -> Option<F> {
         let found = self.find();
-        // SAFETY: not null, and of the caller's type.
+        // SAFETY: not null, and of the type that `new`'s caller promised.
         (!found.is_null()).then(|| unsafe { core::mem::transmute_copy(&found) })
     }
 }
+
+/// Declares the C library's definitions of functions, and a function that looks them all up in
+/// advance, if one is named.
+macro_rules! library {
+    ($($next:ident: $name:ident($($kind:ty),*) -> $answer:ty;)*) => {
+        $(
+            static $next: $crate::next::Next<unsafe extern "C" fn($($kind),*) -> $answer> =
+                // SAFETY: the C library's function of this name has this type.
+                unsafe { $crate::next::Next::new(concat!(stringify!($name), "\0")) };
+        )*
+    };
+    (
+        $(#[$doc:meta])* $visibility:vis fn $prepare:ident();
+        $($next:ident: $name:ident($($kind:ty),*) -> $answer:ty;)*
+    ) => {
+        $crate::next::library! { $($next: $name($($kind),*) -> $answer;)* }
+
+        $(#[$doc])*
+        $visibility fn $prepare() {
+            $($next.find();)*
+        }
+    };
+}
+pub(crate) use library;
+
+/// Defines another name of a function for files over 2 GiB: their types are the same on 64-bit
+/// machines.
+macro_rules! also_named {
+    ($also:ident, $name:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        #[no_mangle]
+        pub unsafe extern "C" fn $also($($argument: $kind),*) -> $answer {
+            // SAFETY: the caller's arguments, unchanged.
+            unsafe { $name($($argument),*) }
+        }
+    };
+}
+pub(crate) use also_named;
 
 /// The continuation of a call: the C library's function, or a result.
 #[repr(C)]
@@ -69,29 +110,21 @@ macro_rules! interposed {
             core::arch::naked_asm!(
                 ".cfi_startproc",
                 "endbr64",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "push rcx",
-                ".cfi_adjust_cfa_offset 8",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 40",
+                ".cfi_adjust_cfa_offset 40",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov [rsp + 24], rcx",
                 "call {onward}",
                 "mov r11, rax",
                 "mov rax, rdx",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rcx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "mov rcx, [rsp + 24]",
+                "add rsp, 40",
+                ".cfi_adjust_cfa_offset -40",
                 "test r11, r11",
                 "jz 2f",
                 // No vector registers hold variable arguments.

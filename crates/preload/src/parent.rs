@@ -5,7 +5,7 @@
 //! sees the reaper that would adopt the supervisor itself. The program that `run` started is
 //! a child of the supervisor and sees it.
 
-use core::ffi::{c_char, CStr};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::calls::raw_syscall;
@@ -21,10 +21,8 @@ static PROGRAM: AtomicU32 = AtomicU32::new(0);
 
 /// Reads the supervisor's values. The object's constructor calls this.
 pub fn prepare() {
-    // SAFETY: a terminated name; no other thread changes the environment while constructors run.
-    let text = unsafe { libc::getenv(VARIABLE.as_ptr()) };
-    // SAFETY: null, or a terminated string.
-    let Some(words) = (unsafe { words_of(text) }) else { return };
+    // SAFETY: no other thread changes the environment while constructors run.
+    let Some(words) = (unsafe { system::variable(VARIABLE) }).and_then(words_of) else { return };
     SUPERVISOR.store(words[0] as u32, Ordering::Relaxed);
     REAPER.store(words[1] as u32, Ordering::Relaxed);
     NAMESPACE.store(words[2], Ordering::Relaxed);
@@ -32,15 +30,8 @@ pub fn prepare() {
 }
 
 /// Four numbers.
-///
-/// # Safety
-/// Null or a terminated string.
-unsafe fn words_of(text: *const c_char) -> Option<[u64; 4]> {
-    if text.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let mut words = unsafe { CStr::from_ptr(text) }.to_str().ok()?.split(' ').map(|word| word.parse().ok());
+fn words_of(text: &CStr) -> Option<[u64; 4]> {
+    let mut words = text.to_str().ok()?.split(' ').map(|word| word.parse().ok());
     Some([words.next()??, words.next()??, words.next()??, words.next()??])
 }
 
@@ -58,7 +49,7 @@ pub fn shown() -> i32 {
 
 /// Whether process numbers here are the supervisor's. Assumed without /proc.
 fn is_namespace() -> bool {
-    system::inode(c"/proc/self/ns/pid").is_none_or(|number| number == NAMESPACE.load(Ordering::Relaxed))
+    system::status(c"/proc/self/ns/pid").is_none_or(|file| file.st_ino == NAMESPACE.load(Ordering::Relaxed))
 }
 
 #[no_mangle]
@@ -72,11 +63,7 @@ mod tests {
 
     #[test]
     fn four_numbers_are_read() {
-        // SAFETY: terminated strings.
-        let read = |text: &CStr| unsafe { words_of(text.as_ptr()) };
-        assert_eq!(read(c"17 1 4026531836 0000000018"), Some([17, 1, 4026531836, 18]));
-        assert!(read(c"17 1 4026531836").is_none() && read(c"").is_none() && read(c"a b c d").is_none());
-        // SAFETY: null.
-        assert!(unsafe { words_of(core::ptr::null()) }.is_none());
+        assert_eq!(words_of(c"17 1 4026531836 0000000018"), Some([17, 1, 4026531836, 18]));
+        assert!([c"17 1 4026531836", c"", c"a b c d"].iter().all(|text| words_of(text).is_none()));
     }
 }

@@ -11,12 +11,13 @@ use core::ptr::null;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::fork;
-use crate::next::Next;
+use crate::next::library;
 
 type Callback = unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> c_int;
-type Iterate = unsafe extern "C" fn(Option<Callback>, *mut c_void) -> c_int;
 
-static ITERATE: Next = Next::new(c"dl_iterate_phdr");
+library! {
+    ITERATE: dl_iterate_phdr(Option<Callback>, *mut c_void) -> c_int;
+}
 
 /// First byte of the object that contains a runtime, null for none.
 static RUNTIME: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -55,8 +56,7 @@ pub fn prepare() {
 
 #[no_mangle]
 pub unsafe extern "C" fn dl_iterate_phdr(callback: Option<Callback>, data: *mut c_void) -> c_int {
-    // SAFETY: the C library's function of this name.
-    let Some(iterate) = (unsafe { ITERATE.function::<Iterate>() }) else { return 0 };
+    let Some(iterate) = ITERATE.function() else { return 0 };
     // SAFETY: the caller's arguments.
     let call = || unsafe { iterate(callback, data) };
     let runtime = RUNTIME.load(Ordering::Relaxed);

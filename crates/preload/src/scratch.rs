@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control_page;
 
-const BYTES: usize = 5120;
+const BYTES: usize = 5136;
 /// More than the expected number of concurrent calls.
 const PLACES: usize = 4;
 

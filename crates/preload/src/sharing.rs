@@ -15,14 +15,13 @@ use doorway::control_page::{ControlPage, IsShared, Sharing};
 
 use crate::calls::set_errno;
 use crate::control_page::{set, CONTROL_PAGE};
-use crate::next::Next;
+use crate::next::library;
 use crate::{cleared, system};
 
-static CLONE: Next = Next::new(c"clone");
-
-/// Looks up functions in advance.
-pub fn prepare() {
-    CLONE.find();
+library! {
+    /// Looks the function up in advance.
+    pub fn prepare();
+    CLONE: clone(usize, usize, c_int, usize, usize, usize, usize) -> c_int;
 }
 
 pub fn is_possible() -> bool {
@@ -73,9 +72,7 @@ pub unsafe extern "C" fn clone(
     pointer: usize,
     cleared: usize,
 ) -> c_int {
-    type Clone = unsafe extern "C" fn(usize, usize, c_int, usize, usize, usize, usize) -> c_int;
-    // SAFETY: the C library's function, which takes these.
-    let Some(next) = (unsafe { CLONE.function::<Clone>() }) else {
+    let Some(next) = CLONE.function() else {
         return set_errno(-c_long::from(libc::ENOSYS)) as c_int;
     };
     cleared::note(flags, cleared);

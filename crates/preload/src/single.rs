@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::{is_alive, CONTROL_PAGE};
 use crate::fork;
+use crate::next::also_named;
 
 /// Makes a call, and repeats it without the agent if the kernel requires a single thread.
 pub fn unless_alone(call: impl Fn() -> c_long) -> c_long {
@@ -54,16 +55,10 @@ pub unsafe extern "C" fn fstatat(
     set_errno(answer) as c_int
 }
 
-#[no_mangle]
-pub unsafe extern "C" fn fstatat64(
-    directory: c_int,
-    path: *const c_char,
-    to: *mut libc::stat,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: the caller's arguments; the structures are the same on 64-bit machines.
-    unsafe { fstatat(directory, path, to, flags) }
-}
+also_named!(
+    fstatat64,
+    fstatat(directory: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) -> c_int
+);
 
 /// Whether a path is the directory of this process's threads.
 ///

@@ -6,7 +6,7 @@ use core::ops::Range;
 use crate::control_page::{self, CONTROL_PAGE};
 use crate::{
     cleared, credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer,
-    sharing, threads,
+    sharing, system, threads,
 };
 
 const VARIABLES_MAX: usize = 8;
@@ -18,15 +18,10 @@ extern "C" {
 }
 
 extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
-    // SAFETY: terminated names; no other thread changes the environment while constructors run.
-    let (socket, agent) =
-        unsafe { (libc::getenv(c"UZSWAP_SOCKET".as_ptr()), libc::getenv(c"UZSWAP_AGENT".as_ptr())) };
+    // SAFETY: no other thread changes the environment while constructors run.
+    let variable = |name| unsafe { system::variable(name) };
     // Without a supervisor's socket this object does nothing.
-    if socket.is_null() || agent.is_null() {
-        return;
-    }
-    // SAFETY: getenv returns terminated strings.
-    let (socket, agent) = unsafe { (CStr::from_ptr(socket), CStr::from_ptr(agent)) };
+    let (Some(socket), Some(agent)) = (variable(c"UZSWAP_SOCKET"), variable(c"UZSWAP_AGENT")) else { return };
     // SAFETY: this is the constructor.
     unsafe { environment::remember() };
     exec::prepare();

@@ -1,5 +1,6 @@
 //! Bare system calls: they set no errno, and need only functions that every C library has.
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use doorway::rights::Rights;
@@ -9,8 +10,9 @@ use crate::calls::raw_syscall;
 /// No mapping lies below; `vm.mmap_min_addr` is usually higher.
 pub const NO_ADDRESS_BELOW: isize = 4096;
 
-fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    // SAFETY: the functions below pass valid arguments.
+/// Makes a system call whose arguments are valid.
+pub fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: the callers pass numbers, and addresses of their own variables.
     unsafe { raw_syscall(number, arguments) as isize }
 }
 
@@ -73,19 +75,23 @@ pub fn thread_id() -> u32 {
 }
 
 pub fn rights() -> Rights {
-    /// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
-    const HEADER: [u32; 2] = [0x2008_0522, 0];
-    // The kernel writes to it if it does not know the version.
-    let mut header = HEADER;
     let (mut users, mut groups) = ([0u32; 3], [0u32; 3]);
-    // Effective, permitted, inheritable: the lower halves, then the upper ones.
-    let mut sets = [0u32; 6];
     for (number, ids) in [(libc::SYS_getresuid, &mut users), (libc::SYS_getresgid, &mut groups)] {
         let [real, effective, saved] = ids.each_mut().map(|id| core::ptr::from_mut(id).addr());
         call(number, [real, effective, saved, 0, 0, 0]);
     }
-    call(libc::SYS_capget, [header.as_mut_ptr().addr(), sets.as_mut_ptr().addr(), 0, 0, 0, 0]);
+    let sets = capabilities();
     Rights { users, groups, permitted: u64::from(sets[1]) | u64::from(sets[4]) << 32 }
+}
+
+/// The calling thread's effective, permitted and inheritable capabilities: the lower halves, then
+/// the upper ones. None if the kernel does not tell.
+fn capabilities() -> [u32; 6] {
+    /// `_LINUX_CAPABILITY_VERSION_3` of the kernel's capability.h.
+    const VERSION: u32 = 0x2008_0522;
+    let (mut header, mut sets) = ([VERSION, 0], [0u32; 6]);
+    call(libc::SYS_capget, [header.as_mut_ptr().addr(), sets.as_mut_ptr().addr(), 0, 0, 0, 0]);
+    sets
 }
 
 pub fn yield_now() {
@@ -99,17 +105,13 @@ pub fn exit_process(status: i32) -> ! {
     }
 }
 
-/// Opens a file for reading, closed on exec. Returns a negative error number on failure.
-pub fn open(path: &core::ffi::CStr, flags: i32) -> isize {
-    open_from(libc::AT_FDCWD, path, flags)
+/// Opens a file, closed on exec. Returns a negative error number on failure.
+pub fn open(path: &CStr, flags: i32) -> isize {
+    open_at(libc::AT_FDCWD, path, flags)
 }
 
-/// Opens a path relative to a directory for reading, closed on exec.
-pub fn open_at(directory: i32, path: &core::ffi::CStr) -> isize {
-    open_from(directory, path, libc::O_RDONLY)
-}
-
-fn open_from(directory: i32, path: &core::ffi::CStr, flags: i32) -> isize {
+/// The same for a path relative to a directory.
+pub fn open_at(directory: i32, path: &CStr, flags: i32) -> isize {
     let flags = (flags | libc::O_CLOEXEC) as usize;
     call(libc::SYS_openat, [directory as usize, path.as_ptr().addr(), flags, 0, 0, 0])
 }
@@ -131,7 +133,7 @@ pub fn read_at(descriptor: isize, buffer: &mut [u8], offset: u64) -> usize {
 
 /// A memory file with these bytes, positioned at its start, or a negative error number. The file
 /// size limit applies: writing past it would raise SIGXFSZ.
-pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> isize {
+pub fn file_of(name: &CStr, bytes: &[u8], closes_on_exec: bool) -> isize {
     if limit_of(libc::RLIMIT_FSIZE as usize) < bytes.len() as u64 {
         return -(libc::EFBIG as isize);
     }
@@ -145,17 +147,17 @@ pub fn file_of(name: &core::ffi::CStr, bytes: &[u8], closes_on_exec: bool) -> is
     file
 }
 
-pub fn may_read(path: &core::ffi::CStr) -> bool {
+pub fn may_read(path: &CStr) -> bool {
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr().addr(), libc::R_OK as usize, 0, 0, 0];
     call(libc::SYS_faccessat, arguments) == 0
 }
 
-/// The inode of a path, `None` without a file.
-pub fn inode(path: &core::ffi::CStr) -> Option<u64> {
+/// The attributes of a path's file, `None` without one.
+pub fn status(path: &CStr) -> Option<libc::stat> {
     // SAFETY: all zeroes is a valid structure.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     let arguments = [libc::AT_FDCWD as usize, path.as_ptr().addr(), (&raw mut status).addr(), 0, 0, 0];
-    (call(libc::SYS_newfstatat, arguments) == 0).then_some(status.st_ino)
+    (call(libc::SYS_newfstatat, arguments) == 0).then_some(status)
 }
 
 /// Reads entries of an open directory. Returns the number of bytes, 0 at the end.
@@ -231,14 +233,7 @@ impl Reader {
 /// root: it is root's, and CAP_SYS_CHROOT is effective.
 pub fn may_change_root() -> bool {
     const SYS_CHROOT: u32 = 18;
-    /// _LINUX_CAPABILITY_VERSION_3 of the kernel's capability.h: two words for each of effective,
-    /// permitted, inheritable.
-    const VERSION: u32 = 0x2008_0522;
-    let (mut header, mut sets) = ([VERSION, 0], [0u32; 6]);
-    let arguments = [header.as_mut_ptr().addr(), sets.as_mut_ptr().addr(), 0, 0, 0, 0];
-    call(libc::SYS_geteuid, [0; 6]) == 0
-        && call(libc::SYS_capget, arguments) == 0
-        && sets[0] >> SYS_CHROOT & 1 == 1
+    call(libc::SYS_geteuid, [0; 6]) == 0 && capabilities()[0] >> SYS_CHROOT & 1 == 1
 }
 
 /// Whether this thread may open a userfaultfd that moves pages.
@@ -263,6 +258,15 @@ pub fn may_have_userfaultfd() -> bool {
     let answer = call(libc::SYS_ioctl, [descriptor as usize, API, argument.as_mut_ptr().addr(), 0, 0, 0]);
     close(descriptor);
     answer == 0
+}
+
+/// A variable of the environment.
+///
+/// # Safety
+/// No other thread changes the environment.
+pub unsafe fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: a terminated name; getenv returns null or a terminated string.
+    unsafe { libc::getenv(name.as_ptr()).as_ref().map(|text| CStr::from_ptr(text)) }
 }
 
 pub fn descriptors_max() -> u64 {

@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int, CStr};
 
 use doorway::runtime::{interpreter, Runtime};
 
+use crate::line::Text;
 use crate::{scratch, system};
 
 const PATH_BYTES_MAX: usize = 1024;
@@ -26,12 +27,12 @@ impl Target {
     /// # Safety
     /// Strings are terminated, or invalid addresses.
     pub unsafe fn runtime(self) -> Option<Runtime> {
+        // SAFETY: the caller's promise.
+        let text = |string| unsafe { text(string) };
         let file = match self {
             Target::Shell => return None,
-            // SAFETY: the caller's promise.
-            Target::Path(directory, path) => system::open_at(directory, unsafe { text(path) }?),
-            // SAFETY: as above.
-            Target::Name(name) => find(unsafe { text(name) }?),
+            Target::Path(directory, path) => system::open_at(directory, text(path)?, libc::O_RDONLY),
+            Target::Name(name) => find(text(name)?),
             Target::File(file) => return of_file(file as isize),
         };
         let found = if file < 0 { None } else { of_file(file) };
@@ -66,26 +67,19 @@ fn of_file(file: isize) -> Option<Runtime> {
 
 /// Opens the first file of a name along PATH.
 fn find(name: &CStr) -> isize {
-    // SAFETY: a terminated name; the program changes its environment at its own risk.
-    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    if name.to_bytes().contains(&b'/') || path.is_null() {
+    // SAFETY: the program changes its environment at its own risk.
+    let path = unsafe { system::variable(c"PATH") };
+    let Some(path) = path.filter(|_| !name.to_bytes().contains(&b'/')) else {
         return system::open(name, libc::O_RDONLY);
-    }
-    // SAFETY: getenv returns terminated strings.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    scratch::with(|room: &mut [u8; PATH_BYTES_MAX]| {
-        for directory in path.split(|byte| *byte == b':') {
-            let parts = [directory, if directory.is_empty() { b"" } else { b"/" }, name.to_bytes_with_nul()];
-            let mut len = 0;
-            for part in parts {
-                let Some(to) = room.get_mut(len..len + part.len()) else { break };
-                to.copy_from_slice(part);
-                len += part.len();
-            }
-            let candidate = room.get(..len).and_then(|path| CStr::from_bytes_with_nul(path).ok());
-            let file = candidate.map_or(-1, |path| system::open(path, libc::O_RDONLY));
-            if file >= 0 {
-                return file;
+    };
+    scratch::with(|candidate: &mut Text<PATH_BYTES_MAX>| {
+        for directory in path.to_bytes().split(|byte| *byte == b':') {
+            let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+            if candidate.set([directory, slash, name.to_bytes()]).is_some() {
+                let file = system::open(candidate.as_c_str(), libc::O_RDONLY);
+                if file >= 0 {
+                    return file;
+                }
             }
         }
         -1

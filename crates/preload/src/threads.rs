@@ -16,14 +16,15 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::next::{Next, Onward};
+use crate::next::{library, Onward};
 use crate::{cleared, control_page, system};
 
-type Create = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
-type CreateC11 = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void) -> c_int;
-
-static CREATE: Next = Next::new(c"pthread_create");
-static CREATE_C11: Next = Next::new(c"thrd_create");
+library! {
+    /// Looks up the creating functions. The object's constructor calls this.
+    pub fn prepare();
+    CREATE: pthread_create(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
+    CREATE_C11: thrd_create(*mut c_void, *const c_void, *mut c_void) -> c_int;
+}
 
 /// Most threads between their creation and their first step.
 const PLACES: usize = 64;
@@ -59,13 +60,6 @@ impl Place {
 }
 
 static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
-
-/// Looks up the creating functions. The object's constructor calls this.
-pub fn prepare() {
-    for next in [&CREATE, &CREATE_C11] {
-        next.find();
-    }
-}
 
 /// The calling thread's pointer. Never [`FREE`] or [`GIVEN`]: it is an address.
 pub fn pointer() -> usize {
@@ -172,8 +166,7 @@ pub unsafe extern "C" fn pthread_create(
     routine: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
-    // SAFETY: the C library's function of this name.
-    let Some(next) = (unsafe { CREATE.function::<Create>() }) else { return libc::ENOSYS };
+    let Some(next) = CREATE.function() else { return libc::ENOSYS };
     // SAFETY: the caller's arguments; a function that does the same as the caller's.
     create(&ALL, routine, argument, |routine, argument| unsafe {
         next(thread, attributes, routine, argument)
@@ -189,8 +182,7 @@ pub unsafe extern "C" fn thrd_create(
 ) -> c_int {
     /// `thrd_error` of glibc's and musl's threads.h.
     const ERROR: c_int = 2;
-    // SAFETY: the C library's function of this name.
-    let Some(next) = (unsafe { CREATE_C11.function::<CreateC11>() }) else { return ERROR };
+    let Some(next) = CREATE_C11.function() else { return ERROR };
     // SAFETY: as pthread_create.
     create(&ALL, routine, argument, |routine, argument| unsafe { next(thread, routine, argument) })
 }
@@ -212,8 +204,7 @@ mod tests {
     fn threads_begin_with_their_own_arguments_and_are_noted() {
         static OWN: [Place; PLACES] = [const { Place::new() }; PLACES];
         control_page::note_process();
-        // SAFETY: the C library's function of this name.
-        let next = unsafe { CREATE.function::<Create>() }.expect("the C library makes threads");
+        let next = CREATE.function().expect("the C library makes threads");
         let make = |number: usize| {
             let mut thread: libc::pthread_t = 0;
             let out = (&raw mut thread).cast();
