@@ -11,6 +11,7 @@ use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::{packets, PAGE_SIZE};
 
 use crate::broken::{self, Point};
+use crate::channel::{self, close};
 use crate::control;
 
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's
@@ -159,8 +160,10 @@ impl Ledgered {
         self.recorder.load(Ordering::Acquire) >= 0
     }
 
-    fn record(&self, reference: &Reference) {
-        let raw = reference.to_raw();
+    fn record(&self, page: u64, discarded: u64) {
+        // SAFETY: takes nothing.
+        let process = unsafe { libc::getpid() as u32 };
+        let raw = Reference { process, page, discarded }.to_raw();
         // SAFETY: `len` bytes of `raw`. So short a write is atomic, or fails without a recorder.
         unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }
@@ -236,9 +239,7 @@ fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Recei
     }
     let name = format!("{}{}\0", wire::WAITING_NAME, theirs.as_raw_fd());
     sys::thread::name(std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).expect("one NUL, at the end"));
-    let mut answered = libc::pollfd { fd: own.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd.
-    while unsafe { libc::poll(&mut answered, 1, AWAIT_MS) } <= 0 {
+    while !channel::wait([own.as_raw_fd(), -1, -1, -1], AWAIT_MS)[0] {
         control::end_if_program_ended();
         crate::fork::answer_halt();
         if crate::credentials::are_wanted() || crate::fork::has_stopped() {
@@ -250,11 +251,6 @@ fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Recei
     Ok((socket, wire::receive_all(socket)))
 }
 
-fn close(socket: i32) {
-    // SAFETY: closing a number is memory-safe.
-    unsafe { libc::close(socket) };
-}
-
 /// How long an ending process waits for the supervisor to receive the reason, in milliseconds.
 const HEARD_MS: i32 = 2000;
 
@@ -264,12 +260,9 @@ pub fn tell(kind: Kind, text: &str) -> std::io::Result<()> {
     let socket = wire::connect(control::socket())?;
     let sent = wire::send(socket, &Packet::with_text(kind, text), None);
     if sent.is_ok() {
-        let mut ended = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
-        // SAFETY: a socket of this function, and one valid pollfd.
-        unsafe {
-            libc::shutdown(socket, libc::SHUT_WR);
-            libc::poll(&mut ended, 1, HEARD_MS);
-        }
+        // SAFETY: takes numbers.
+        unsafe { libc::shutdown(socket, libc::SHUT_WR) };
+        channel::wait([socket, -1, -1, -1], HEARD_MS);
     }
     close(socket);
     sent
@@ -300,11 +293,6 @@ impl PrivilegedHelper for Rights {
         });
         agreed == Some(true)
     }
-}
-
-fn pid() -> u32 {
-    // SAFETY: takes nothing.
-    unsafe { libc::getpid() as u32 }
 }
 
 /// Ends the process without a message: no reader is left.
@@ -371,13 +359,12 @@ impl Accounts for Ledgered {
     }
 
     fn reference(&self, page: u64) {
-        self.record(&Reference { process: pid(), page, discarded: 0 });
+        self.record(page, 0);
     }
 
     fn forgotten(&self, start: usize, end: usize) {
         if self.records() && end > start {
-            let (page, discarded) = ((start / PAGE_SIZE) as u64, ((end - start) / PAGE_SIZE) as u64);
-            self.record(&Reference { process: pid(), page, discarded });
+            self.record((start / PAGE_SIZE) as u64, ((end - start) / PAGE_SIZE) as u64);
         }
     }
 

@@ -39,15 +39,19 @@ pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
     let own = || process::handle(unsafe { libc::getpid() });
     let handle = process::thread_handle(thread as i32).or_else(|_| own()).ok()?;
     let end = process::descriptor_of(&handle, number).ok()?.into_raw_fd();
-    let (mut found, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-    let at = std::ptr::from_mut(&mut found).cast();
-    // SAFETY: `len` bytes are writable.
-    let answer = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
-    if answer == 0 && found == cookie {
+    if cookie_of(end) == Some(cookie) {
         return Some(end);
     }
     close(end);
     None
+}
+
+fn cookie_of(end: i32) -> Option<u64> {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    let at = std::ptr::from_mut(&mut cookie).cast();
+    // SAFETY: `len` bytes are writable.
+    let answer = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
+    (answer == 0).then_some(cookie)
 }
 
 pub fn close(connection: i32) {
@@ -117,32 +121,24 @@ mod tests {
     use super::*;
     use doorway::channel::BACK;
 
-    /// A connection: this end, and the other, taken from a thread with its own file table.
-    fn connection() -> [i32; 2] {
-        let mut ends = [-1; 2];
-        // SAFETY: two numbers are written.
-        let answer = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()) };
-        assert_eq!(answer, 0);
-        let taken = take(sys::thread::id() as u32, ends[1], cookie(ends[1])).expect("this thread's own");
-        close(ends[1]);
-        [ends[0], taken]
+    /// The two ends of a connection.
+    fn ends() -> [i32; 2] {
+        packets::pair().expect("two descriptors").map(IntoRawFd::into_raw_fd)
     }
 
-    fn cookie(end: i32) -> u64 {
-        let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-        let at = std::ptr::from_mut(&mut cookie).cast();
-        // SAFETY: `len` bytes are writable.
-        unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
-        cookie
+    /// A connection: this end, and the other, taken from a thread with its own file table.
+    fn connection() -> [i32; 2] {
+        let ends = ends();
+        let taken = take(sys::thread::id() as u32, ends[1], cookie_of(ends[1]).unwrap()).expect("its own");
+        close(ends[1]);
+        [ends[0], taken]
     }
 
     /// With a name, strangers could connect to the end, and then no thread of the process could.
     #[test]
     fn an_end_is_taken_out_of_another_file_table_and_has_no_name() {
-        let mut ends = [-1; 2];
-        // SAFETY: two numbers are written.
-        assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()) }, 0);
-        let (thread, cookie) = (sys::thread::id() as u32, cookie(ends[1]));
+        let ends = ends();
+        let (thread, cookie) = (sys::thread::id() as u32, cookie_of(ends[1]).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sys::thread::leave_file_table().unwrap();

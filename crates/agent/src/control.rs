@@ -12,7 +12,6 @@ use sys::procfs::{self, ProcFile};
 use sys::{arena, futex, thread, PAGE_SIZE};
 
 use crate::accounts::{self, JoinError, Ledgered};
-use crate::announce::Kind as Announced;
 use crate::control_page::{self, control_page, is_set};
 use crate::look::{tight_at, Look};
 use crate::{announce, credentials, fork, inherit, paging, retire, start};
@@ -113,15 +112,7 @@ fn answer_requests(accounts: &Ledgered) {
         if is_set(&control_page().references) {
             pager.stop_recycling();
         }
-    }
-    if let (Some((kind, range, number)), Some(pager)) = (announce::asked(), paging::pager()) {
-        match kind {
-            Announced::Ordinary => pager.register(range),
-            Announced::Unknown => pager.refresh_mappings(),
-            Announced::Release => pager.release(range),
-            Announced::References => pager.stop_recycling(),
-        }
-        announce::done(number);
+        announce::serve(&control_page().announcement, pager);
     }
 }
 

@@ -89,32 +89,33 @@ pub fn numbers_end() -> i32 {
     paging::pager().map_or(0, Pager::numbers_end).max(swap::numbers_end())
 }
 
+/// Sets the state of a halt, for the thread that waits for it.
+fn set_state(state: u32) {
+    control_page().forks.state.store(state, Ordering::Release);
+    futex::wake(&control_page().forks.state, i32::MAX);
+}
+
 /// Reports why forks of this process bring everything in, once for each reason.
 fn say_why(pager: &Pager) {
     /// Reported reasons, inherited by children.
     static SAID: AtomicU32 = AtomicU32::new(0);
     let forks = &control_page().forks;
-    let limit = forks.descriptors.load(Ordering::Relaxed);
     let why = forks.why.swap(brings_in::NONE, Ordering::AcqRel);
     if SAID.fetch_or(1 << why, Ordering::Relaxed) >> why & 1 == 1 {
         return;
     }
-    let text = match why {
+    let descriptors = FixedText::new(format_args!(
+        "RLIMIT_NOFILE is less than {}, and a child's pager needs as many descriptors",
+        forks.descriptors.load(Ordering::Relaxed) + 1
+    ));
+    let why = match why {
         brings_in::NONE => return,
-        brings_in::DESCRIPTORS => FixedText::new(format_args!(
-            "a fork brings everything in: RLIMIT_NOFILE is less than {}, and a child's pager needs as many descriptors",
-            limit + 1
-        )),
-        brings_in::PROC => FixedText::new(format_args!(
-            "a fork brings everything in: a child could not open its own files in /proc"
-        )),
-        brings_in::CHANNEL => FixedText::new(format_args!(
-            "a fork brings everything in: pidfd_getfd(2), by which the pager talks with a child, is refused"
-        )),
-        _ => FixedText::new(format_args!(
-            "a fork brings everything in: the process may not have a userfaultfd any more"
-        )),
+        brings_in::DESCRIPTORS => descriptors.as_str(),
+        brings_in::PROC => "a child could not open its own files in /proc",
+        brings_in::CHANNEL => "pidfd_getfd(2), by which the pager talks with a child, is refused",
+        _ => "the process may not have a userfaultfd any more",
     };
+    let text = FixedText::new(format_args!("a fork brings everything in: {why}"));
     pager.say_once(text.as_str());
 }
 
@@ -125,11 +126,7 @@ fn root_for_child() -> Result<Option<i32>, ()> {
     }
     // SAFETY: a constant, terminated path.
     let root = unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) };
-    if root >= 0 {
-        Ok(Some(root))
-    } else {
-        Err(())
-    }
+    (root >= 0).then_some(Some(root)).ok_or(())
 }
 
 /// In a forked child: moves the agent's threads to the root directory of the parent's agent. The
@@ -158,9 +155,7 @@ pub fn answer_halt() {
             leave();
         }
         forks.leaving.store(0, Ordering::Release);
-        forks.state.store(HALTED, Ordering::Release);
-        futex::wake(&forks.state, i32::MAX);
-        return;
+        return set_state(HALTED);
     }
     if let (Some(pager), 0..) = (pager, forks.connection.load(Ordering::Acquire)) {
         if attend(pager) {
@@ -200,8 +195,7 @@ pub fn bring_in_for_others(pager: &Pager) -> bool {
 /// Reports the halt, and waits until the program's thread ends it. `is_last`: perhaps for ever.
 fn stand(is_last: bool) {
     let forks = &control_page().forks;
-    forks.state.store(HALTED, Ordering::Release);
-    futex::wake(&forks.state, i32::MAX);
+    set_state(HALTED);
     while forks.state.load(Ordering::Acquire) == HALTED {
         // The filter that follows may kill for any call except the one that this thread is in, so
         // the wait is its last call. The requesting thread checks that it has begun.
@@ -240,8 +234,7 @@ fn attend(pager: &Pager) -> bool {
     };
     forks.keeps.store(1, Ordering::Release);
     forks.attending.store(1, Ordering::Release);
-    forks.state.store(HALTED, Ordering::Release);
-    futex::wake(&forks.state, i32::MAX);
+    set_state(HALTED);
     let mut birth_ns = u64::MAX;
     loop {
         let [main, gate, child] = pager.fork_descriptors(&session);
@@ -301,6 +294,5 @@ fn attend(pager: &Pager) -> bool {
 
 /// The child's control thread has taken over: the program may continue.
 pub fn taken() {
-    control_page().forks.state.store(RUNNING, Ordering::Release);
-    futex::wake(&control_page().forks.state, i32::MAX);
+    set_state(RUNNING);
 }

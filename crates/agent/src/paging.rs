@@ -63,10 +63,7 @@ pub fn take_pager() -> Option<Box<Pager>> {
     (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
 }
 
-/// Makes the pager and its threads.
-///
-/// # Errors
-/// If this process cannot be managed.
+/// Makes the pager and its threads. Fails if this process cannot be managed.
 pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
     use pager::Accounts;
     if let Some(why) = accounts::too_few_descriptors() {
@@ -100,13 +97,10 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
     let swap_file = match settings.swap_bytes {
-        0 => None,
-        _ => {
-            let plain = without & ledger::WITHOUT_ENCRYPTION != 0;
-            swap::open(accounts.socket(), accounts.owner(), plain)
-                .map_err(|error| format!("the swap file: {error}"))?
-        }
+        0 => Ok(None),
+        _ => swap::open(accounts.socket(), accounts.owner(), without & ledger::WITHOUT_ENCRYPTION != 0),
     };
+    let swap_file = swap_file.map_err(|error| format!("the swap file: {error}"))?;
     let store = Zswap::new(
         zswap::Config {
             max_groups: pager::POOL_GROUPS,
@@ -158,9 +152,6 @@ fn tally(forms: &Forms) {
 const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
 
 /// Starts the threads that page, also after a fork.
-///
-/// # Errors
-/// If there are too many threads.
 pub fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus).min(pager.handlers_max()).max(1);
@@ -197,29 +188,21 @@ extern "C" fn handler(cpu: usize) {
     thread::pin(cpu);
     let index = HANDLERS.fetch_add(1, Ordering::Relaxed);
     // None if setting up failed later.
-    if let Some(pager) = pager() {
-        pager.handle_faults(index);
-    }
+    pager().into_iter().for_each(|pager| pager.handle_faults(index));
 }
 
 extern "C" fn worker(_index: usize) {
     thread::name(c"uzswap-reclaim");
-    if let Some(pager) = pager() {
-        pager.reclaim();
-    }
+    pager().into_iter().for_each(Pager::reclaim);
 }
 
 extern "C" fn writer(_index: usize) {
     thread::name(c"uzswap-writer");
-    if let Some(pager) = pager() {
-        pager.write_to_disk();
-    }
+    pager().into_iter().for_each(Pager::write_to_disk);
 }
 
 extern "C" fn reader(index: usize) {
     thread::name(c"uzswap-reader");
     thread::hurry();
-    if let Some(pager) = pager() {
-        pager.read_from_disk(index);
-    }
+    pager().into_iter().for_each(|pager| pager.read_from_disk(index));
 }

@@ -67,17 +67,13 @@ fn engine(disk: Arc<Disk>) -> Result<Arc<dyn Engine>, swapfile::OpenError> {
 
 fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
     let work = Box::into_raw(Box::new(work));
-    match threads::spawn(engine_thread, work as usize) {
-        Ok(()) => {
-            UNCOUNTED.fetch_add(1, Ordering::AcqRel);
-            Ok(())
-        }
-        Err(error) => {
-            // SAFETY: made above; no thread took it.
-            drop(unsafe { Box::from_raw(work) });
-            Err(error)
-        }
+    let spawned = threads::spawn(engine_thread, work as usize);
+    match spawned {
+        Ok(()) => _ = UNCOUNTED.fetch_add(1, Ordering::AcqRel),
+        // SAFETY: made above; no thread took it.
+        Err(_) => drop(unsafe { Box::from_raw(work) }),
     }
+    spawned
 }
 
 /// The entry point of the engine's threads.
@@ -127,31 +123,27 @@ pub fn can_be_inherited() -> bool {
     shared().is_none_or(|shared| shared.disk().descriptor() < NUMBER_MAX)
 }
 
-/// A child's share of the swap file.
-pub struct Inheritance {
-    row: Option<ForkedRow>,
-}
+/// A child's share of the swap file; none without one.
+pub struct Inheritance(Option<ForkedRow>);
 
 impl Inheritance {
     /// Makes a row for a new child that has changed nothing. Returns `None` if none is free.
     pub fn new() -> Option<Inheritance> {
         match own() {
-            None => Some(Inheritance { row: None }),
-            Some(file) => file.fork_row(UNBORN).ok().map(|row| Inheritance { row: Some(row) }),
+            None => Some(Inheritance(None)),
+            Some(file) => file.fork_row(UNBORN).ok().map(Some).map(Inheritance),
         }
     }
 
     /// The row's number for the child, and the file; `None` without a swap file.
     pub fn told(&self) -> Option<(u64, i32)> {
-        let row = self.row.as_ref()?;
+        let row = self.0.as_ref()?;
         Some((row.number() as u64, shared()?.disk().descriptor()))
     }
 
     /// Completes the transfer: the child has received the row.
     pub fn hand_over(self) {
-        if let Some(row) = self.row {
-            row.leave_to_child();
-        }
+        self.0.into_iter().for_each(ForkedRow::leave_to_child);
     }
 }
 

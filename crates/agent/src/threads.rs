@@ -28,17 +28,25 @@ struct Place {
     argument: AtomicUsize,
 }
 
-mod state {
-    /// Unused. The kernel writes this when a thread ends.
-    pub const FREE: u32 = 0;
-    /// In use by a thread, or by one being made.
-    pub const USED: u32 = 1;
+/// Unused. The kernel writes this when a thread ends.
+const FREE: u32 = 0;
+/// In use by a thread, or by one being made.
+const USED: u32 = 1;
+
+impl Place {
+    fn take(&self) -> bool {
+        self.state.compare_exchange(FREE, USED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn free(&self) {
+        self.state.store(FREE, Ordering::Release);
+    }
 }
 
 static ALL: [Place; PLACES] = [const {
     Place {
         memory: AtomicUsize::new(0),
-        state: AtomicU32::new(state::FREE),
+        state: AtomicU32::new(FREE),
         number: AtomicI32::new(0),
         entry: AtomicUsize::new(0),
         argument: AtomicUsize::new(0),
@@ -51,28 +59,19 @@ fn stack_bytes() -> usize {
 
 /// Reserves a place for the caller, with zeroed memory.
 fn reserve() -> io::Result<(usize, NonNull<u8>)> {
-    for (index, place) in ALL.iter().enumerate() {
-        if place
-            .state
-            .compare_exchange(state::FREE, state::USED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-        {
-            continue;
+    let index = ALL.iter().position(Place::take).ok_or(io::Error::from_raw_os_error(libc::EAGAIN))?;
+    let place = &ALL[index];
+    place.entry.store(0, Ordering::Release);
+    place.number.store(0, Ordering::Release);
+    let memory = match NonNull::new(place.memory.load(Ordering::Acquire) as *mut u8) {
+        Some(memory) => {
+            discard(memory);
+            memory
         }
-        place.entry.store(0, Ordering::Release);
-        place.number.store(0, Ordering::Release);
-        let memory = match NonNull::new(place.memory.load(Ordering::Acquire) as *mut u8) {
-            Some(memory) => {
-                discard(memory);
-                memory
-            }
-            None => arena::take(stack_bytes(), PAGE_SIZE)
-                .inspect_err(|_| place.state.store(state::FREE, Ordering::Release))?,
-        };
-        place.memory.store(memory.as_ptr().addr(), Ordering::Release);
-        return Ok((index, memory));
-    }
-    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+        None => arena::take(stack_bytes(), PAGE_SIZE).inspect_err(|_| place.free())?,
+    };
+    place.memory.store(memory.as_ptr().addr(), Ordering::Release);
+    Ok((index, memory))
 }
 
 /// Gives back the frames of a stack, which then reads as zeroes.
@@ -90,7 +89,7 @@ pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
     place.argument.store(argument, Ordering::Release);
     // SAFETY: the memory is the thread's until it has ended, and it keeps to the rules.
     let started = unsafe { thread::spawn(memory, Files::Shared, begin, index) };
-    started.map(|_| ()).inspect_err(|_| place.state.store(state::FREE, Ordering::Release))
+    started.map(|_| ()).inspect_err(|_| place.free())
 }
 
 extern "C" fn begin(index: usize) {
@@ -118,7 +117,7 @@ pub fn count(is_wanted: impl Fn(usize) -> bool) -> usize {
 
 /// Whether a thread has begun on a stack or is about to; a prepared one ([`prepare`]) has no entry.
 fn is_used(place: &Place) -> bool {
-    place.state.load(Ordering::Acquire) == state::USED && place.entry.load(Ordering::Acquire) != 0
+    place.state.load(Ordering::Acquire) == USED && place.entry.load(Ordering::Acquire) != 0
 }
 
 /// Waits until all started threads know their numbers.
@@ -150,9 +149,9 @@ pub fn forget() {
     for place in &ALL {
         let memory = place.memory.load(Ordering::Acquire);
         let own = memory..memory + stack_bytes();
-        if place.state.load(Ordering::Acquire) == state::USED && !own.contains(&here) {
+        if place.state.load(Ordering::Acquire) == USED && !own.contains(&here) {
             place.number.store(0, Ordering::Release);
-            place.state.store(state::FREE, Ordering::Release);
+            place.free();
         }
     }
 }
@@ -161,10 +160,9 @@ pub fn forget() {
 pub fn discard_free() {
     for place in &ALL {
         let Some(memory) = NonNull::new(place.memory.load(Ordering::Acquire) as *mut u8) else { continue };
-        if place.state.compare_exchange(state::FREE, state::USED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        {
+        if place.take() {
             discard(memory);
-            place.state.store(state::FREE, Ordering::Release);
+            place.free();
         }
     }
 }
