@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
 use clap::Command;
 use clap_complete::Shell;
 
@@ -15,15 +16,8 @@ use clap_complete::Shell;
   uzswap completions fish > ~/.config/fish/completions/uzswap.fish")]
 pub struct CompletionsArguments {
     /// The shell
-    shell: Shells,
-}
-
-/// Shells with completions that are tested.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Shells {
-    Bash,
-    Zsh,
-    Fish,
+    #[arg(value_parser = PossibleValuesParser::new(["bash", "zsh", "fish"]))]
+    shell: String,
 }
 
 /// Write manual pages
@@ -34,24 +28,14 @@ pub struct ManArguments {
 }
 
 /// Prints the completions.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<()> {
-    let shell = match arguments.shell {
-        Shells::Bash => Shell::Bash,
-        Shells::Zsh => Shell::Zsh,
-        Shells::Fish => Shell::Fish,
-    };
+    let shell: Shell = arguments.shell.parse().expect("clap_complete has these");
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "uzswap", &mut text);
     std::io::stdout().write_all(&text).context("cannot print completions")
 }
 
 /// Writes the pages.
-///
-/// # Errors
-/// When the directory cannot be made or written.
 pub fn man(arguments: &ManArguments, command: Command) -> Result<()> {
     let directory = &arguments.directory;
     std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;

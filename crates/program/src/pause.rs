@@ -73,8 +73,8 @@ pub fn pause(arguments: &PauseArguments) -> Result<i32> {
     };
     // This process must outlive signals: otherwise the others stay paused.
     let signals = Signals::new().context("cannot receive signals")?;
-    let paused_before: Vec<u32> =
-        meant.places().filter(|place| place.slot.is_pause_wanted()).map(|place| place.pid).collect();
+    let before = meant.places().filter(|place| place.slot.is_pause_wanted());
+    let paused_before: Vec<u32> = before.map(|place| place.pid).collect();
     let resume = |timeout| {
         let places = meant.places().filter(|place| !paused_before.contains(&place.pid));
         change(places.collect(), false, timeout)

@@ -8,23 +8,17 @@ use std::path::Path;
 pub enum Place {
     /// gVisor: a user-space kernel without userfaultfd.
     Gvisor,
-    /// A Kubernetes container.
     Kubernetes,
-    /// A Docker container.
     Docker,
-    /// A Podman container.
     Podman,
     /// A rootless container in a user namespace.
     Rootless,
-    /// Windows Subsystem for Linux.
     Wsl,
     /// Another user namespace.
     UserNamespace,
-    /// An ordinary user of the machine.
     User,
     /// An ordinary user, where the Debian package has created its group.
     UserBesideGroup,
-    /// The machine's root.
     Root,
 }
 
@@ -88,12 +82,10 @@ fn has_name_of_its_own(mounts: &str) -> bool {
 }
 
 impl Place {
-    /// Detects this process's place.
     pub fn here() -> Self {
         Signs::here().place()
     }
 
-    /// Returns the place's name.
     pub fn name(self) -> &'static str {
         match self {
             Place::Gvisor => "gVisor",

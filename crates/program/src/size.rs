@@ -37,10 +37,7 @@ pub enum BadSize {
     Huge(String),
 }
 
-/// Parses a size.
-///
-/// # Errors
-/// [`BadSize`], which names the valid forms.
+/// Parses a size. An error names the valid forms.
 pub fn parse(text: &str) -> Result<Amount, BadSize> {
     let bad = || BadSize::Form(text.to_owned());
     let trimmed = text.trim();
@@ -55,12 +52,14 @@ pub fn parse(text: &str) -> Result<Amount, BadSize> {
     })
 }
 
-/// Parses an option's text to bytes.
-///
-/// # Errors
-/// Returns the option's name and the reason.
+/// Parses an option's text to bytes. An error names the option.
 pub fn of_option(option: &str, text: &str) -> Result<u64> {
     parse(text).map_err(anyhow::Error::from).and_then(Amount::bytes).with_context(|| option.to_owned())
+}
+
+/// As [`of_option`], rounded down to whole pages.
+pub fn in_pages(option: &str, text: &str) -> Result<u64> {
+    Ok(of_option(option, text)? / 4096 * 4096)
 }
 
 /// Returns a warning if a budget exceeds the machine's or the cgroup's memory: pages are not
@@ -77,10 +76,7 @@ pub fn beyond_machine(budget_bytes: u64) -> Option<String> {
 }
 
 impl Amount {
-    /// Converts to bytes on this machine.
-    ///
-    /// # Errors
-    /// When a share is given and the machine's memory cannot be read.
+    /// Converts to bytes on this machine. Fails for a share if the machine's memory cannot be read.
     pub fn bytes(self) -> Result<u64> {
         match self {
             Amount::Bytes(bytes) => Ok(bytes),
@@ -95,9 +91,6 @@ impl Amount {
 
 /// The value of `--ram auto`: the cgroup's limit less a margin for non-anonymous memory or, without
 /// a limit, nine tenths of the available memory.
-///
-/// # Errors
-/// When /proc cannot be read.
 pub fn automatic_ram_bytes() -> Result<u64> {
     if let Some(limit) = cgroup_limit_bytes().filter(|limit| *limit < machine_bytes().unwrap_or(u64::MAX)) {
         let margin = (limit / 8).max(32 << 20);
@@ -110,17 +103,11 @@ pub fn automatic_ram_bytes() -> Result<u64> {
 }
 
 /// Returns the machine's memory.
-///
-/// # Errors
-/// When /proc cannot be read.
 pub fn machine_bytes() -> Result<u64> {
     meminfo_bytes(Path::new(MEMINFO), "MemTotal:")
 }
 
 /// Returns a field of a file in the format of /proc/meminfo.
-///
-/// # Errors
-/// When the file cannot be read or lacks the field.
 pub fn meminfo_bytes(file: &Path, field: &str) -> Result<u64> {
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field));

@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, Write};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{bail, Context, Result};
 
 const WORDS: usize = sys::PAGE_SIZE / size_of::<u64>();
 
@@ -17,9 +17,6 @@ pub struct Arguments {
 
 impl Arguments {
     /// Executes the commands until standard input ends.
-    ///
-    /// # Errors
-    /// When a word differs from the value written.
     pub fn run(&self) -> Result<()> {
         let mut words = vec![0; self.bytes / size_of::<u64>()];
         say("ready")?;
@@ -41,13 +38,10 @@ fn fill(words: &mut [u64]) {
 }
 
 fn check(words: &[u64]) -> Result<()> {
-    let wrong = words.iter().enumerate().find(|(number, word)| **word != *number as u64);
-    ensure!(
-        wrong.is_none(),
-        "page {} is not as it was written",
-        wrong.map_or(0, |(number, _)| number / WORDS)
-    );
-    Ok(())
+    match words.iter().enumerate().find(|(number, word)| **word != *number as u64) {
+        Some((number, _)) => bail!("page {} is not as it was written", number / WORDS),
+        None => Ok(()),
+    }
 }
 
 fn say(text: &str) -> Result<()> {

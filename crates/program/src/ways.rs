@@ -56,10 +56,7 @@ impl Without {
     }
 }
 
-/// Returns why this kernel cannot page; `None` if it can.
-///
-/// # Errors
-/// When there is no userfaultfd.
+/// Returns why this kernel cannot page; `None` if it can. Fails without userfaultfd.
 pub fn why_too_old(without: Without) -> Result<Option<String>, OpenError> {
     let features = Userfaultfd::features()?;
     let offered = if without.moves { features & !feature::MOVE } else { features };

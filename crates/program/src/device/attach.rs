@@ -24,19 +24,20 @@ pub enum Way {
 }
 
 /// The attached device. Dropping it detaches.
-pub enum Attached {
-    Nbd {
-        device: String,
-    },
+pub struct Attached {
+    /// The block device's path.
+    pub device: String,
+    by: By,
+}
+
+enum By {
+    Nbd,
     Loop {
-        device: String,
         file: PathBuf,
         fuse: Companion,
     },
     /// The device ends with its server process.
-    Ublk {
-        device: String,
-    },
+    Ublk,
 }
 
 impl Attached {
@@ -60,7 +61,12 @@ impl Attached {
         };
         let socket = socket.to_string_lossy();
         run("nbd-client", &["-unix", &socket, &device, "-b", "4096", "-swap"])?;
-        Ok(Attached::Nbd { device })
+        Ok(Attached { device, by: By::Nbd })
+    }
+
+    /// The device of a server of its own, `device`.
+    pub fn by_ublk(device: String) -> Self {
+        Attached { device, by: By::Ublk }
     }
 
     fn by_loop(socket: &Path, directory: &Path, shelter: Option<&Shelter>) -> Result<Self> {
@@ -76,19 +82,12 @@ impl Attached {
         }
         fuse.wait_until("the mount", || fs::metadata(&file).is_ok_and(|data| data.len() > 0))?;
         let device = run("losetup", &["-f", "--show", "--direct-io=on", &file.to_string_lossy()])?;
-        Ok(Attached::Loop { device, file, fuse })
-    }
-
-    /// Returns the block device's path.
-    pub fn device(&self) -> &str {
-        match self {
-            Attached::Nbd { device } | Attached::Loop { device, .. } | Attached::Ublk { device } => device,
-        }
+        Ok(Attached { device, by: By::Loop { file, fuse } })
     }
 
     /// Fails when a process that serves the device has ended.
     pub fn check(&mut self) -> Result<()> {
-        if let Attached::Loop { fuse, .. } = self {
+        if let By::Loop { fuse, .. } = &mut self.by {
             if let Some(status) = fuse.ended()? {
                 bail!("nbdfuse ended by itself: {status}");
             }
@@ -99,15 +98,15 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let done = match self {
-            Attached::Ublk { .. } => {
+        let done = match &self.by {
+            By::Nbd => run("nbd-client", &["-d", &self.device]),
+            By::Loop { file, .. } => run("losetup", &["-d", &self.device])
+                .and_then(|_| run("fusermount3", &["-u", &file.to_string_lossy()])),
+            By::Ublk => {
                 // Only a killed server leaves a device behind.
                 let _ = ublk::remove_dead();
                 return;
             }
-            Attached::Nbd { device } => run("nbd-client", &["-d", device]),
-            Attached::Loop { device, file, .. } => run("losetup", &["-d", device])
-                .and_then(|_| run("fusermount3", &["-u", &file.to_string_lossy()])),
         };
         if let Err(error) = done {
             eprintln!("uzswap: {error:#}");

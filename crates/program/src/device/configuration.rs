@@ -1,5 +1,7 @@
 //! `/etc/uzswap-generator.conf`: sections `[uzswapN]` of `key = value`.
 
+use std::collections::BTreeMap;
+
 use anyhow::{anyhow, bail, Context, Result};
 
 /// Least size of a device, in MiB: a smaller one is not worth a server.
@@ -31,19 +33,22 @@ pub struct SwapSection {
     pub is_plain: bool,
 }
 
-struct Draft<'a> {
-    name: &'a str,
-    size: &'a str,
-    ram: &'a str,
-    swap_limit: &'a str,
-    swap_directory: &'a str,
-    is_swap_plain: &'a str,
-    compressor: &'a str,
-    priority: &'a str,
-    is_strict: &'a str,
-    /// No device is created on machines with more memory.
-    host_memory_limit: &'a str,
-}
+/// The settings of a section, and their defaults.
+const SETTINGS: [(&str, &str); 9] = [
+    ("size", "min(ram / 2, 4096)"),
+    ("resident-limit", "size / 3"),
+    ("swap-limit", "0"),
+    ("swap-dir", "/var/tmp"),
+    ("swap-plain", "no"),
+    ("compressor", uzswap::DEFAULT_COMPRESSOR),
+    ("swap-priority", "100"),
+    ("strict", "no"),
+    // No device is created on machines with more memory.
+    ("host-memory-limit", "none"),
+];
+
+/// A section's settings as written.
+type Draft<'a> = BTreeMap<&'static str, &'a str>;
 
 /// Evaluates a formula such as `min(ram / 2, 4096)` as zram-generator does, with variables `names`.
 fn value(formula: &str, names: &[(&str, f64)]) -> Result<f64> {
@@ -60,7 +65,7 @@ fn value(formula: &str, names: &[(&str, f64)]) -> Result<f64> {
 /// # Errors
 /// Returns the first invalid line, with its number.
 pub fn parse(text: &str, machine_mib: u64) -> Result<Vec<Section>> {
-    let mut drafts: Vec<Draft<'_>> = Vec::new();
+    let mut drafts: Vec<(&str, Draft<'_>)> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         let at = || format!("line {}", number + 1);
@@ -72,60 +77,36 @@ pub fn parse(text: &str, machine_mib: u64) -> Result<Vec<Section>> {
             if digits.is_empty() || digits.len() > 4 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 bail!("{}: sections are [uzswap0], [uzswap1] and so on, not [{name}]", at());
             }
-            if drafts.iter().any(|draft| draft.name == name) {
+            if drafts.iter().any(|(known, _)| *known == name) {
                 bail!("{}: [{name}] is there twice", at());
             }
-            drafts.push(Draft {
-                name,
-                size: "min(ram / 2, 4096)",
-                ram: "size / 3",
-                swap_limit: "0",
-                swap_directory: "/var/tmp",
-                is_swap_plain: "no",
-                compressor: uzswap::DEFAULT_COMPRESSOR,
-                priority: "100",
-                is_strict: "no",
-                host_memory_limit: "none",
-            });
+            drafts.push((name, SETTINGS.into()));
             continue;
         }
         let Some((key, value)) = line.split_once('=') else {
             bail!("{}: neither [section] nor key = value: {line}", at());
         };
-        let Some(draft) = drafts.last_mut() else { bail!("{}: no section before it: {line}", at()) };
-        let place = match key.trim() {
-            "size" => &mut draft.size,
-            "resident-limit" => &mut draft.ram,
-            "swap-limit" => &mut draft.swap_limit,
-            "swap-dir" => &mut draft.swap_directory,
-            "swap-plain" => &mut draft.is_swap_plain,
-            "compressor" => &mut draft.compressor,
-            "swap-priority" => &mut draft.priority,
-            "strict" => &mut draft.is_strict,
-            "host-memory-limit" => &mut draft.host_memory_limit,
-            other => bail!(
-                "{}: there is no setting {other}; choose of size, resident-limit, swap-limit, swap-dir, swap-plain, \
-                 compressor, swap-priority, strict, host-memory-limit",
-                at()
-            ),
+        let Some((_, draft)) = drafts.last_mut() else { bail!("{}: no section before it: {line}", at()) };
+        let key = key.trim();
+        let Some(place) = draft.get_mut(key) else {
+            let known = SETTINGS.map(|(known, _)| known).join(", ");
+            bail!("{}: there is no setting {key}; choose of {known}", at());
         };
         *place = value.trim();
     }
     let machine = machine_mib as f64;
     let mut sections = Vec::new();
-    for draft in drafts {
-        if let Some(section) = finish(&draft, machine).with_context(|| format!("[{}]", draft.name))? {
-            sections.push(section);
-        }
+    for (name, draft) in drafts {
+        sections.extend(finish(name, &draft, machine).with_context(|| format!("[{name}]"))?);
     }
     Ok(sections)
 }
 
-fn finish(draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
-    if draft.host_memory_limit != "none" && machine > value(draft.host_memory_limit, &[])? {
+fn finish(name: &str, draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
+    if draft["host-memory-limit"] != "none" && machine > value(draft["host-memory-limit"], &[])? {
         return Ok(None);
     }
-    let size = value(draft.size, &[("ram", machine)]).context("size")?;
+    let size = value(draft["size"], &[("ram", machine)]).context("size")?;
     if size <= 0.0 {
         // As in zram-generator: size 0 means no device.
         return Ok(None);
@@ -133,23 +114,26 @@ fn finish(draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
     if !(SIZE_MIB_MIN..=SIZE_MIB_MAX).contains(&size) {
         bail!("size is {size} MiB: devices have {SIZE_MIB_MIN} MiB to 1 TiB");
     }
-    let ram = value(draft.ram, &[("ram", machine), ("size", size)]).context("resident-limit")?;
+    let ram =
+        value(draft["resident-limit"], &[("ram", machine), ("size", size)]).context("resident-limit")?;
     if ram < SIZE_MIB_MIN || ram > machine * 0.8 {
         bail!(
             "resident-limit is {ram} MiB: it must be {SIZE_MIB_MIN} at least, and at most 0.8 of the memory"
         );
     }
-    let compressor = draft.compressor;
+    let compressor = draft["compressor"];
     if compressor.is_empty()
         || !compressor.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_:.".contains(&byte))
     {
         bail!("compressor: {compressor:?} is no name");
     }
-    let priority = draft.priority.parse().ok().filter(|priority| (-1..=32767).contains(priority));
-    let Some(priority) = priority else { bail!("swap-priority: {} is not -1 to 32767", draft.priority) };
-    let is_strict = truth("strict", draft.is_strict)?;
+    let priority = draft["swap-priority"];
+    let Some(priority) = priority.parse().ok().filter(|priority| (-1..=32767).contains(priority)) else {
+        bail!("swap-priority: {priority} is not -1 to 32767");
+    };
+    let is_strict = truth("strict", draft)?;
     Ok(Some(Section {
-        name: draft.name.to_owned(),
+        name: name.to_owned(),
         size_mib: size as u64,
         ram_mib: ram as u64,
         swap: swap_file(draft, machine, size)?,
@@ -160,13 +144,13 @@ fn finish(draft: &Draft<'_>, machine: f64) -> Result<Option<Section>> {
 }
 
 fn swap_file(draft: &Draft<'_>, machine: f64, size: f64) -> Result<Option<SwapSection>> {
-    let limit = value(draft.swap_limit, &[("ram", machine), ("size", size)]).context("swap-limit")?;
-    let directory = draft.swap_directory;
+    let limit = value(draft["swap-limit"], &[("ram", machine), ("size", size)]).context("swap-limit")?;
+    let directory = draft["swap-dir"];
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     if !directory.starts_with('/') || !directory.bytes().all(is_allowed) {
         bail!("swap-dir: {directory:?} is no absolute path of letters, digits and -_./");
     }
-    let is_plain = truth("swap-plain", draft.is_swap_plain)?;
+    let is_plain = truth("swap-plain", draft)?;
     if limit <= 0.0 {
         return Ok(None);
     }
@@ -176,8 +160,8 @@ fn swap_file(draft: &Draft<'_>, machine: f64, size: f64) -> Result<Option<SwapSe
     Ok(Some(SwapSection { limit_mib: limit as u64, directory: directory.to_owned(), is_plain }))
 }
 
-fn truth(name: &str, text: &str) -> Result<bool> {
-    match text {
+fn truth(name: &str, draft: &Draft<'_>) -> Result<bool> {
+    match draft[name] {
         "yes" | "true" | "1" => Ok(true),
         "no" | "false" | "0" => Ok(false),
         other => bail!("{name}: {other} is neither yes nor no"),

@@ -9,6 +9,9 @@ mod storage;
 mod swap;
 mod ublk;
 
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
 use anyhow::Result;
 
 /// What to do.
@@ -33,9 +36,6 @@ pub enum Device {
 
 impl Device {
     /// Runs the subcommand; returns the exit status.
-    ///
-    /// # Errors
-    /// When a program is missing or fails, or arguments are invalid.
     pub fn run(&self) -> Result<i32> {
         match self {
             Device::Swap(arguments) => swap::run(arguments),
@@ -43,4 +43,13 @@ impl Device {
             Device::Generate(arguments) => generate::run(arguments).map(|()| 0),
         }
     }
+}
+
+/// Returns a flag that requests to end set: SIGTERM, Ctrl-C, a hangup.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
 }

@@ -47,9 +47,6 @@ impl StorageArguments {
     }
 
     /// Returns these options for nbdkit's plugin, one argument each, of any bytes.
-    ///
-    /// # Errors
-    /// When the size is invalid.
     pub fn settings(&self) -> Result<Vec<OsString>> {
         let mut settings: Vec<OsString> = vec![format!("compressor={}", self.compressor).into()];
         if let Some(bytes) = self.swap_bytes()? {
@@ -65,9 +62,6 @@ impl StorageArguments {
     }
 
     /// Returns the swap file's size limit.
-    ///
-    /// # Errors
-    /// When the size is invalid.
     pub fn swap_bytes(&self) -> Result<Option<u64>> {
         self.swap.as_ref().map(|text| size::of_option("--swap", text)).transpose()
     }
@@ -78,9 +72,6 @@ impl StorageArguments {
     }
 
     /// Checks what clap cannot.
-    ///
-    /// # Errors
-    /// On invalid combinations and sizes.
     pub fn check(&self, has_ram: bool) -> Result<()> {
         if !self.swap_file.is_empty() {
             bail!(
@@ -98,9 +89,6 @@ impl StorageArguments {
     }
 
     /// Opens the swap file, if one was asked for.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn open(&self) -> Result<Option<SwapDisk>> {
         let Some(size_bytes) = self.swap_bytes()? else { return Ok(None) };
         let disk = SwapDisk::open(self.swap_dir.as_deref(), size_bytes, self.swap_plain);

@@ -6,8 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
@@ -68,18 +67,13 @@ impl Drop for Directory {
     }
 }
 
-struct SwappedOn(String);
+fn swap_on(device: &str, priority: i32) -> Result<()> {
+    run_program("mkswap", &[device])?;
+    run_program("swapon", &["--discard", "-p", &priority.to_string(), device]).map(|_| ())
+}
 
-impl SwappedOn {
-    fn new(device: &str, priority: i32) -> Result<Self> {
-        run_program("mkswap", &[device])?;
-        run_program("swapon", &["--discard", "-p", &priority.to_string(), device])?;
-        Ok(SwappedOn(device.to_owned()))
-    }
-
-    fn off(&mut self) -> Result<()> {
-        run_program("swapoff", &[&self.0]).map(|_| ())
-    }
+fn swap_off(device: &str) -> Result<()> {
+    run_program("swapoff", &[device]).map(|_| ())
 }
 
 /// Serves swap; returns the exit status.
@@ -89,17 +83,13 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     if unsafe { libc::geteuid() } != 0 {
         bail!("only root may swap: try sudo");
     }
-    let bytes = |option, text: &str| Ok::<_, anyhow::Error>(size::of_option(option, text)? / 4096 * 4096);
-    let size_bytes = bytes("--size", &arguments.size)?;
+    let size_bytes = size::in_pages("--size", &arguments.size)?;
     let ram_bytes = match &arguments.ram {
-        Some(text) => bytes("--ram", text)?,
+        Some(text) => size::in_pages("--ram", text)?,
         None => size_bytes / 3 / 4096 * 4096,
     };
     let file_bytes = arguments.storage.swap_bytes()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = super::stop_flag()?;
     // Child processes inherit the mark. The plugin reports missing rights.
     let _ = sys::flusher::mark_thread();
 
@@ -112,12 +102,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         Way::Ublk => by_ublk(arguments, size_bytes, ram_bytes, shelter.as_ref())?,
         _ => by_nbdkit(arguments, size_bytes, ram_bytes, &directory, shelter.as_ref())?,
     };
-    let mut swap = SwappedOn::new(attached.device(), arguments.priority)?;
+    swap_on(&attached.device, arguments.priority)?;
     notify("READY=1");
     eprintln!(
         "uzswap: {} of swap on {}, in {} of memory ({}){}",
         Size::from(size_bytes),
-        attached.device(),
+        attached.device,
         Size::from(ram_bytes),
         arguments.storage.compressor,
         file_bytes.map_or(String::new(), |bytes| format!(" and {} of disk", Size::from(bytes)))
@@ -125,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let broken = loop {
         if stop.swap(false, Ordering::Relaxed) {
             notify("STOPPING=1");
-            match swap.off() {
+            match swap_off(&attached.device) {
                 Ok(()) => break None,
                 Err(error) => eprintln!(
                     "uzswap: {error:#}; without its server what is swapped out would be lost: free memory, and ask again"
@@ -141,7 +131,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         std::thread::sleep(Duration::from_millis(100));
     };
     // The server's pages are lost. swapoff brings back pages that the kernel kept.
-    let undone = if broken.is_some() { swap.off() } else { Ok(()) };
+    let undone = if broken.is_some() { swap_off(&attached.device) } else { Ok(()) };
     drop((attached, server, shelter, directory));
     match (broken, undone) {
         (Some(reason), Ok(())) => bail!("{reason}"),
@@ -214,7 +204,7 @@ fn by_ublk(
     if device.is_empty() {
         bail!("the server of the device ended before there was one");
     }
-    Ok((server, Attached::Ublk { device }))
+    Ok((server, Attached::by_ublk(device)))
 }
 
 fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64) -> Result<Command> {

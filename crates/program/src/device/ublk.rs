@@ -4,7 +4,6 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
@@ -96,10 +95,9 @@ pub struct Arguments {
 
 /// Serves a disk; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
-    let blocks = |option, text: &str| Ok::<_, anyhow::Error>(size::of_option(option, text)? / 4096 * 4096);
     let config = Config {
-        size_bytes: blocks("--size", &arguments.size)?,
-        ram_bytes: arguments.ram.as_deref().map(|text| blocks("--ram", text)).transpose()?,
+        size_bytes: size::in_pages("--size", &arguments.size)?,
+        ram_bytes: arguments.ram.as_deref().map(|text| size::in_pages("--ram", text)).transpose()?,
         compressor: arguments.storage.compressor.clone(),
         unit_bytes: size::of_option("--unit", &arguments.unit)? as usize,
         has_checksums: false,
@@ -126,10 +124,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     arguments.storage.check(config.ram_bytes.is_some())?;
     let swap = open_swap(&arguments.storage, arguments.lock)?;
     load_driver();
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = super::stop_flag()?;
     let server = start(arguments.lock, config, swap, &settings)?;
     announce(arguments, &server)?;
     notify("READY=1");

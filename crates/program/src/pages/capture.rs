@@ -5,10 +5,12 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
+use sys::maps::Mapping;
 use uzswap::PAGE_SIZE;
 
 use crate::top::find;
@@ -27,11 +29,6 @@ pub struct CaptureArgs {
     /// At most so many pages.
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     max_pages: u64,
-}
-
-struct Range {
-    start: u64,
-    end: u64,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -153,18 +150,12 @@ fn is_anonymous(entry: u64) -> bool {
 }
 
 /// Readable, writable, private mappings in the text of /proc/PID/maps.
-fn private_ranges(maps: &str) -> impl Iterator<Item = Range> + '_ {
-    maps.lines().filter_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (addresses, rights) = (fields.next()?, fields.next()?);
-        let (start, end) = addresses.split_once('-')?;
-        let range =
-            Range { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? };
-        // Only whole pages: the code below counts in pages.
-        let is_whole = range.start < range.end && (range.start | range.end).is_multiple_of(PAGE_SIZE as u64);
-        (is_whole && rights.starts_with("rw")).then_some(())?;
-        rights.ends_with('p').then_some(range)
-    })
+fn private_ranges(maps: &str) -> impl Iterator<Item = Range<u64>> + '_ {
+    let mappings = maps.lines().filter_map(|line| sys::maps::parse(line.as_bytes()));
+    // Only whole pages: the code above counts in pages.
+    let is_whole = |one: &Mapping| (one.start | one.end).is_multiple_of(PAGE_SIZE);
+    let is_meant = move |one: &Mapping| one.read && one.write && !one.shared && is_whole(one);
+    mappings.filter(is_meant).map(|one| one.start as u64..one.end as u64)
 }
 
 #[cfg(test)]
@@ -242,7 +233,7 @@ mod tests {
 
         #[test]
         fn ranges_of_any_text_are_whole_pages(
-            text in prop_oneof!["\\PC{0,100}", "([0-9a-f]{1,17}-[0-9a-f]{1,17} rw-p 0\n){0,5}", "([0-9a-f]{2}000-[0-9a-f]{2}000 rw-p\n){0,8}"],
+            text in prop_oneof!["\\PC{0,100}", "([0-9a-f]{1,17}-[0-9a-f]{1,17} rw-p 0 0:0 0\n){0,5}", "([0-9a-f]{2}000-[0-9a-f]{2}000 rw-p 0 0:0 0\n){0,8}"],
         ) {
             for range in private_ranges(&text) {
                 prop_assert!(range.start < range.end && range.start % 4096 == 0 && range.end % 4096 == 0);

@@ -1,12 +1,12 @@
 //! `uzswap pages compress` and `decompress`.
 
 use std::fs::{File, Metadata};
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
-use uzswap::pages::{self, Totals};
+use uzswap::pages::{PagesError, Totals};
 use uzswap::{Algorithm, PAGE_SIZE};
 
 use super::unit_size;
@@ -26,6 +26,9 @@ pub struct FilesArgs {
     output: PathBuf,
 }
 
+/// `compress` or `decompress` of `uzswap::pages`.
+type Work = fn(&dyn Algorithm, usize, &mut dyn Read, &mut dyn Write) -> Result<Totals, PagesError>;
+
 impl FilesArgs {
     fn open(&self) -> Result<(BufReader<File>, BufWriter<File>)> {
         let (of_input, of_output) =
@@ -41,28 +44,15 @@ impl FilesArgs {
         Ok((BufReader::with_capacity(1 << 20, input), BufWriter::with_capacity(1 << 20, output)))
     }
 
-    pub fn compress(&self) -> Result<()> {
+    /// Compresses or decompresses the input.
+    pub fn run(&self, work: Work) -> Result<()> {
         let algorithm = uzswap::registry().find(&self.compressor)?;
         let (mut input, mut output) = self.open()?;
-        let totals = pages::compress(&*algorithm, self.unit, &mut input, &mut output)
+        let totals = work(&*algorithm, self.unit, &mut input, &mut output)
             .and_then(|totals| output.flush().map(|()| totals).map_err(Into::into))
-            .with_context(|| self.way())?;
+            .with_context(|| format!("{} to {}", self.input.display(), self.output.display()))?;
         self.tell(&*algorithm, totals);
         Ok(())
-    }
-
-    pub fn decompress(&self) -> Result<()> {
-        let algorithm = uzswap::registry().find(&self.compressor)?;
-        let (mut input, mut output) = self.open()?;
-        let totals = pages::decompress(&*algorithm, self.unit, &mut input, &mut output)
-            .and_then(|totals| output.flush().map(|()| totals).map_err(Into::into))
-            .with_context(|| self.way())?;
-        self.tell(&*algorithm, totals);
-        Ok(())
-    }
-
-    fn way(&self) -> String {
-        format!("{} to {}", self.input.display(), self.output.display())
     }
 
     fn tell(&self, algorithm: &dyn Algorithm, totals: Totals) {

@@ -27,22 +27,16 @@ pub enum Pages {
 
 impl Pages {
     /// Runs the subcommand.
-    ///
-    /// # Errors
-    /// When a file or the process cannot be read, or a record is damaged.
     pub fn run(&self) -> Result<()> {
         match self {
             Pages::Capture(args) => args.run(),
-            Pages::Compress(args) => args.compress(),
-            Pages::Decompress(args) => args.decompress(),
+            Pages::Compress(args) => args.run(uzswap::pages::compress),
+            Pages::Decompress(args) => args.run(uzswap::pages::decompress),
         }
     }
 }
 
-/// Parses a unit's size.
-///
-/// # Errors
-/// Returns the allowed sizes.
+/// Parses a unit's size. An error names the allowed sizes.
 pub fn unit_size(text: &str) -> Result<usize, String> {
     match size::parse(text) {
         Ok(Amount::Bytes(bytes @ (0x1000 | 0x2000 | 0x4000 | 0x8000 | 0x10000))) => Ok(bytes as usize),
