@@ -33,25 +33,24 @@ struct Book {
 
 /// The books of all users.
 pub struct Books {
-    settings: Settings,
+    pub settings: Settings,
     number: u64,
     books: Vec<Book>,
-    tree: Tree,
+    /// The ledgers.
+    pub tree: Tree,
     arguments: SwapArguments,
     /// Opened before the program started, for the first user who needs one.
     spare: Option<Swap>,
     changes: u64,
     /// The most that all processes touch between two looks.
     touched_max: u64,
-    total_bytes: u64,
-    total_peak_bytes: u64,
+    /// The use of all processes at the last look, and the most so far.
+    pub total_bytes: u64,
+    pub total_peak_bytes: u64,
 }
 
 impl Books {
-    /// Creates the books of tree `number`.
-    ///
-    /// # Errors
-    /// When the settings are too long, or memfds cannot be made.
+    /// Creates the books of tree `number`. Fails if the settings are too long, or without memfds.
     pub fn new(
         settings: Settings,
         number: u64,
@@ -74,26 +73,13 @@ impl Books {
         })
     }
 
-    /// Returns the settings.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
     /// Sets the process id by which users know the tree.
     pub fn set_supervisor(&mut self, pid: u32) {
         self.settings.supervisor = pid;
         self.books.iter().for_each(|book| book.keeper.set_supervisor(pid));
     }
 
-    /// Returns the ledgers.
-    pub fn tree(&self) -> &Tree {
-        &self.tree
-    }
-
-    /// Gives a process of `owner` a place.
-    ///
-    /// # Errors
-    /// Returns why there is none.
+    /// Gives a process of `owner` a place, or returns why there is none.
     pub fn join(&mut self, owner: Owner, pid: u32) -> Result<usize, String> {
         let at = match self.books.iter().position(|book| book.owner == owner) {
             Some(at) => at,
@@ -122,21 +108,14 @@ impl Books {
         self.books[Tree::at(place).0].keeper.files()
     }
 
-    /// Returns a part of the owner's swap file (see `ledger::wire`); `None` without a swap file.
-    ///
-    /// # Errors
-    /// Returns once why the file cannot be made.
+    /// Returns a part of the owner's swap file (see `ledger::wire`); `None` without a swap file. The
+    /// reason why a file cannot be made is returned once.
     pub fn swap_part(&mut self, place: usize, number: u32) -> Result<Option<RawFd>, String> {
         let book = &mut self.books[Tree::at(place).0];
         if book.swap.is_none() && !book.has_no_swap {
-            book.swap = match self.spare.take().map_or_else(|| self.arguments.open(), |spare| Ok(Some(spare)))
-            {
-                Ok(swap) => swap,
-                Err(error) => {
-                    book.has_no_swap = true;
-                    return Err(format!("no swap file for {}: {error:#}", book.owner));
-                }
-            };
+            let swap = self.spare.take().map_or_else(|| self.arguments.open(), |spare| Ok(Some(spare)));
+            book.has_no_swap = swap.is_err();
+            book.swap = swap.map_err(|error| format!("no swap file for {}: {error:#}", book.owner))?;
         }
         Ok(book.swap.as_ref().and_then(|swap| swap.part(number)))
     }
@@ -148,7 +127,7 @@ impl Books {
 
     /// Returns the bytes of used segments in all swap files.
     pub fn swap_used_bytes(&self) -> u64 {
-        self.books.iter().filter_map(|book| book.swap.as_ref()).map(Swap::used_bytes).sum()
+        self.books.iter().filter_map(|book| book.swap.as_ref()).map(|swap| swap.shared.used_bytes()).sum()
     }
 
     /// Releases a place whose process has ended: all its threads, and their writes, have ended too.
@@ -204,16 +183,6 @@ impl Books {
         }
     }
 
-    /// Returns the use of all processes at the last look.
-    pub fn total_bytes(&self) -> u64 {
-        self.total_bytes
-    }
-
-    /// Returns the largest total so far.
-    pub fn total_peak_bytes(&self) -> u64 {
-        self.total_peak_bytes
-    }
-
     /// Returns how often a shared sum was corrected.
     pub fn corrections(&self) -> u64 {
         self.books.iter().map(|book| book.keeper.corrections()).sum()
@@ -254,7 +223,7 @@ mod tests {
             books.books[at].keeper.ledger().publish(index, bytes, 0, 0, 0);
         }
         books.audit();
-        assert_eq!((books.total_bytes(), books.total_peak_bytes()), (123, 123));
+        assert_eq!((books.total_bytes, books.total_peak_bytes), (123, 123));
         for at in 0..2 {
             assert_eq!(
                 joined_total(&books, at),
@@ -270,7 +239,7 @@ mod tests {
             ledger.publish(index, ledger.slot(index).resident_bytes() + room, 0, 0, 0);
         }
         books.relay();
-        assert!((MARK - 2..=MARK).contains(&books.total_bytes()));
+        assert!((MARK - 2..=MARK).contains(&books.total_bytes));
         for (place, bytes) in places.into_iter().zip([100, 20, 3]) {
             let (at, index) = Tree::at(place);
             books.books[at].keeper.ledger().publish(index, bytes, 0, 0, 0);
@@ -278,10 +247,10 @@ mod tests {
         let changes = books.books[0].keeper.ledger().changes();
         books.leave(places[0]);
         books.audit();
-        assert_eq!(books.total_bytes(), 23);
+        assert_eq!(books.total_bytes, 23);
         assert_eq!(joined_total(&books, 1), 23, "a user without processes is promised nothing");
         assert_ne!(books.books[0].keeper.ledger().changes(), changes, "relatives hear of it");
-        assert_eq!(books.tree().live().map(|live| live.pid).collect::<Vec<_>>(), [11, 12]);
+        assert_eq!(books.tree.live().map(|live| live.pid).collect::<Vec<_>>(), [11, 12]);
         assert_eq!(books.swap_part(places[1], 0), Ok(None), "none was asked for");
     }
 

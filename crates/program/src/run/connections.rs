@@ -32,12 +32,12 @@ const RESERVED: i32 = 16;
 /// A process's connection.
 pub struct Connection {
     socket: Foreign,
-    peer: Peer,
+    pub peer: Peer,
     since: Instant,
-    slot: Option<usize>,
-    owner: Option<Owner>,
+    /// Its place in the ledgers, and the place's owner.
+    pub place: Option<(usize, Owner)>,
     /// Duplicates of its userfaultfds, so that the program's close() zeroes no evicted pages.
-    kept: Vec<Foreign>,
+    pub kept: Vec<Foreign>,
     given: u32,
     lines: u32,
 }
@@ -45,39 +45,16 @@ pub struct Connection {
 impl Connection {
     fn new(socket: Foreign, peer: Peer) -> Self {
         let (since, kept) = (Instant::now(), Vec::new());
-        Connection { socket, peer, since, slot: None, owner: None, kept, given: 0, lines: 0 }
+        Connection { socket, peer, since, place: None, kept, given: 0, lines: 0 }
     }
 
     pub fn socket(&self) -> i32 {
         self.socket.as_raw_fd()
     }
 
-    pub fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
-    pub fn pid(&self) -> i32 {
-        self.peer.pid
-    }
-
-    /// Returns its place in the ledgers.
-    pub fn slot(&self) -> Option<usize> {
-        self.slot
-    }
-
-    /// Returns the owner of its place.
-    pub fn owner(&self) -> Option<Owner> {
-        self.owner
-    }
-
-    /// Sets its place in the ledgers.
-    pub fn place(&mut self, slot: usize, owner: Owner) {
-        (self.slot, self.owner) = (Some(slot), Some(owner));
-    }
-
     /// Returns whether it has a place or may still ask for one.
     pub fn counts(&self) -> bool {
-        self.slot.is_some() || self.since.elapsed() < HELLO
+        self.place.is_some() || self.since.elapsed() < HELLO
     }
 
     /// Counts a line; returns whether it is permitted.
@@ -93,11 +70,6 @@ impl Connection {
         }
     }
 
-    /// Returns the kept descriptors.
-    pub fn into_kept(self) -> Vec<Foreign> {
-        self.kept
-    }
-
     /// Sends a packet and a descriptor within the connection's limit.
     pub fn give(&mut self, packet: &Packet, descriptor: Option<&impl AsRawFd>) -> bool {
         self.given += 1;
@@ -111,11 +83,12 @@ pub struct Connections {
     /// Waiting connections may already have sent packets with descriptors.
     listener: Foreign,
     /// Closed when no other descriptor is left for accepting a connection.
-    spare: Option<OwnedFd>,
+    pub spare: Option<OwnedFd>,
     descriptors_max: i32,
     family: Family,
-    all: Vec<Connection>,
-    refused: u64,
+    pub all: Vec<Connection>,
+    /// Connections closed at once or for their packets.
+    pub refused: u64,
 }
 
 impl Connections {
@@ -133,32 +106,6 @@ impl Connections {
 
     pub fn listener(&self) -> i32 {
         self.listener.as_raw_fd()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
-        self.all.iter()
-    }
-
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    pub fn at(&mut self, index: usize) -> &mut Connection {
-        &mut self.all[index]
-    }
-
-    pub fn take(&mut self, index: usize) -> Connection {
-        self.all.swap_remove(index)
-    }
-
-    /// Returns the number of connections closed at once or for their packets.
-    pub fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// Counts a connection that is closed for its packets.
-    pub fn count_refused(&mut self) {
-        self.refused += 1;
     }
 
     /// Accepts waiting connections, up to a bound; returns whether more may wait.
@@ -197,15 +144,10 @@ impl Connections {
         }
     }
 
-    /// Frees one descriptor for a moment.
-    pub fn give_up_spare(&mut self) {
-        self.spare = None;
-    }
-
     fn admit(&mut self, socket: Foreign, notes: &mut Notes) {
         let all = &self.all;
         let is_member =
-            |pid| all.iter().any(|one| one.pid() == pid && one.slot.is_some() && one.peer.is_there());
+            |pid| all.iter().any(|one| one.peer.pid == pid && one.place.is_some() && one.peer.is_there());
         match Peer::of(socket.as_raw_fd(), &self.family, is_member) {
             Ok(_) if self.is_short(&socket, RESERVED) => turn_away(&socket, notes),
             Ok(peer) if self.count(peer.pid, |_| true) < CONNECTIONS_MAX => {
@@ -230,11 +172,11 @@ impl Connections {
     /// released), and its process has not too many.
     pub fn may_have_place(&self, index: usize) -> bool {
         let one = &self.all[index];
-        one.slot.is_none() && self.count(one.pid(), |one| one.slot.is_some()) < PLACES_MAX
+        one.place.is_none() && self.count(one.peer.pid, |one| one.place.is_some()) < PLACES_MAX
     }
 
     fn count(&self, pid: i32, of: impl Fn(&Connection) -> bool) -> usize {
-        self.all.iter().filter(|one| one.pid() == pid && of(one)).count()
+        self.all.iter().filter(|one| one.peer.pid == pid && of(one)).count()
     }
 }
 
@@ -277,7 +219,7 @@ mod tests {
         let own = std::process::id() as i32;
         let mut take = |pid, file: i32| {
             connections.take_from(pid, sys::thread::id(), file, &mut Notes::new());
-            (connections.len() + connections.refused() as usize) == 1
+            connections.all.len() + connections.refused as usize == 1
         };
         let stream = std::os::unix::net::UnixStream::pair().unwrap();
         let pair = packets::pair().unwrap();

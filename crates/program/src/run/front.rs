@@ -23,15 +23,12 @@ const END: u8 = 2;
 /// The supervisor's connection to the front.
 pub struct Front {
     socket: OwnedFd,
-    pid: u32,
+    pub pid: u32,
 }
 
 impl Front {
     /// Forks the supervisor's process and returns in it. The calling process becomes the front and
     /// does not return. Must be called while this process has one thread.
-    ///
-    /// # Errors
-    /// When no descriptor or process is left.
     pub fn step_behind() -> io::Result<Self> {
         let [ours, theirs] = packets::pair()?;
         let pid = std::process::id();
@@ -55,11 +52,6 @@ impl Front {
                 std::process::exit(stand(supervisor, &ours));
             }
         }
-    }
-
-    /// Returns the front's process id.
-    pub fn pid(&self) -> u32 {
-        self.pid
     }
 
     /// Stops both processes until they are continued.

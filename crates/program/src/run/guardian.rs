@@ -21,7 +21,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -40,15 +40,12 @@ const GOODBYE: u8 = b'.';
 #[derive(Debug)]
 pub struct Guardian {
     pipe: File,
-    pid: i32,
+    pub pid: i32,
     members: Members,
 }
 
 impl Guardian {
     /// Starts the guardian, which holds `files` open under the same numbers. Needs a single thread.
-    ///
-    /// # Errors
-    /// When no descriptor, memory or process is left.
     pub fn start(files: &[RawFd]) -> io::Result<Self> {
         let members = Members::new()?;
         let (reading, writing) = io::pipe()?;
@@ -63,11 +60,6 @@ impl Guardian {
             }
             pid => Ok(Guardian { pipe: OwnedFd::from(writing).into(), pid, members }),
         }
-    }
-
-    /// Returns its process id.
-    pub fn pid(&self) -> i32 {
-        self.pid
     }
 
     /// Returns the path of a file that it holds.
@@ -199,10 +191,7 @@ struct Process(OwnedFd);
 
 impl Process {
     fn open(pid: i32) -> Option<Self> {
-        // SAFETY: takes no pointers.
-        let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0u32) } as i32;
-        // SAFETY: opened just now.
-        (raw >= 0).then(|| Process(unsafe { OwnedFd::from_raw_fd(raw) }))
+        sys::process::handle(pid).ok().map(Process)
     }
 
     /// Sends a signal, 0 for none; returns whether the process existed.
@@ -218,7 +207,7 @@ fn end(pids: &[i32], ticks: u64) {
     let mut held = HashMap::new();
     for pid in pids {
         let Some(process) = Process::open(*pid) else { continue };
-        if stat_of(*pid).is_some_and(|stat| stat.started <= ticks) && process.signal(libc::SIGSTOP) {
+        if Stat::of(*pid as u32).is_some_and(|stat| stat.started <= ticks) && process.signal(libc::SIGSTOP) {
             held.insert(*pid, process);
         }
     }
@@ -236,7 +225,7 @@ fn end(pids: &[i32], ticks: u64) {
     }
     // Kill children first: a parent may serve their faults.
     let mut held: Vec<(i32, Process)> = held.into_iter().collect();
-    held.sort_by_key(|(pid, _)| std::cmp::Reverse(stat_of(*pid).map(|stat| stat.started)));
+    held.sort_by_key(|(pid, _)| std::cmp::Reverse(Stat::of(*pid as u32).map(|stat| stat.started)));
     for (_, process) in &held {
         process.signal(libc::SIGKILL);
     }
@@ -253,29 +242,23 @@ fn is_at_rest(pid: i32) -> bool {
 /// Stops and holds children of held processes; returns whether there were any.
 fn stop_children(held: &mut HashMap<i32, Process>) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
-    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut found = false;
     for pid in numbers {
-        if held.contains_key(&pid)
-            || !stat_of(pid).is_some_and(|stat| held.contains_key(&(stat.parent as i32)))
-        {
+        let has_held = |stat: &Stat| held.contains_key(&(stat.parent as i32));
+        if held.contains_key(&(pid as i32)) || !Stat::of(pid).as_ref().is_some_and(has_held) {
             continue;
         }
-        let Some(process) = Process::open(pid) else { continue };
+        let Some(process) = Process::open(pid as i32) else { continue };
         // Re-read through the open pidfd: the parent must still be the held process.
-        let Some(stat) = stat_of(pid) else { continue };
-        if held.get(&(stat.parent as i32)).is_some_and(|parent| parent.signal(0))
-            && process.signal(libc::SIGSTOP)
-        {
-            held.insert(pid, process);
+        let Some(stat) = Stat::of(pid) else { continue };
+        let parent = held.get(&(stat.parent as i32));
+        if parent.is_some_and(|parent| parent.signal(0)) && process.signal(libc::SIGSTOP) {
+            held.insert(pid as i32, process);
             found = true;
         }
     }
     found
-}
-
-fn stat_of(pid: i32) -> Option<Stat> {
-    Stat::of(pid as u32)
 }
 
 #[cfg(test)]
@@ -299,7 +282,7 @@ mod tests {
 
     #[test]
     fn time_is_as_starts_of_processes() {
-        assert!(stat_of(std::process::id() as i32).unwrap().started <= ticks_now());
+        assert!(Stat::of(std::process::id()).unwrap().started <= ticks_now());
     }
 
     #[test]
@@ -314,7 +297,7 @@ mod tests {
         let grandchild: i32 = line.trim().parse().unwrap();
         let pids = [&shell, &member].map(|child| child.id() as i32);
         // A number that belonged to another process at that time.
-        let start = stat_of(younger.id() as i32).unwrap().started;
+        let start = Stat::of(younger.id()).unwrap().started;
         end(&[younger.id() as i32], start - 1);
         end(&pids, ticks_now());
         for child in [&mut shell, &mut member] {

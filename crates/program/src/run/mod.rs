@@ -118,10 +118,10 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     descriptors::raise();
     // Emulated devices start threads later; this fork needs a single thread.
     let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
-    let socket = ledger::wire::new_name(front.pid(), size::random_u32());
+    let socket = ledger::wire::new_name(front.pid, size::random_u32());
     let object = object_file().context("cannot make the preload object's memory file")?;
     let image = attach::Image::new(embedded::AGENT).context("cannot prepare the agent")?;
-    let files = [object.as_raw_fd(), image.descriptor()];
+    let files = [object.as_raw_fd(), image.file.as_raw_fd()];
     let guardian = guardian::Guardian::start(&files).context("cannot start the guardian")?;
     let [object_path, agent_path] = files.map(|file| guardian.path(file));
     // The guardian holds its own copies of the files.
@@ -129,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let (mut settings, emulated) = settings(arguments)?;
     let cgroup_limit = cgroup_limit::shown(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
     let swap = arguments.swap.open()?;
-    settings.swap_bytes = swap.as_ref().map_or(0, swap::Swap::size_bytes);
+    settings.swap_bytes = swap.as_ref().map_or(0, |swap| swap.shared.size_bytes());
     let mut output = output::Output::create(&arguments.report)?;
     let name = &arguments.program[0];
     let file = match program_file::find(name) {
@@ -156,7 +156,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         settings.without |= ledger::WITHOUT_TRACKING;
     }
     settings.lends = rights::reports_forks();
-    settings.supervisor = front.pid();
+    settings.supervisor = front.pid;
     let recorder = arguments.recorder.map(recorder).transpose()?;
     settings.records = recorder.is_some();
     let number = u64::from(size::random_u32()) << 32 | u64::from(size::random_u32());
@@ -190,7 +190,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     };
     guardian.note_members(&[child]);
     let opened = supervisor::Opened { books, recorder, listener };
-    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child)?;
+    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child);
     if let Some(reason) = unmanaged {
         supervisor.notes.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
@@ -203,7 +203,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         cgroup_limit.map(|limit| limit.bytes),
         emulated,
     );
-    let told = supervisor.history.take().map(|history| history.tell(supervisor.books().tree()));
+    let told = supervisor.history.take().map(|history| history.tell(&supervisor.books.tree));
     if let Some(told) = &told {
         output.write(&arguments.program, &figures, told)?;
     }

@@ -19,8 +19,10 @@ static LINES: Aside = Aside::new(1);
 
 /// Messages, bounded in number.
 pub struct Notes {
-    unmanaged: Vec<String>,
-    failures: Vec<String>,
+    /// Programs that ran without uzswap.
+    pub unmanaged: Vec<String>,
+    /// Failures of uzswap that ended a process.
+    pub failures: Vec<String>,
     /// Processes that a failure of uzswap ended.
     broken: Vec<u32>,
     /// Set when the terminal is gone.
@@ -107,16 +109,6 @@ impl Notes {
             Some(said) if said.len() < LINES_MAX => said.push(line.to_owned()),
             Some(_) => {}
         }
-    }
-
-    /// Returns the programs that ran without uzswap.
-    pub fn unmanaged(&self) -> &[String] {
-        &self.unmanaged
-    }
-
-    /// Returns the failures of uzswap that ended a process.
-    pub fn failures(&self) -> &[String] {
-        &self.failures
     }
 
     /// Returns whether a failure of uzswap ended the process.

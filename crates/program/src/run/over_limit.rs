@@ -14,7 +14,7 @@ const LOOKS: Duration = Duration::from_millis(500);
 /// The largest excess over the budget, and the figures at that moment.
 #[derive(Debug, Default, Clone)]
 pub struct OverLimit {
-    bytes: u64,
+    pub bytes: u64,
     budget_bytes: u64,
     is_paused: bool,
     pool_bytes: u64,
@@ -103,11 +103,6 @@ impl OverLimit {
                 stuck: self.stuck,
             };
         }
-    }
-
-    /// Returns the largest excess in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Returns whether a pause caused the largest excess.

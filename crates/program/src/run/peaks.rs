@@ -1,5 +1,7 @@
 //! The largest figures of a tree.
 
+use ledger::Slot;
+
 use super::books::Books;
 use super::over_limit::OverLimit;
 
@@ -37,16 +39,12 @@ pub struct Peaks {
 impl Peaks {
     /// Takes the present figures into account.
     pub fn sample(&mut self, books: &Books) {
-        let tree = books.tree();
-        let (mut pages, mut bytes, mut disk_pages, mut disk_bytes, mut wanted) =
-            (0u64, 0u64, 0u64, 0u64, 0u64);
-        for live in tree.live() {
-            pages = pages.saturating_add(live.slot.stored_pages());
-            bytes = bytes.saturating_add(live.slot.pool_bytes());
-            disk_pages = disk_pages.saturating_add(live.slot.disk_pages());
-            disk_bytes = disk_bytes.saturating_add(live.slot.disk_bytes());
-            wanted = wanted.saturating_add(live.slot.wanted_bytes());
-        }
+        let tree = &books.tree;
+        let sum =
+            |of: fn(&Slot) -> u64| tree.live().fold(0, |sum: u64, live| sum.saturating_add(of(live.slot)));
+        let (pages, bytes, wanted) =
+            (sum(Slot::stored_pages), sum(Slot::pool_bytes), sum(Slot::wanted_bytes));
+        let (disk_pages, disk_bytes) = (sum(Slot::disk_pages), sum(Slot::disk_bytes));
         self.wanted_bytes = self.wanted_bytes.max(wanted);
         if disk_pages > 0 {
             self.disk_pages_peak = self.disk_pages_peak.max(disk_pages);
@@ -60,6 +58,6 @@ impl Peaks {
         if pages > self.stored_pages_peak {
             (self.stored_pages_peak, self.pool_bytes_at_peak) = (pages, bytes);
         }
-        self.over_limit.note(tree, books.total_bytes(), books.settings().budget_bytes);
+        self.over_limit.note(tree, books.total_bytes, books.settings.budget_bytes);
     }
 }

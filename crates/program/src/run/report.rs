@@ -107,8 +107,8 @@ impl Report {
         cgroup_limit_bytes: Option<u64>,
         emulated: bool,
     ) -> Self {
-        let (books, tree) = (supervisor.books(), supervisor.books().tree());
-        let settings = books.settings().clone();
+        let (books, tree) = (&supervisor.books, &supervisor.books.tree);
+        let settings = books.settings.clone();
         let peaks = &supervisor.figures;
         let counts = Counts::of(tree, "");
         Report {
@@ -117,9 +117,9 @@ impl Report {
             cpu_seconds: children_cpu_seconds(),
             ram_limit_bytes: settings.budget_bytes,
             cgroup_limit_bytes,
-            ram_peak_bytes: books.total_peak_bytes(),
+            ram_peak_bytes: books.total_peak_bytes,
             ram_wanted_peak_bytes: peaks.wanted_bytes,
-            over_limit_peak_bytes: peaks.over_limit.bytes(),
+            over_limit_peak_bytes: peaks.over_limit.bytes,
             over_limit_reason: peaks.over_limit.reason(),
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
@@ -144,10 +144,10 @@ impl Report {
                 counts: Counts::of(tree, "replacement"),
             },
             counts,
-            unmanaged: supervisor.notes.unmanaged().to_vec(),
-            failures: supervisor.notes.failures().to_vec(),
+            unmanaged: supervisor.notes.unmanaged.clone(),
+            failures: supervisor.notes.failures.clone(),
             said_after_end: Vec::new(),
-            refused_connections: supervisor.refused_connections(),
+            refused_connections: supervisor.connections.refused,
             corrected_totals: books.corrections(),
             wrong_figures: peaks.wrong_figures,
         }
@@ -156,8 +156,8 @@ impl Report {
     /// Adds messages since the program's end; returns false if there are none.
     pub fn take_late(&mut self, supervisor: &Supervisor) -> bool {
         let before = (self.unmanaged.len(), self.failures.len());
-        self.unmanaged = supervisor.notes.unmanaged().to_vec();
-        self.failures = supervisor.notes.failures().to_vec();
+        self.unmanaged = supervisor.notes.unmanaged.clone();
+        self.failures = supervisor.notes.failures.clone();
         self.said_after_end = supervisor.notes.said_after_end().to_vec();
         before != (self.unmanaged.len(), self.failures.len()) || !self.said_after_end.is_empty()
     }
@@ -204,8 +204,8 @@ impl Report {
             swap.summarise(self.counts.sum(Counter::ZswpWb));
         }
         let tolerated = self.ram_limit_bytes / 32 + (8 << 20);
-        if let Some(reason) = over.reason().filter(|_| over.bytes() > tolerated) {
-            eprintln!("uzswap: the budget was exceeded by up to {}: {reason}", Size::from(over.bytes()));
+        if let Some(reason) = over.reason().filter(|_| over.bytes > tolerated) {
+            eprintln!("uzswap: the budget was exceeded by up to {}: {reason}", Size::from(over.bytes));
             if self.swap.as_ref().is_some_and(SwapReport::was_full) && !over.is_paused() {
                 eprintln!(
                     "uzswap: the swap file was full, or its disk: give more with --swap, or --swap-dir"

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use ledger::wire::{self, Kind, Packet, Received};
 
 use sys::privileged::PrivilegedFile;
@@ -13,7 +12,7 @@ use super::aside::Foreign;
 use super::attach::{self, Attacher};
 use super::books::Books;
 use super::claims::Claims;
-use super::connections::{Connection, Connections, HELLO};
+use super::connections::{Connections, HELLO};
 use super::front::Front;
 use super::guardian::Guardian;
 use super::history::History;
@@ -23,7 +22,7 @@ use super::orphans::Orphans;
 use super::peaks::Peaks;
 use super::signals::Signals;
 use super::strangers::Strangers;
-use super::swap::{self, Swap};
+use super::swap;
 use crate::rights;
 use crate::top::find::name_of;
 
@@ -38,12 +37,12 @@ const STRANGERS: Duration = Duration::from_millis(500);
 
 /// Serves one process tree.
 pub struct Supervisor {
-    books: Books,
+    pub(super) books: Books,
     /// The pipe for recorded references.
     recorder: Option<OwnedFd>,
-    connections: Connections,
+    pub(super) connections: Connections,
     signals: Signals,
-    guardian: Option<Guardian>,
+    guardian: Guardian,
     attacher: Attacher,
     front: Front,
     child: i32,
@@ -78,19 +77,19 @@ impl Supervisor {
         attacher: Attacher,
         front: Front,
         child: i32,
-    ) -> Result<Self> {
+    ) -> Self {
         // Orphans become this process's children, which shows the tree's end.
         // SAFETY: changes an attribute of this process.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         let Opened { books, recorder, listener } = opened;
-        let guardian_pid = guardian.pid();
+        let guardian_pid = guardian.pid;
         let tree = move || attach::descendants(Some(guardian_pid));
-        Ok(Supervisor {
+        Supervisor {
             books,
             recorder,
             connections: Connections::new(listener, guardian_pid),
             signals,
-            guardian: Some(guardian),
+            guardian,
             attacher,
             front,
             child,
@@ -102,22 +101,7 @@ impl Supervisor {
             notes: Notes::new(),
             figures: Peaks::default(),
             history: None,
-        })
-    }
-
-    /// Returns the tree's books.
-    pub fn books(&self) -> &Books {
-        &self.books
-    }
-
-    /// Returns the number of connections closed at once or for their packets.
-    pub fn refused_connections(&self) -> u64 {
-        self.connections.refused()
-    }
-
-    /// Returns a swap file, if one was asked for.
-    pub fn swap(&self) -> Option<&Swap> {
-        self.books.swap()
+        }
     }
 
     /// Serves until the program has ended; returns its status, or 125 if its pager ended it.
@@ -153,43 +137,40 @@ impl Supervisor {
     }
 
     fn attach(&mut self) {
-        if Instant::now() < self.attacher.next() {
+        if Instant::now() < self.attacher.next {
             return;
         }
         // A process that connects says hello in time, or it is not managed.
         self.rejoining.retain(|(_, since)| since.elapsed() < HELLO);
         // A process that has executed another program has lost its agent and may need one.
         let rejoining = self.rejoining.iter().map(|(pid, _)| *pid).filter(|pid| attach::has_agent(*pid));
-        let connected = self.connections.iter().filter(|one| one.counts()).map(Connection::pid);
+        let connected = self.connections.all.iter().filter(|one| one.counts()).map(|one| one.peer.pid);
         let managed: Vec<i32> = connected.chain(rejoining).collect();
-        let guardian = self.guardian.as_ref().map(Guardian::pid);
-        for note in self.attacher.look(guardian, &managed) {
+        for note in self.attacher.look(Some(self.guardian.pid), &managed) {
             self.notes.note_unmanaged(&note);
         }
         for (pid, thread, number) in self.attacher.take_waiting() {
             self.connections.take_from(pid, thread, number, &mut self.notes);
         }
-        if let Some(guardian) = &self.guardian {
-            guardian.note_members(self.attacher.members());
-        }
+        self.guardian.note_members(&self.attacher.members);
     }
 
     fn poll(&mut self) {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polled = vec![entry(self.signals.descriptor()), entry(self.connections.listener())];
-        polled.extend(self.connections.iter().map(|connection| entry(connection.socket())));
-        let near = self.books.total_bytes() > self.books.settings().budget_bytes / 2;
+        polled.extend(self.connections.all.iter().map(|connection| entry(connection.socket())));
+        let near = self.books.total_bytes > self.books.settings.budget_bytes / 2;
         let timeout = match (self.books.has_several_users(), near) {
             (true, _) => SAMPLE_USERS,
             (false, true) => SAMPLE,
             (false, false) => SAMPLE_IDLE,
         };
-        let timeout = timeout.min(self.attacher.next().saturating_duration_since(Instant::now()));
+        let timeout = timeout.min(self.attacher.next.saturating_duration_since(Instant::now()));
         // SAFETY: the array has the given length.
         unsafe {
             libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32 + 1)
         };
-        for index in (0..self.connections.len()).rev() {
+        for index in (0..self.connections.all.len()).rev() {
             if polled[index + 2].revents != 0 && !self.answer(index) {
                 self.end(index);
             }
@@ -206,8 +187,8 @@ impl Supervisor {
     /// Reads the packets of one process; returns false when its connection has ended or must end.
     fn answer(&mut self, index: usize) -> bool {
         for _ in 0..PACKETS_MAX {
-            let connection = self.connections.at(index);
-            let (socket, pid) = (connection.socket(), connection.pid());
+            let connection = &mut self.connections.all[index];
+            let (socket, pid) = (connection.socket(), connection.peer.pid);
             let Received { packet, descriptors, sender, lacks_descriptors, is_cut } = match wire::peek(socket)
             {
                 Ok(Some(received)) => received,
@@ -223,7 +204,7 @@ impl Supervisor {
                 self.notes.note_shortage();
                 // A packet carries at most one descriptor. Freeing the spare makes room to receive
                 // it; the packet is handled without it.
-                self.connections.give_up_spare();
+                self.connections.spare = None;
                 descriptor = match wire::peek(socket) {
                     Ok(Some(again)) if !again.is_cut => {
                         again.descriptors.map(|one| one.map(Foreign::from))[0].take()
@@ -243,7 +224,7 @@ impl Supervisor {
     }
 
     fn refuse(&mut self) -> bool {
-        self.connections.count_refused();
+        self.connections.refused += 1;
         false
     }
 
@@ -253,12 +234,12 @@ impl Supervisor {
             Some(Kind::Hello) => return self.hello(index),
             Some(Kind::Say) => self.say(index, packet.text()),
             Some(Kind::Broken) => {
-                let pid = self.connections.at(index).pid() as u32;
+                let pid = self.connections.all[index].peer.pid as u32;
                 self.notes.note_broken(pid, packet.text());
                 self.say(index, packet.text());
             }
             Some(Kind::Unmanaged) => {
-                let pid = self.connections.at(index).pid();
+                let pid = self.connections.all[index].peer.pid;
                 let text = String::from_utf8_lossy(packet.text());
                 self.notes.note_unmanaged(&format!("{}: {text}", name_of(pid as u32)));
                 self.attacher.note_refusal(pid);
@@ -268,29 +249,29 @@ impl Supervisor {
                     if self.connections.is_too_short_to_keep(&descriptor) {
                         self.notes.note_shortage();
                     } else {
-                        self.connections.at(index).keep(descriptor);
+                        self.connections.all[index].keep(descriptor);
                     }
                 }
             }
             Some(Kind::Swap) => return self.give_swap(index, packet.number),
             Some(Kind::Open) => {
-                let connection = self.connections.at(index);
+                let connection = &mut self.connections.all[index];
                 let file = PrivilegedFile::from_number(packet.number);
-                let opened = file.and_then(|what| lending::lend(connection.peer(), what));
+                let opened = file.and_then(|what| lending::lend(&connection.peer, what));
                 return connection.give(&Packet::new(Kind::Opened, packet.number, 0), opened.as_ref());
             }
             Some(Kind::Agree) => {
-                let connection = self.connections.at(index);
+                let connection = &mut self.connections.all[index];
                 let agreed = descriptor.is_some_and(|userfaultfd| {
-                    lending::entitled(connection.peer()).is_some()
+                    lending::entitled(&connection.peer).is_some()
                         && rights::agree(userfaultfd.as_raw_fd(), packet.token)
                 });
                 return connection.give(&Packet::new(Kind::Agreed, (!agreed).into(), 0), None::<&OwnedFd>);
             }
             Some(Kind::Record) => {
-                let connection = self.connections.at(index);
+                let connection = &mut self.connections.all[index];
                 let recorder = self.recorder.as_ref().and_then(|pipe| pipe.try_clone().ok());
-                let recorder = recorder.filter(|_| lending::entitled(connection.peer()).is_some());
+                let recorder = recorder.filter(|_| lending::entitled(&connection.peer).is_some());
                 return connection.give(&Packet::new(Kind::Recorded, 0, 0), recorder.as_ref());
             }
             Some(
@@ -306,12 +287,12 @@ impl Supervisor {
         if !self.connections.may_have_place(index) {
             return false;
         }
-        let connection = self.connections.at(index);
-        let (socket, pid) = (connection.socket(), connection.pid());
-        let Some(owner) = connection.peer().owner() else { return false };
+        let connection = &mut self.connections.all[index];
+        let (socket, pid) = (connection.socket(), connection.peer.pid);
+        let Some(owner) = connection.peer.owner() else { return false };
         match self.books.join(owner, pid as u32) {
             Ok(place) => {
-                connection.place(place, owner);
+                connection.place = Some((place, owner));
                 if let Some(history) = &mut self.history {
                     history.joined(pid as u32, place);
                 }
@@ -328,39 +309,36 @@ impl Supervisor {
     }
 
     fn give_swap(&mut self, index: usize, number: u32) -> bool {
-        let connection = self.connections.at(index);
-        let is_still = connection.peer().owner() == connection.owner();
-        let part = match connection.slot() {
-            Some(place) if is_still => self.books.swap_part(place, number).unwrap_or_else(|why| {
+        let connection = &mut self.connections.all[index];
+        let owner = connection.peer.owner();
+        let place = connection.place.filter(|(_, before)| owner == Some(*before));
+        let part = place.and_then(|(place, _)| {
+            self.books.swap_part(place, number).unwrap_or_else(|why| {
                 self.notes.note_unmanaged(&why);
                 None
-            }),
-            _ => None,
-        };
+            })
+        });
         connection.give(&Packet::new(Kind::Swapped, number, 0), part.as_ref())
     }
 
     fn say(&mut self, index: usize, text: &[u8]) {
-        let connection = self.connections.at(index);
+        let connection = &mut self.connections.all[index];
         if connection.may_say() {
-            self.notes.say(connection.pid(), text);
+            self.notes.say(connection.peer.pid, text);
         }
     }
 
     fn end(&mut self, index: usize) {
-        let connection = self.connections.take(index);
-        if let Some(place) = connection.slot() {
-            if let Some(history) = &mut self.history {
-                history.left(place, self.books.tree());
-            }
-            self.books.leave(place);
-            self.claims.forget(place);
+        let connection = self.connections.all.swap_remove(index);
+        let Some((place, owner)) = connection.place else { return };
+        if let Some(history) = &mut self.history {
+            history.left(place, &self.books.tree);
         }
-        let (pid, owner) = (connection.pid(), connection.owner());
-        if let Some(owner) = owner {
-            self.rejoining.push((pid, Instant::now()));
-            self.orphans.adopt(connection.into_kept(), pid as u32, owner);
-        }
+        self.books.leave(place);
+        self.claims.forget(place);
+        let pid = connection.peer.pid;
+        self.rejoining.push((pid, Instant::now()));
+        self.orphans.adopt(connection.kept, pid as u32, owner);
     }
 
     fn drain(&mut self) {
@@ -370,7 +348,7 @@ impl Supervisor {
                 break;
             }
         }
-        for index in (0..self.connections.len()).rev() {
+        for index in (0..self.connections.all.len()).rev() {
             if !self.answer(index) {
                 self.end(index);
             }
@@ -380,14 +358,14 @@ impl Supervisor {
     fn sample(&mut self) {
         self.books.audit();
         if let Some(history) = &mut self.history {
-            history.sample(self.books.tree(), self.books.total_bytes());
+            history.sample(&self.books.tree, self.books.total_bytes);
         }
         self.figures.sample(&self.books);
     }
 
     fn look_for_wrong_figures(&mut self) {
-        let live: Vec<_> = self.books.tree().live().collect();
-        let (count, budget) = (live.len() as u64, self.books.settings().budget_bytes);
+        let live: Vec<_> = self.books.tree.live().collect();
+        let (count, budget) = (live.len() as u64, self.books.settings.budget_bytes);
         for one in live {
             let kernel = attach::anonymous_bytes(one.pid as i32);
             let judged = kernel
@@ -454,16 +432,15 @@ impl Supervisor {
     }
 
     fn look_for_strangers(&mut self) {
-        let managed: Vec<i32> = self.books.tree().live().map(|live| live.pid as i32).collect();
-        let guardian = self.guardian.as_ref().map(Guardian::pid);
-        for name in self.strangers.look(&attach::descendants(guardian), &managed) {
+        let managed: Vec<i32> = self.books.tree.live().map(|live| live.pid as i32).collect();
+        for name in self.strangers.look(&attach::descendants(Some(self.guardian.pid)), &managed) {
             self.notes.note_unmanaged(&format!("{name}: its pager does not reach this process"));
         }
     }
 
     /// Shared memory is not paged and not in the budget. The largest process counts.
     fn look_for_shared_memory(&mut self) {
-        let resident = self.books.tree().live().filter_map(|live| shared_bytes(live.pid));
+        let resident = self.books.tree.live().filter_map(|live| shared_bytes(live.pid));
         self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);
     }
 
@@ -498,7 +475,7 @@ impl Supervisor {
     }
 
     fn has_no_tree(&self) -> bool {
-        !attach::has_children(self.guardian.as_ref().map(Guardian::pid))
+        !attach::has_children(Some(self.guardian.pid))
     }
 }
 

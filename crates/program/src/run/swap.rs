@@ -33,7 +33,7 @@ pub struct SwapArguments {
 
 /// The file and its table.
 pub struct Swap {
-    shared: Shared,
+    pub shared: Shared,
     table: OwnedFd,
 }
 
@@ -51,11 +51,7 @@ impl SwapArguments {
 
     /// Returns the features that pagers omit, as ledger flags.
     pub fn without(&self) -> u32 {
-        if self.swap_plain {
-            ledger::WITHOUT_ENCRYPTION
-        } else {
-            0
-        }
+        u32::from(self.swap_plain) * ledger::WITHOUT_ENCRYPTION
     }
 
     /// Returns the directory, if a file was asked for.
@@ -64,10 +60,7 @@ impl SwapArguments {
     }
 
     /// Opens the file, if one was asked for.
-    ///
-    /// # Errors
-    /// When the size is invalid, or the directory permits no such file.
-    pub fn open(&self) -> Result<Option<Swap>> {
+    pub(super) fn open(&self) -> Result<Option<Swap>> {
         let Some(text) = &self.swap else { return Ok(None) };
         let size_bytes = size::of_option("--swap", text)?;
         if size_bytes < SWAP_BYTES_MIN {
@@ -81,21 +74,6 @@ impl SwapArguments {
 }
 
 impl Swap {
-    /// Returns the file's size limit.
-    pub fn size_bytes(&self) -> u64 {
-        self.shared.size_bytes()
-    }
-
-    /// Returns the bytes of used segments.
-    pub fn used_bytes(&self) -> u64 {
-        self.shared.used_bytes()
-    }
-
-    /// Returns whether data bypass the page cache.
-    pub fn is_direct(&self) -> bool {
-        self.shared.disk().is_direct()
-    }
-
     /// Returns the descriptor of a part, numbered as in `ledger::wire`.
     pub fn part(&self, number: u32) -> Option<RawFd> {
         match number {

@@ -38,13 +38,13 @@ pub struct SwapReport {
 impl SwapReport {
     /// Returns the figures of a tree with a swap file.
     pub fn of(tree: &Tree, supervisor: &Supervisor, elapsed_seconds: f64) -> Option<Self> {
-        let swap = supervisor.swap()?;
+        let swap = &supervisor.books.swap()?.shared;
         let peaks = &supervisor.figures;
         let counts = Counts::of(tree, "swap");
         let waited = counts.seconds(Counter::SwapWaitNs) + counts.seconds(Counter::DiskReadNs);
         Some(SwapReport {
             limit_bytes: swap.size_bytes(),
-            direct: swap.is_direct(),
+            direct: swap.disk().is_direct(),
             pages: peaks.disk_pages,
             pages_peak: peaks.disk_pages_peak,
             live_bytes: peaks.disk_live_bytes,
@@ -61,10 +61,6 @@ impl SwapReport {
         })
     }
 
-    fn is_used(&self) -> bool {
-        self.counts.sum(Counter::SwapBytesWritten) > 0
-    }
-
     /// Returns whether the file was ever full.
     pub fn was_full(&self) -> bool {
         self.counts.sum(Counter::SwapNoSpace) > 0
@@ -72,7 +68,7 @@ impl SwapReport {
 
     /// Prints a line or two to stderr.
     pub fn summarise(&self, written_pages: u64) {
-        if !self.is_used() {
+        if self.counts.sum(Counter::SwapBytesWritten) == 0 {
             return;
         }
         eprintln!(

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -53,13 +54,11 @@ impl Failure {
 /// An attempt: the agent and its target.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// The agent.
     pub image: Arc<Image>,
     /// The path of the agent's file, for processes that see the guardian's /proc.
     pub path: String,
     /// The supervisor's address.
     pub socket: String,
-    /// The target's process id.
     pub pid: i32,
     /// The program that the process ran when it was chosen.
     pub identity: Identity,
@@ -68,10 +67,8 @@ pub struct Order {
 /// Brings the agent into a process, which is stopped only briefly. The call may block for ever on
 /// memory or a file system that the process serves, so it needs a thread of its own. That thread
 /// must end afterwards: in some cases it still traces a thread of the process. Checks before the
-/// stop only spare refused processes the stop; decisions are made while a thread is held.
-///
-/// # Errors
-/// See [`Failure`]. The process is unchanged then.
+/// stop only spare refused processes the stop; decisions are made while a thread is held. After a
+/// [`Failure`] the process is unchanged.
 pub fn bring(order: &Order) -> Result<(), Failure> {
     let pid = order.pid;
     let own = Rights::own().ok_or_else(|| Failure::refused("/proc cannot be read"))?;
@@ -295,7 +292,7 @@ impl Injection<'_> {
         self.memory.write(scratch, &path).map_err(refused)?;
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let opened = self.own.call(libc::SYS_openat, [libc::AT_FDCWD as usize, scratch, flags, 0, 0, 0])?;
-        let meant = process::file_at(&format!("/proc/self/fd/{}", self.order.image.descriptor()));
+        let meant = process::file_at(&format!("/proc/self/fd/{}", self.order.image.file.as_raw_fd()));
         let found = |file: &usize| process::file_at(&format!("/proc/{}/fd/{file}", self.own.thread()));
         Ok(opened.ok().filter(|file| meant.is_some() && found(file) == meant))
     }

@@ -80,12 +80,14 @@ pub struct Attacher {
     path: String,
     socket: String,
     known: HashMap<i32, Known>,
-    members: Vec<i32>,
+    /// The tree's processes at the last look.
+    pub members: Vec<i32>,
     /// Supervisors of runs inside of this one, which were named.
     inner: Vec<i32>,
     /// Processes whose agents wait for the supervisor, with [`process::waiting_agent`]'s numbers.
     waiting: Vec<(i32, i32, i32)>,
-    next: Instant,
+    /// The time of the next look.
+    pub next: Instant,
     grown_bytes: u64,
     has_noted_full: bool,
 }
@@ -105,16 +107,6 @@ impl Attacher {
             grown_bytes: GROWN_BYTES.min(budget_bytes / 8).max(4 << 20),
             has_noted_full: false,
         }
-    }
-
-    /// Returns the time of the next look.
-    pub fn next(&self) -> Instant {
-        self.next
-    }
-
-    /// Returns the tree's processes at the last look.
-    pub fn members(&self) -> &[i32] {
-        &self.members
     }
 
     /// Looks at the tree if a look is due. `managed` processes have an agent. Returns each process
