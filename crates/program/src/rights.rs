@@ -35,9 +35,6 @@ static BY_REQUEST: &dyn PrivilegedHelper = &Asked;
 
 /// Gives up the capabilities of this program's file, and starts the helper if they include
 /// CAP_SYS_PTRACE. Must be called first, while the process has one thread.
-///
-/// # Errors
-/// When a capability cannot be given up.
 pub fn give_up() -> std::io::Result<()> {
     if !capabilities::are_of_file() {
         return Ok(());
@@ -213,11 +210,7 @@ fn filter() -> std::io::Result<()> {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) == 0
     };
-    if installed {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+    installed.then_some(()).ok_or_else(std::io::Error::last_os_error)
 }
 
 /// The helper's loop, until all other ends of its socket are closed. Allocates nothing.

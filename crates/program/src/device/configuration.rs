@@ -60,10 +60,8 @@ fn value(formula: &str, names: &[(&str, f64)]) -> Result<f64> {
     result.map_err(|reason| anyhow!("{formula:?} is no size: {reason}; for example min(ram / 2, 4096)"))
 }
 
-/// Parses a configuration for a machine with `machine_mib` of memory.
-///
-/// # Errors
-/// Returns the first invalid line, with its number.
+/// Parses a configuration for a machine with `machine_mib` of memory. An error names the first
+/// invalid line, with its number.
 pub fn parse(text: &str, machine_mib: u64) -> Result<Vec<Section>> {
     let mut drafts: Vec<(&str, Draft<'_>)> = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -26,9 +26,6 @@ impl ShownLimit {
 }
 
 /// Returns the limit to show; `None` for the actual one. `asked` is a size or "real".
-///
-/// # Errors
-/// Returns why the size is invalid.
 pub fn shown(asked: Option<&str>, budget_bytes: u64) -> Result<Option<ShownLimit>> {
     match asked {
         Some("real") => Ok(None),

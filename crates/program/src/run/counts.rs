@@ -35,10 +35,9 @@ impl Counts {
 
 /// Returns the quotient of two numbers; 0 for a zero divisor.
 pub fn ratio(over: u64, under: u64) -> f64 {
-    if under == 0 {
-        0.0
-    } else {
-        over as f64 / under as f64
+    match under {
+        0 => 0.0,
+        under => over as f64 / under as f64,
     }
 }
 

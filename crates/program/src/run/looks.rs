@@ -30,15 +30,17 @@ pub struct Looks<T> {
     pending: usize,
 }
 
-impl<T: Send + 'static> Looks<T> {
+impl<T> Default for Looks<T> {
     /// Starts without threads, which are made on demand.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let (ask, asked) = mpsc::channel();
         let (found, results) = mpsc::channel();
         let asked = Arc::new(Mutex::new(asked));
         Looks { ask, asked, found, results, threads: 0, unfinished: Arc::default(), pending: 0 }
     }
+}
 
+impl<T: Send + 'static> Looks<T> {
     /// Queues a look with the result's `number`; returns whether it was accepted. It may never end.
     pub fn ask(&mut self, number: u64, look: impl FnOnce() -> T + Send + 'static) -> bool {
         let is_busy = self.unfinished.load(Ordering::Relaxed) >= self.threads;
@@ -76,9 +78,7 @@ impl<T: Send + 'static> Looks<T> {
 
     /// Returns the next result, if there is one.
     pub fn take(&mut self) -> Option<(u64, T)> {
-        let result = self.results.try_recv().ok();
-        self.pending -= usize::from(result.is_some());
-        result
+        self.results.try_recv().ok().inspect(|_| self.pending -= 1)
     }
 
     /// Returns the next result that arrives before `limit`.
@@ -87,8 +87,7 @@ impl<T: Send + 'static> Looks<T> {
             return None;
         }
         let result = self.results.recv_timeout(limit.saturating_duration_since(Instant::now())).ok();
-        self.pending -= usize::from(result.is_some());
-        result
+        result.inspect(|_| self.pending -= 1)
     }
 }
 
@@ -97,7 +96,7 @@ pub fn look_within<T: Send + 'static>(
     limit: Duration,
     look: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let mut looks = Looks::new();
+    let mut looks = Looks::default();
     looks.ask(0, look);
     looks.take_until(Instant::now() + limit).map(|(_, found)| found)
 }
@@ -110,7 +109,7 @@ mod tests {
 
     #[test]
     fn looks_that_never_end_delay_no_other() {
-        let mut looks = Looks::new();
+        let mut looks = Looks::default();
         let (keep, kept) = mpsc::channel::<()>();
         let kept = Arc::new(Mutex::new(kept));
         for number in 0..THREADS_MAX as u64 - 1 {
@@ -130,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_number_of_looks_is_bounded() {
-        let mut looks = Looks::new();
+        let mut looks = Looks::default();
         let (keep, kept) = mpsc::channel::<()>();
         let kept = Arc::new(Mutex::new(kept));
         let asked = (0..2 * WAITING_MAX as u64).filter(|number| {

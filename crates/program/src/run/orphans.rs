@@ -94,8 +94,7 @@ impl Orphans {
                 continue;
             };
             let (tree, sender) = (Arc::clone(&self.tree), self.sender.clone());
-            let space = Space { reports, creator, owner, tree, sender, counted };
-            WATCHERS.run(move || space.watch());
+            Space { reports, creator, owner, tree, sender, counted }.watch_aside();
         }
     }
 
@@ -142,6 +141,10 @@ impl Space {
         self.userfaultfd().write_protect(ASKED, PAGE_SIZE, false) == Err(Stop::Gone)
     }
 
+    fn watch_aside(self) {
+        WATCHERS.run(move || self.watch());
+    }
+
     /// Ends the processes that wait for its pages, until the address space has ended.
     fn watch(self) {
         if self.is_over() {
@@ -183,9 +186,7 @@ impl Space {
                     let reports = unsafe { OwnedFd::from_raw_fd(descriptor) }.into();
                     if let Some(counted) = child {
                         let (tree, sender) = (Arc::clone(&self.tree), self.sender.clone());
-                        let (creator, owner) = (self.creator, self.owner);
-                        let space = Space { reports, creator, owner, tree, sender, counted };
-                        WATCHERS.run(move || space.watch());
+                        Space { reports, tree, sender, counted, ..self }.watch_aside();
                     }
                 }
                 // Reading the event releases the thread.

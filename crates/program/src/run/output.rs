@@ -1,5 +1,6 @@
 //! The report's files.
 
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -45,9 +46,6 @@ struct Whole<'a> {
 
 impl Output {
     /// Opens every file.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn create(paths: &[PathBuf]) -> Result<Self> {
         let open = |path: &PathBuf| {
             let file = File::create(path).with_context(|| {
@@ -65,10 +63,7 @@ impl Output {
 
     /// Writes each file: a page if the name ends in .html, else JSON. Closes files that are not
     /// regular, so that their readers see the end.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
-    pub fn write(&mut self, program: &[std::ffi::OsString], report: &Report, told: &Told) -> Result<()> {
+    pub fn write(&mut self, program: &[OsString], report: &Report, told: &Told) -> Result<()> {
         let json = json(program, report, told)?;
         for one in &mut self.0 {
             let written = one.file.write_all(one.text(&json).as_bytes());
@@ -81,15 +76,7 @@ impl Output {
     }
 
     /// Rewrites the files that are unchanged since: another run may use the same file now.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
-    pub fn write_again(
-        &mut self,
-        program: &[std::ffi::OsString],
-        report: &Report,
-        told: &Told,
-    ) -> Result<()> {
+    pub fn write_again(&mut self, program: &[OsString], report: &Report, told: &Told) -> Result<()> {
         let json = json(program, report, told)?;
         for one in &self.0 {
             let again = one.write_again(&json);
@@ -101,10 +88,9 @@ impl Output {
 
 impl One {
     fn text(&self, json: &str) -> String {
-        if is_page(&self.path) {
-            page::html(json)
-        } else {
-            json.to_owned() + "\n"
+        match is_page(&self.path) {
+            true => page::html(json),
+            false => json.to_owned() + "\n",
         }
     }
 
@@ -118,7 +104,7 @@ impl One {
     }
 }
 
-fn json(program: &[std::ffi::OsString], report: &Report, told: &Told) -> Result<String> {
+fn json(program: &[OsString], report: &Report, told: &Told) -> Result<String> {
     let program = program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     serde_json::to_string_pretty(&Whole { program, report, told }).context("cannot write the report")
 }

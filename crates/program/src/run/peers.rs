@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use sys::{packets, process};
 
 use super::attach::{program_of, runs_setuid_program, FileId};
+use crate::stat::Stat;
 
 /// Maximum length of the chain of parents.
 const DEPTH_MAX: usize = 4096;
@@ -107,9 +108,6 @@ impl std::fmt::Display for Owner {
 
 impl Peer {
     /// Identifies the process that made this connection, if it belongs to the tree.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub fn of(socket: i32, family: &Family, is_member: impl Fn(i32) -> bool) -> Result<Peer, Refusal> {
         let (pid, user) = packets::peer(socket).filter(|(pid, _)| *pid > 0).ok_or(Refusal::Stranger)?;
         let handle = packets::peer_handle(socket, pid).map_err(|error| refusal(&error))?;
@@ -242,15 +240,9 @@ fn is_unknown(error: &io::Error) -> bool {
 fn parent_of(pid: i32, handle: &OwnedFd) -> Option<i32> {
     match process::info(handle) {
         Ok(info) => Some(info.parent),
-        Err(error) if is_unknown(&error) => parent_in_proc(pid),
+        Err(error) if is_unknown(&error) => Stat::of(pid as u32).map(|stat| stat.parent as i32),
         Err(_) => None,
     }
-}
-
-/// Returns the parent from /proc: the second word after the name, which may contain anything.
-fn parent_in_proc(pid: i32) -> Option<i32> {
-    let stat = read(&format!("/proc/{pid}/stat"))?;
-    stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn read(path: &str) -> Option<String> {
@@ -336,12 +328,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_one_of_the_tree_or_not() {
-        let mut ends = [0; 2];
-        // SAFETY: room for two descriptors, which this test owns.
-        let [one, _other] = unsafe {
-            assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()), 0);
-            ends.map(|raw| <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw))
-        };
+        let [one, _other] = packets::pair().unwrap();
         let socket = std::os::fd::AsRawFd::as_raw_fd(&one);
         let own = std::process::id() as i32;
         assert_eq!(Peer::of(socket, &Family::new(None), |_| false).err(), Some(Refusal::Stranger));
@@ -405,10 +392,9 @@ mod tests {
         let pid = child.id() as i32;
         let handle = process::handle(pid).unwrap();
         let status = read(&format!("/proc/{pid}/status")).unwrap();
-        assert_eq!(parent_in_proc(pid), Some(std::process::id() as i32));
         match process::info(&handle) {
             Ok(info) => {
-                assert_eq!(Some(info.parent), parent_in_proc(pid));
+                assert_eq!(info.parent as u32, Stat::of(pid as u32).unwrap().parent);
                 assert_eq!(Ids::of(&status), Some(Ids { users: info.users, groups: info.groups }));
             }
             Err(error) => assert!(is_unknown(&error), "{error}"),

@@ -35,10 +35,8 @@ pub struct Shown {
 
 /// Starts the program with the preload object at the path `object` and the agent at the path
 /// `agent`; returns its process id. It keeps uzswap's terminal, process group, standard descriptors
-/// and environment. If it loads objects, its memory limits are raised by the agent's needs.
-///
-/// # Errors
-/// Returns exec's error.
+/// and environment. If it loads objects, its memory limits are raised by the agent's needs. Returns
+/// exec's error if that fails.
 pub fn spawn(
     file: &Path,
     argv: &[OsString],

@@ -2,27 +2,23 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use doorway::runtime::Runtime;
+use doorway::runtime::{interpreter, Runtime};
 
 /// Why a program cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
-    /// The name is empty.
     #[error("the program's name is empty: write it after the options")]
     Nameless,
-    /// The file does not exist.
     #[error("not found: is it installed, and its directory in PATH?")]
     Missing,
-    /// A directory of the path may not be searched.
     #[error("permission denied: a directory of its path may not be entered by this user")]
     Denied,
-    /// The path is a directory.
     #[error("is a directory: write the path of a program")]
     Directory,
-    /// The file is not executable.
     #[error("found, but not executable: `chmod +x` it, or name its interpreter before it")]
     NotExecutable,
 }
@@ -48,31 +44,23 @@ pub fn exit_status_of(error: &io::Error) -> i32 {
 
 /// Returns why exec(2) fails with ENOENT for an existing program: its interpreter is missing.
 pub fn missing_interpreter(path: &Path) -> Option<String> {
-    use std::os::unix::ffi::OsStrExt;
     let mut head = Vec::new();
     std::fs::File::open(path).ok()?.take(1 << 12).read_to_end(&mut head).ok()?;
-    let is_blank = |byte: &u8| *byte == b' ' || *byte == b'\t';
-    let name = match head.strip_prefix(b"#!") {
-        Some(line) => {
-            let line = line.split(|byte| *byte == b'\n').next()?;
-            let start = line.iter().position(|byte| !is_blank(byte))?;
-            line[start..].split(is_blank).next()?
-        }
-        None => return Some("the dynamic loader it asks for is missing".to_owned()),
-    };
+    if !head.starts_with(b"#!") {
+        return Some("the dynamic loader it asks for is missing".to_owned());
+    }
+    let name = interpreter(&head)?;
     let is_missing = Path::new(OsStr::from_bytes(name)).metadata().is_err();
     is_missing.then(|| format!("its interpreter {} is missing", String::from_utf8_lossy(name)))
 }
 
 /// Returns the sanitizer's runtime that a program, or a script's interpreter, needs.
 pub fn runtime(path: &Path) -> Option<Runtime> {
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::FileExt;
     let of = |file: &std::fs::File| Runtime::of(&mut |offset, room| file.read_at(room, offset).unwrap_or(0));
     let file = std::fs::File::open(path).ok()?;
     let mut head = [0; 256];
     let len = file.read_at(&mut head, 0).ok()?;
-    match doorway::runtime::interpreter(&head[..len]) {
+    match interpreter(&head[..len]) {
         Some(name) => of(&std::fs::File::open(OsStr::from_bytes(name)).ok()?),
         None => of(&file),
     }
@@ -80,7 +68,6 @@ pub fn runtime(path: &Path) -> Option<Runtime> {
 
 /// Finds a program as the shell does: by path if its name has a slash, else along PATH.
 pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
-    use std::os::unix::ffi::OsStrExt;
     if name.is_empty() {
         return Err(NotFound::Nameless);
     }
@@ -123,10 +110,8 @@ pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
     if is_setuid || (is_setgid && user != 0) {
         return Some("it is setuid or setgid, so nothing can be loaded into it; it runs unmanaged");
     }
-    match kind(path)? {
-        Kind::Script | Kind::Dynamic | Kind::Static => None,
-        Kind::Foreign => Some("it is a program for another kind of CPU or 32 bits; it runs unmanaged"),
-    }
+    let is_foreign = kind(path)? == Kind::Foreign;
+    is_foreign.then_some("it is a program for another kind of CPU or 32 bits; it runs unmanaged")
 }
 
 /// Returns whether the loader can add an object to this program. Assumed for scripts.
@@ -137,7 +122,7 @@ pub fn loads_objects(path: &Path) -> bool {
 fn kind(path: &Path) -> Option<Kind> {
     let mut head = Vec::new();
     std::fs::File::open(path).ok()?.take(1 << 16).read_to_end(&mut head).ok()?;
-    Some(interpreter(&head))
+    Some(kind_of(&head))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -148,7 +133,7 @@ enum Kind {
     Foreign,
 }
 
-fn interpreter(head: &[u8]) -> Kind {
+fn kind_of(head: &[u8]) -> Kind {
     let half = |at: usize| Some(usize::from(u16::from_le_bytes(*head.get(at..)?.first_chunk()?)));
     let word = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
     let long = |at: usize| Some(u64::from_le_bytes(*head.get(at..)?.first_chunk()?));
@@ -162,10 +147,9 @@ fn interpreter(head: &[u8]) -> Kind {
     let (Some(start), Some(size), Some(count)) = (long(32), half(54), half(56)) else { return Kind::Static };
     // The table may be anywhere: the header is not trusted.
     let kinds = (0..count).filter_map(|index| word(usize::try_from(start).ok()?.checked_add(index * size)?));
-    if kinds.into_iter().any(|kind| kind == libc::PT_INTERP) {
-        Kind::Dynamic
-    } else {
-        Kind::Static
+    match kinds.into_iter().any(|kind| kind == libc::PT_INTERP) {
+        true => Kind::Dynamic,
+        false => Kind::Static,
     }
 }
 
@@ -185,17 +169,17 @@ mod tests {
 
     #[test]
     fn kinds_of_files() {
-        assert_eq!(interpreter(b"#!/bin/sh\n"), Kind::Script);
-        assert_eq!(interpreter(b"\x7fELF\x01\x01"), Kind::Foreign);
+        assert_eq!(kind_of(b"#!/bin/sh\n"), Kind::Script);
+        assert_eq!(kind_of(b"\x7fELF\x01\x01"), Kind::Foreign);
         assert_eq!(why_unmanaged(&std::env::current_exe().unwrap()), None);
         let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         bytes.truncate(1 << 16);
-        assert_eq!(interpreter(&bytes), Kind::Dynamic);
+        assert_eq!(kind_of(&bytes), Kind::Dynamic);
         bytes[56] = 0;
         bytes[57] = 0;
-        assert_eq!(interpreter(&bytes), Kind::Static, "without program headers there is no interpreter");
+        assert_eq!(kind_of(&bytes), Kind::Static, "without program headers there is no interpreter");
         for cut in 0..64 {
-            interpreter(&bytes[..cut]);
+            kind_of(&bytes[..cut]);
         }
     }
 
@@ -222,10 +206,10 @@ mod tests {
 
         #[test]
         fn any_file_is_of_some_kind(head in header(), bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let kind = interpreter(&head);
+            let kind = kind_of(&head);
             prop_assert!(kind != Kind::Foreign || head.len() < 20);
             prop_assert!(kind != Kind::Script || !head.starts_with(b"\x7fELF"));
-            prop_assert_eq!(interpreter(&bytes) == Kind::Script, !bytes.starts_with(b"\x7fELF"));
+            prop_assert_eq!(kind_of(&bytes) == Kind::Script, !bytes.starts_with(b"\x7fELF"));
         }
 
         #[test]

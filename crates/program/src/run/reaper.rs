@@ -9,9 +9,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 /// Makes an orphan and returns its parent. Call it single-threaded, before becoming a subreaper.
-///
-/// # Errors
-/// When no descriptor or process is left.
 pub fn of_orphans() -> io::Result<u32> {
     let (mut reading, writing) = io::pipe()?;
     // SAFETY: this process has one thread; its children only make system calls.

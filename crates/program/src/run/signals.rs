@@ -35,9 +35,6 @@ pub struct Signals {
 
 impl Signals {
     /// Starts to collect signals.
-    ///
-    /// # Errors
-    /// When the kernel has no descriptor left.
     pub fn new() -> io::Result<Self> {
         // SAFETY: sets are plain bits, filled before use.
         unsafe {

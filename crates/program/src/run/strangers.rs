@@ -17,6 +17,7 @@ struct Suspect {
 }
 
 /// Strangers and suspects.
+#[derive(Default)]
 pub struct Strangers {
     known: Vec<i32>,
     suspects: Vec<Suspect>,
@@ -26,11 +27,6 @@ pub struct Strangers {
 }
 
 impl Strangers {
-    /// Starts without any.
-    pub fn new() -> Self {
-        Strangers { known: Vec::new(), suspects: Vec::new(), last: 0, looks: Looks::new() }
-    }
-
     /// Looks at processes that are not `managed`; names each stranger found earlier, once.
     pub fn look(&mut self, processes: &[i32], managed: &[i32]) -> Vec<String> {
         let found = self.take_found(managed);
@@ -86,7 +82,7 @@ fn has_object(pid: i32) -> bool {
 
 /// Returns a process's name if it is alive and at least half a second old.
 fn settled_name(pid: i32) -> Option<String> {
-    let Stat { name, started, .. } = Stat::of(pid as u32).filter(|stat| !stat.has_ended())?;
+    let Stat { name, started, .. } = Stat::of_living(pid as u32)?;
     let uptime: f64 =
         std::fs::read_to_string("/proc/uptime").ok()?.split_ascii_whitespace().next()?.parse().ok()?;
     // SAFETY: asks for a constant.
@@ -100,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_process_counts_after_many_looks_and_once() {
-        let mut strangers = Strangers::new();
+        let mut strangers = Strangers::default();
         let suspect =
             |looks, number| Suspect { pid: 7, name: "seven".to_owned(), looks, number, is_looked_at: true };
         strangers.suspects.push(suspect(LOOKS - 2, 1));

@@ -96,7 +96,7 @@ impl Supervisor {
             orphans: Orphans::new(tree),
             rejoining: Vec::new(),
             claims: Claims::default(),
-            strangers: Strangers::new(),
+            strangers: Strangers::default(),
             has_dumped: false,
             notes: Notes::new(),
             figures: Peaks::default(),

@@ -72,23 +72,19 @@ fn members(supervisor: u32) -> Vec<Member> {
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let members = pids.filter_map(|pid| {
         let depth = ancestors(pid).iter().position(|above| *above == supervisor)?;
-        let Stat { started, .. } = living(pid)?;
+        let Stat { started, .. } = Stat::of_living(pid)?;
         (depth > 0 || !is_guardian(pid)).then_some(Member { pid, depth, started })
     });
     members.collect()
 }
 
 fn ancestors(pid: u32) -> Vec<u32> {
-    let parent = |pid: &u32| living(*pid).map(|stat| stat.parent).filter(|parent| *parent != 0);
+    let parent = |pid: &u32| Stat::of_living(*pid).map(|stat| stat.parent).filter(|parent| *parent != 0);
     std::iter::successors(parent(&pid), parent).take(DEPTH_MAX).collect()
 }
 
 fn is_guardian(pid: u32) -> bool {
     name_of(pid) == "uzswap-guardian"
-}
-
-fn living(pid: u32) -> Option<Stat> {
-    Stat::of(pid).filter(|stat| !stat.has_ended())
 }
 
 #[cfg(test)]

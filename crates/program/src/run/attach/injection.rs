@@ -13,6 +13,7 @@ use sys::PAGE_SIZE;
 
 use super::image::Image;
 use super::process::{self, Identity, Rights};
+use crate::stat::Stat;
 
 /// The clone flags of the agent's threads: the program's descriptors are not shared.
 const FLAGS: i32 =
@@ -139,7 +140,7 @@ fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), 
         Some(_) => {}
     }
     // Between vfork() and exec the agent would be brought into the parent.
-    if process::parent(pid).is_none_or(|parent| process::share_memory(pid, parent)) {
+    if Stat::of(pid as u32).is_none_or(|stat| process::share_memory(pid, stat.parent as i32)) {
         return Err(Failure::NotYet);
     }
     let mut bytes = [0; ptrace::CALL_INSTRUCTION.len()];

@@ -6,12 +6,12 @@ use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
-/// Bound on the part of an environment that is read.
-const ENVIRONMENT_BYTES: u64 = 4 << 20;
-
 use sys::procfs::path_of;
 
 use crate::stat::Stat;
+
+/// Bound on the part of an environment that is read.
+const ENVIRONMENT_BYTES: u64 = 4 << 20;
 
 /// A process and its current program: exec changes the stack's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Identity {
 impl Identity {
     /// Identifies a process; `None` if it has ended.
     pub fn of(pid: i32) -> Option<Self> {
-        let stat = Stat::of(pid as u32).filter(|stat| !stat.has_ended())?;
+        let stat = Stat::of_living(pid as u32)?;
         Some(Identity { started: stat.started, stack: stat.stack })
     }
 }
@@ -37,16 +37,6 @@ pub fn anonymous_bytes(pid: i32) -> Option<u64> {
 pub fn has_memory(pid: i32) -> bool {
     let statm = fs::read(format!("/proc/{pid}/statm")).unwrap_or_default();
     sys::procfs::sizes(&statm).is_some_and(|(total, _)| total > 0)
-}
-
-/// The words after a name in /proc/PID/status; none where the kernel lacks the line.
-fn status_words<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    line.unwrap_or_default().split_ascii_whitespace()
-}
-
-fn status_number(status: &str, name: &str) -> Option<u64> {
-    status_words(status, name).next()?.parse().ok()
 }
 
 /// A thread's rights as /proc shows them.
@@ -74,12 +64,14 @@ impl Rights {
         Self::of(sys::thread::id())
     }
 
+    /// The words after a name; none where the kernel lacks the line.
     fn words<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
-        status_words(&self.status, name)
+        let line = self.status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().split_ascii_whitespace()
     }
 
     fn number(&self, name: &str) -> Option<u64> {
-        status_number(&self.status, name)
+        self.words(name).next()?.parse().ok()
     }
 
     /// Returns the user or group if real, effective, saved and file system id agree.
@@ -96,10 +88,8 @@ impl Rights {
 
     /// Permitted capabilities; all where the kernel does not tell.
     fn permitted(&self) -> u64 {
-        self.words("CapPrm:")
-            .next()
-            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-            .unwrap_or(u64::MAX)
+        let digits = self.words("CapPrm:").next();
+        digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(u64::MAX)
     }
 
     /// Returns whether it has capabilities that `own` lacks. Those in another user namespace do not
@@ -170,12 +160,6 @@ pub fn is_anothers(pid: i32, socket: &str) -> bool {
 fn names_another(environment: &[u8], socket: &str) -> bool {
     let named = environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"UZSWAP_SOCKET="));
     named.is_some_and(|named| named != socket.as_bytes())
-}
-
-/// Returns the parent.
-pub fn parent(pid: i32) -> Option<i32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status_number(&status, "PPid:").map(|pid| pid as i32)
 }
 
 /// Returns whether the agent runs in a process. A forked child has its memory but not its threads.
@@ -274,7 +258,7 @@ mod tests {
         assert_eq!(threads(pid)[0], pid);
         assert!(matches!(thread_state(pid, pid), Some(b'R' | b'S' | b'D')));
         assert!(share_memory(pid, pid));
-        assert!(!share_memory(pid, parent(pid).unwrap()));
+        assert!(!share_memory(pid, Stat::of(pid as u32).unwrap().parent as i32));
     }
 
     #[test]
@@ -328,10 +312,8 @@ mod tests {
             let other = rights(users, groups, permitted, owner);
             assert!(other.refusal(&own, 0).is_some(), "{other:?}");
         }
-        assert!(
-            Rights { status: String::new(), owner: 7, namespace: None }.refusal(&own, 0).is_some(),
-            "nothing is known"
-        );
+        let unknown = Rights { status: String::new(), owner: 7, namespace: None };
+        assert!(unknown.refusal(&own, 0).is_some());
         let elsewhere = Rights { namespace: Some(2), ..rights(OURS, OURS, "000001ffffffffff", 7) };
         assert_eq!(elsewhere.refusal(&own, 0), None, "they are for its own namespace");
         assert!(Rights { namespace: None, ..elsewhere }.refusal(&own, 0).is_some(), "perhaps they are not");
@@ -382,9 +364,7 @@ mod tests {
 
     #[test]
     fn fields_of_a_status() {
-        let text = "Name:\tx\nTracerPid:\t17\nSeccomp:\t2\nSeccomp_filters:\t3\n";
-        assert_eq!(status_number(text, "TracerPid:"), Some(17));
-        assert_eq!(status_number(text, "Seccomp:"), Some(2));
-        assert_eq!(status_number(text, "Nothing:"), None);
+        let own = Rights { status: "Name:\tx\nTracerPid:\t17\n".to_owned(), owner: 0, namespace: None };
+        assert_eq!((own.number("TracerPid:"), own.number("Nothing:")), (Some(17), None));
     }
 }

@@ -35,7 +35,7 @@ impl History {
         History {
             started: Instant::now(),
             series: series::Series::new(),
-            processes: processes::Processes::new(),
+            processes: processes::Processes::default(),
         }
     }
 

@@ -20,7 +20,7 @@ const ANCESTORS_MAX: usize = 64;
 const COMMANDS: Duration = Duration::from_secs(1);
 
 /// A process in the report.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub struct Process {
     /// Its index in the order of starts.
     pub number: u32,
@@ -74,6 +74,7 @@ impl Process {
 }
 
 /// All processes so far.
+#[derive(Default)]
 pub struct Processes {
     known: BTreeMap<u32, Process>,
     by_slot: HashMap<usize, u32>,
@@ -85,19 +86,6 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Starts without processes.
-    pub fn new() -> Self {
-        Processes {
-            known: BTreeMap::new(),
-            by_slot: HashMap::new(),
-            by_pid: HashMap::new(),
-            next: 0,
-            left_out: 0,
-            commands: Looks::new(),
-            last_look: 0,
-        }
-    }
-
     /// Notes that a process has a slot. A known process has a new program now.
     pub fn joined(&mut self, pid: u32, slot: usize, now: f64) {
         // The process may have ended already.
@@ -128,18 +116,10 @@ impl Processes {
             parent: self.nearest(parent),
             pid,
             name,
-            command: String::new(),
             started_seconds: now,
-            ended_seconds: None,
-            managed: false,
-            ram_peak_bytes: 0,
-            ram_wanted_peak_bytes: 0,
-            zswpout: 0,
-            zswpin: 0,
-            faults: 0,
-            fault_seconds: 0.0,
             ticks,
             look,
+            ..Process::default()
         };
         self.commands.ask(look, move || command_of(pid));
         self.known.insert(number, process);
@@ -197,12 +177,9 @@ impl Processes {
 
     /// Forgets the half of ended processes that wanted least; their children move to their parents.
     fn forget(&mut self) {
-        let mut ended: Vec<(u64, u32)> = self
-            .known
-            .values()
-            .filter(|process| process.ended_seconds.is_some())
-            .map(|process| (process.ram_wanted_peak_bytes, process.number))
-            .collect();
+        let ended = self.known.values().filter(|process| process.ended_seconds.is_some());
+        let mut ended: Vec<_> =
+            ended.map(|process| (process.ram_wanted_peak_bytes, process.number)).collect();
         ended.sort_unstable();
         for (_, number) in &ended[..ended.len().div_ceil(2)] {
             let Some(gone) = self.known.remove(number) else { continue };
@@ -251,7 +228,7 @@ mod tests {
     fn a_new_program_is_the_same_process_and_children_find_their_parents() {
         let (keeper, tree) = ledger();
         let ledger = keeper.ledger();
-        let mut processes = Processes::new();
+        let mut processes = Processes::default();
         let own = std::process::id();
         // The known ancestor is two generations up.
         let mut shell = std::process::Command::new("sh");
@@ -291,7 +268,7 @@ mod tests {
     fn of_too_many_the_large_ones_are_remembered() {
         let (keeper, tree) = ledger();
         let ledger = keeper.ledger();
-        let mut processes = Processes::new();
+        let mut processes = Processes::default();
         for pid in 0..5000u32 {
             // Process ids that no process has.
             processes.joined(u32::MAX - pid, 0, 1.0);
