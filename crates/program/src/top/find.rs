@@ -36,7 +36,7 @@ pub fn trees() -> Vec<Found> {
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
         let Some(pid) = pid.filter(|_| may_supervise(&entry.path(), own)) else { continue };
-        let Some(tree) = look(pid) else { continue };
+        let Some(tree) = snapshots(pid).into_iter().next() else { continue };
         if !found.iter().any(|other| other.tree == tree.tree) {
             found.push(tree);
         }
@@ -63,10 +63,6 @@ fn is_named_uzswap(exe: &Path) -> bool {
     let name = exe.file_name().map_or(&b""[..], |name| name.as_bytes());
     // The laboratory also runs programs.
     matches!(name.strip_suffix(b" (deleted)").unwrap_or(name), b"uzswap" | b"uzswap-lab")
-}
-
-fn look(pid: u32) -> Option<Found> {
-    snapshots(pid).into_iter().next()
 }
 
 fn snapshots(pid: u32) -> Vec<Found> {

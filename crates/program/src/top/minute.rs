@@ -46,18 +46,17 @@ impl Minute {
         let mut text = String::new();
         for tree in trees {
             let most = |of: fn(&Look) -> f64| self.of(tree.pid).map(of).fold(0.0, f64::max);
+            let bars = |of, top| self.bars(tree.pid, of, top);
             let (used, out, faults) =
                 (most(|look| look.used), most(|look| look.out), most(|look| look.faults));
             let budget = tree.ram_limit_bytes as f64;
             let _ = writeln!(text, "\nThe last minute of {}", tree.pid);
-            let rows: [(&str, String, String); 3] = [
-                (
-                    "used",
-                    self.bars(tree.pid, |look| look.used, used.max(budget)),
-                    format!("most {} of {}", Size::from(used as u64), Size::from(tree.ram_limit_bytes)),
-                ),
-                ("out/s", self.bars(tree.pid, |look| look.out, out), format!("most {out:.0}")),
-                ("faults/s", self.bars(tree.pid, |look| look.faults, faults), format!("most {faults:.0}")),
+            let most_used =
+                format!("most {} of {}", Size::from(used as u64), Size::from(tree.ram_limit_bytes));
+            let rows = [
+                ("used", bars(|look| look.used, used.max(budget)), most_used),
+                ("out/s", bars(|look| look.out, out), format!("most {out:.0}")),
+                ("faults/s", bars(|look| look.faults, faults), format!("most {faults:.0}")),
             ];
             for (name, bars, most) in rows {
                 let _ = writeln!(text, "{name:>10} {bars} {most}");
@@ -88,14 +87,9 @@ impl Minute {
 mod tests {
     use super::*;
 
-    fn tree(pid: u32, used: u64, faults: f64) -> Tree {
-        Tree {
-            pid,
-            ram_limit_bytes: 100 << 20,
-            ram_used_bytes: used << 20,
-            faults_per_second: faults,
-            ..Tree::default()
-        }
+    fn tree(pid: u32, used: u64, faults_per_second: f64) -> Tree {
+        let (ram_limit_bytes, ram_used_bytes) = (100 << 20, used << 20);
+        Tree { pid, ram_limit_bytes, ram_used_bytes, faults_per_second, ..Tree::default() }
     }
 
     #[test]

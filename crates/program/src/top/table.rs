@@ -13,7 +13,7 @@ pub fn table(trees: &[Tree]) -> String {
         return "No program runs under `uzswap run`, or none that you may look at.\n".to_owned();
     }
     let mut text = String::new();
-    writeln!(
+    let _ = writeln!(
         text,
         "{:>7} {:NAME_MAX$} {:>5} {:>8} {:>8} {:>8} {:>6} {:>9} {:>9} {:>9} {:>8} {:>8}",
         "PID",
@@ -28,10 +28,9 @@ pub fn table(trees: &[Tree]) -> String {
         "FAULTS/s",
         "P50 us",
         "P99 us"
-    )
-    .expect("to a string");
+    );
     for tree in trees {
-        writeln!(
+        let _ = writeln!(
             text,
             "{:>7} {:NAME_MAX$} {:>5} {:>8} {:>8} {:>8} {:>6} {:>9.0} {:>9.0} {:>9.0} {:>8} {:>8}",
             tree.pid,
@@ -46,10 +45,9 @@ pub fn table(trees: &[Tree]) -> String {
             tree.faults_per_second,
             microseconds(tree.fault_latency_us, |latency| latency.p50),
             microseconds(tree.fault_latency_us, |latency| latency.p99),
-        )
-        .expect("to a string");
+        );
         if tree.swap_pages > 0 {
-            writeln!(
+            let _ = writeln!(
                 text,
                 "{:>7} in the swap file: {} pages, {} of {}; {}/s written; {} faults from disk, p50 {} us",
                 "",
@@ -59,8 +57,7 @@ pub fn table(trees: &[Tree]) -> String {
                 Size::from(tree.swap_bytes_written_per_second as u64),
                 tree.disk_faults,
                 microseconds(tree.disk_fault_latency_total_us, |latency| latency.p50),
-            )
-            .expect("to a string");
+            );
         }
     }
     text

@@ -11,7 +11,6 @@ const HEIGHT: f64 = 200.0;
 /// The unit of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes.
     Bytes,
     /// Events a second.
     Rate,
@@ -37,7 +36,6 @@ impl Unit {
     }
 }
 
-/// One line.
 pub struct Line {
     /// Its name, and its class in the style sheet.
     pub name: &'static str,
@@ -50,7 +48,6 @@ pub struct Line {
     pub is_area: bool,
 }
 
-/// A chart.
 pub struct Chart<'a> {
     pub title: &'a str,
     pub unit: Unit,
@@ -115,24 +112,17 @@ impl Chart<'_> {
         );
         let mut put = |what: std::fmt::Arguments<'_>| text.write_fmt(what).expect("to a string");
         for line in &self.lines {
-            put(format_args!(
-                "<span class=\"key {}\">{} <b data-column=\"{}\"></b></span> ",
-                line.class, line.name, line.column
-            ));
+            let Line { class, name, column, .. } = line;
+            put(format_args!("<span class=\"key {class}\">{name} <b data-column=\"{column}\"></b></span> "));
         }
         if let Some((name, value)) = self.level {
-            put(format_args!(
-                "<span class=\"key level\">{name} {}</span> ",
-                escaped(&self.unit.shown(value))
-            ));
+            let value = escaped(&self.unit.shown(value));
+            put(format_args!("<span class=\"key level\">{name} {value}</span> "));
         }
         put(format_args!("<span class=\"at\"></span></p>\n<div class=\"plot\"><div class=\"labels\">"));
         for value in &axis.labels {
-            put(format_args!(
-                "<span style=\"bottom:{:.2}%\">{}</span>",
-                axis.share(*value) * 100.0,
-                escaped(&self.unit.shown(*value))
-            ));
+            let (bottom, shown) = (axis.share(*value) * 100.0, escaped(&self.unit.shown(*value)));
+            put(format_args!("<span style=\"bottom:{bottom:.2}%\">{shown}</span>"));
         }
         put(format_args!(
             "</div><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">",
@@ -143,15 +133,14 @@ impl Chart<'_> {
         }
         for line in &self.lines {
             for path in self.paths(line, &axis) {
+                let (class, first, last) = (line.class, path[0].0, path[path.len() - 1].0);
+                let points = points(&path);
                 if line.is_area {
-                    let (first, last) = (path[0].0, path[path.len() - 1].0);
                     put(format_args!(
-                        "<path class=\"area {}\" d=\"M{first:.1} {HEIGHT}L{}L{last:.1} {HEIGHT}Z\"/>",
-                        line.class,
-                        points(&path)
+                        "<path class=\"area {class}\" d=\"M{first:.1} {HEIGHT}L{points}L{last:.1} {HEIGHT}Z\"/>"
                     ));
                 }
-                put(format_args!("<path class=\"line {}\" d=\"M{}\"/>", line.class, points(&path)));
+                put(format_args!("<path class=\"line {class}\" d=\"M{points}\"/>"));
             }
         }
         if let Some((_, value)) = self.level {

@@ -5,7 +5,6 @@ use serde_json::Value;
 use crate::markup::escaped;
 use crate::size::Size;
 
-/// The report.
 pub struct Figures<'a>(pub &'a Value);
 
 impl Figures<'_> {
@@ -26,12 +25,10 @@ impl Figures<'_> {
         }
     }
 
-    /// Returns a text.
     pub fn text(&self, name: &str) -> &str {
         self.value(name).as_str().unwrap_or_else(|| panic!("{name} is a text"))
     }
 
-    /// Returns an array.
     pub fn list(&self, name: &str) -> &[Value] {
         self.value(name).as_array().unwrap_or_else(|| panic!("{name} is an array"))
     }
@@ -47,17 +44,14 @@ impl Figures<'_> {
         format!("<span data-figure=\"{}\" data-value=\"{value}\">{}</span>", escaped(name), escaped(shown))
     }
 
-    /// Formats a number of bytes, marked.
     pub fn size(&self, name: &str) -> String {
         self.marked(name, &size(self.number(name)))
     }
 
-    /// Formats a count, marked.
     pub fn count(&self, name: &str) -> String {
         self.marked(name, &count(self.number(name)))
     }
 
-    /// Formats a duration, marked.
     pub fn seconds(&self, name: &str) -> String {
         self.marked(name, &seconds(self.number(name)))
     }
@@ -68,7 +62,6 @@ impl Figures<'_> {
     }
 }
 
-/// Formats bytes.
 pub fn size(bytes: f64) -> String {
     Size::from(bytes as u64).to_string()
 }
@@ -104,7 +97,6 @@ pub fn seconds(seconds: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Formats a share as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }

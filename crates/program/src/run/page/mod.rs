@@ -53,10 +53,11 @@ pub fn html(json: &str) -> String {
 
 fn about(figures: &Figures<'_>) -> String {
     let emulated = match figures.value("emulated") {
-        Value::Bool(true) => " The compressor worked on an emulated device: times say nothing of a real one.",
+        Value::Bool(true) => {
+            "<strong> The compressor worked on an emulated device: times say nothing of a real one.</strong>"
+        }
         _ => "",
     };
-    let emulated = if emulated.is_empty() { String::new() } else { format!("<strong>{emulated}</strong>") };
     format!(
         "<p class=\"dim\">Status {}, after {}, in {} of memory; compressor {}.{emulated}</p>\n",
         figures.count("exit_status"),
@@ -72,21 +73,14 @@ fn tiles(figures: &Figures<'_>) -> String {
         let _ = writeln!(text, "<div><small>{what}</small><b>{value}</b><small>{more}</small></div>");
     };
     let limit = figures.number("ram_limit_bytes").max(1.0);
-    let (peak, wanted) = (figures.number("ram_peak_bytes"), figures.number("ram_wanted_peak_bytes"));
     let ratio = match figures.number("compression_ratio") {
         0.0 => "-".to_owned(),
         ratio => format!("{ratio:.2}"),
     };
-    tile(
-        figures.size("ram_peak_bytes"),
-        "peak of memory",
-        format!("{} of the budget", percent(peak / limit)),
-    );
-    tile(
-        figures.size("ram_wanted_peak_bytes"),
-        "wanted",
-        format!("{} of the budget", percent(wanted / limit)),
-    );
+    for (name, what) in [("ram_peak_bytes", "peak of memory"), ("ram_wanted_peak_bytes", "wanted")] {
+        let share = percent(figures.number(name) / limit);
+        tile(figures.size(name), what, format!("{share} of the budget"));
+    }
     tile(
         figures.marked("compression_ratio", &ratio),
         "compression ratio",
@@ -152,31 +146,17 @@ fn paging(figures: &Figures<'_>) -> String {
 
 fn faults(figures: &Figures<'_>) -> String {
     let ends = ends(figures);
-    let rate = Chart {
-        title: "Faults a second",
-        unit: Unit::Rate,
-        ends: &ends,
-        lines: vec![Line {
-            name: "faults",
-            class: "used",
-            column: "faults",
-            values: rates(figures, "faults"),
-            is_area: true,
-        }],
-        level: None,
-    };
+    let values = rates(figures, "faults");
+    let line = Line { name: "faults", class: "used", column: "faults", values, is_area: true };
+    let title = "Faults a second";
+    let rate = Chart { title, unit: Unit::Rate, ends: &ends, lines: vec![line], level: None };
     let line =
         |name, class, column| Line { name, class, column, values: figures.column(column), is_area: false };
-    let latency = Chart {
-        title: "Latency of faults",
-        unit: Unit::Latency,
-        ends: &ends,
-        lines: vec![
-            line("half are below", "used", "fault_p50_us"),
-            line("99 % are below", "second", "fault_p99_us"),
-        ],
-        level: None,
-    };
+    let (half, most) =
+        (("half are below", "used", "fault_p50_us"), ("99 % are below", "second", "fault_p99_us"));
+    let lines = [half, most].map(|(name, class, column)| line(name, class, column)).into();
+    let title = "Latency of faults";
+    let latency = Chart { title, unit: Unit::Latency, ends: &ends, lines, level: None };
     format!("<div class=\"two\">{}{}</div>\n", rate.html(), latency.html())
 }
 

@@ -40,13 +40,9 @@ fn order(processes: &[Value]) -> Vec<(usize, usize)> {
     let mut order = Vec::new();
     while let Some((at, depth)) = open.pop() {
         order.push((at, depth));
-        let children = (0..processes.len()).rev();
         let own = number(at, "number");
-        open.extend(
-            children
-                .filter(|child| number(*child, "parent") == own && !is_top(*child))
-                .map(|child| (child, depth + 1)),
-        );
+        let is_child = |child: &usize| number(*child, "parent") == own && !is_top(*child);
+        open.extend((0..processes.len()).rev().filter(is_child).map(|child| (child, depth + 1)));
     }
     order
 }
@@ -55,8 +51,8 @@ fn row(text: &mut String, process: &Value, depth: usize, total: f64) {
     let number = |key: &str| process[key].as_f64().unwrap_or(0.0);
     let start = (number("started_seconds") / total).clamp(0.0, 1.0);
     let end = process["ended_seconds"].as_f64().map_or(1.0, |end| (end / total).clamp(start, 1.0));
-    let command = process["command"].as_str().unwrap_or_default();
-    let name = process["name"].as_str().unwrap_or_default();
+    let text_of = |key: &str| process[key].as_str().unwrap_or_default();
+    let (command, name) = (text_of("command"), text_of("name"));
     let life = format!(
         "{} to {}",
         seconds(number("started_seconds")),
@@ -91,14 +87,8 @@ mod tests {
     #[test]
     fn children_follow_their_parents() {
         let one = |number: u32, parent: Option<u32>| json!({"number": number, "parent": parent});
-        let processes = [
-            one(0, None),
-            one(1, Some(0)),
-            one(2, Some(0)),
-            one(3, Some(1)),
-            one(4, Some(99)),
-            one(5, Some(2)),
-        ];
+        let parents = [None, Some(0), Some(0), Some(1), Some(99), Some(2)];
+        let processes: Vec<Value> = (0..).zip(parents).map(|(number, parent)| one(number, parent)).collect();
         assert_eq!(order(&processes), [(0, 0), (1, 1), (3, 2), (2, 1), (5, 2), (4, 0)]);
     }
 }
