@@ -83,7 +83,6 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
     set_errno(unsafe { advise(address as usize, len, advice) }) as c_int
 }
 
-/// As madvise(2).
 unsafe fn advise(address: usize, len: usize, advice: c_int) -> c_long {
     const MADV_GUARD_INSTALL: c_int = 102;
     if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_DONTFORK) && !control_page::is_agents(address) {

@@ -55,7 +55,6 @@ extern "C" {
     static environ: Strings;
 }
 
-/// The process's own environment.
 pub fn own() -> Strings {
     // SAFETY: reads a pointer; the program keeps the array valid, or its own exec would fail.
     unsafe { addr_of!(environ).read() }

@@ -113,8 +113,7 @@ unsafe extern "C" fn execle_listed(path: *const c_char, list: Strings) -> c_int 
 /// A function with a list of arguments: lays them out as an array, those in registers before those
 /// on the stack. Rust cannot define variadic functions.
 macro_rules! listed_arguments {
-    ($(#[$doc:meta])* $name:ident, $array:path) => {
-        $(#[$doc])*
+    ($name:ident, $array:path) => {
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[no_mangle]
@@ -138,7 +137,6 @@ macro_rules! listed_arguments {
             )
         }
 
-        $(#[$doc])*
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[no_mangle]
@@ -158,21 +156,9 @@ macro_rules! listed_arguments {
     };
 }
 
-listed_arguments!(
-    /// execl(3).
-    execl,
-    execv
-);
-listed_arguments!(
-    /// execlp(3).
-    execlp,
-    execvp
-);
-listed_arguments!(
-    /// execle(3).
-    execle,
-    execle_listed
-);
+listed_arguments!(execl, execv);
+listed_arguments!(execlp, execvp);
+listed_arguments!(execle, execle_listed);
 
 /// posix_spawn(3) or posix_spawnp(3).
 macro_rules! spawning {

@@ -233,7 +233,6 @@ interposed!(
     onward_open(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN, libc::AT_FDCWD, path, flags, mode)
 );
 interposed!(
-    /// open64(2).
     open64,
     onward_open64(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN64, libc::AT_FDCWD, path, flags, mode)
 );
@@ -243,7 +242,6 @@ interposed!(
     onward_openat(directory: c_int, path: *const c_char, flags: c_int, mode: u32) open_onward(&OPENAT, directory, path, flags, mode)
 );
 interposed!(
-    /// openat64(2).
     openat64,
     onward_openat64(directory: c_int, path: *const c_char, flags: c_int, mode: u32) open_onward(&OPENAT64, directory, path, flags, mode)
 );
@@ -253,7 +251,6 @@ interposed!(
     onward_fopen(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN, path, mode)
 );
 interposed!(
-    /// fopen64(3).
     fopen64,
     onward_fopen64(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN64, path, mode)
 );

@@ -88,7 +88,6 @@ pub(crate) use also_named;
 pub struct Onward {
     /// The function for the caller's arguments; null if there is a result.
     pub function: *const c_void,
-    /// The result.
     pub answer: isize,
 }
 

@@ -29,7 +29,6 @@ pub fn prepare() {
     PROGRAM.store(words[3] as u32, Ordering::Relaxed);
 }
 
-/// Four numbers.
 fn words_of(text: &CStr) -> Option<[u64; 4]> {
     let mut words = text.to_str().ok()?.split(' ').map(|word| word.parse().ok());
     Some([words.next()??, words.next()??, words.next()??, words.next()??])

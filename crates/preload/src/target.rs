@@ -9,7 +9,6 @@ use crate::{scratch, system};
 
 const PATH_BYTES_MAX: usize = 1024;
 
-/// The target of an exec.
 #[derive(Clone, Copy)]
 pub enum Target {
     /// A path, relative to a directory's descriptor.

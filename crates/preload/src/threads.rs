@@ -117,7 +117,6 @@ unsafe extern "C" fn trampoline() {
     )
 }
 
-/// Where threads begin.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn trampoline() {

@@ -27,7 +27,6 @@ pub struct ManArguments {
     directory: PathBuf,
 }
 
-/// Prints the completions.
 pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Result<()> {
     let shell: Shell = arguments.shell.parse().expect("clap_complete has these");
     let mut text = Vec::new();
@@ -35,7 +34,6 @@ pub fn completions(arguments: &CompletionsArguments, mut command: Command) -> Re
     std::io::stdout().write_all(&text).context("cannot print completions")
 }
 
-/// Writes the pages.
 pub fn man(arguments: &ManArguments, command: Command) -> Result<()> {
     let directory = &arguments.directory;
     std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;

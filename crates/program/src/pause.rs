@@ -55,7 +55,6 @@ struct Common {
     timeout: u64,
 }
 
-/// Pauses; returns the exit status.
 pub fn pause(arguments: &PauseArguments) -> Result<i32> {
     let common = &arguments.common;
     let meant = Meant::find(common.pid)?;
@@ -108,7 +107,6 @@ pub fn pause(arguments: &PauseArguments) -> Result<i32> {
     }
 }
 
-/// Resumes paging; returns the exit status.
 pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
     Meant::find(arguments.common.pid)?.report(&arguments.common, false)
 }

@@ -55,7 +55,6 @@ pub fn give_up() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the helper's process id.
 pub fn helper() -> Option<i32> {
     HELPER.get().map(|helper| helper.pid)
 }

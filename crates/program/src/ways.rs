@@ -31,14 +31,11 @@ impl AccessTracking {
 /// Features that the environment disables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Without {
-    /// Moving pages.
     pub moves: bool,
-    /// Access tracking.
     pub tracking: bool,
 }
 
 impl Without {
-    /// Parses `UZSWAP_WITHOUT`.
     pub fn of_environment() -> Result<Self> {
         std::env::var("UZSWAP_WITHOUT").map_or(Ok(Without::default()), |words| Self::parse(&words))
     }

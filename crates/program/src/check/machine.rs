@@ -8,7 +8,6 @@ use sys::userfaultfd::{feature, Userfaultfd};
 use super::row::Row;
 use crate::size::{cgroup_limit_bytes, Size};
 
-/// Returns all rows of this module.
 pub fn rows() -> Vec<Row> {
     let page_size = sys::kernel_page_bytes();
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -34,7 +34,6 @@ const TRACKING: [(u64, &str); 2] = [
 const UNSEEN: &str = "which pages go is learned from those that return";
 const UPGRADE_TO_TRACK: &str = "Linux 7.3 or later";
 
-/// Returns all rows of this module.
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![opened(Userfaultfd::open(0).map(Userfaultfd::close))];
     let offered = Userfaultfd::features().unwrap_or(0);

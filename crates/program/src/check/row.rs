@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-/// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// The property.
@@ -13,7 +12,6 @@ pub struct Row {
     pub needed: bool,
     /// Whether the machine has it.
     pub ok: bool,
-    /// The finding.
     pub detail: String,
     /// Advice if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -25,7 +25,6 @@ pub struct Arguments {
     others: Vec<PathBuf>,
 }
 
-/// Writes the units.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let root = std::env::var_os("UZSWAP_GENERATOR_ROOT").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let Some(file) = CONFIGURATIONS.iter().map(|file| root.join(file)).find(|file| file.exists()) else {

@@ -35,7 +35,6 @@ pub enum Device {
 }
 
 impl Device {
-    /// Runs the subcommand; returns the exit status.
     pub fn run(&self) -> Result<i32> {
         match self {
             Device::Swap(arguments) => swap::run(arguments),

@@ -17,7 +17,6 @@ pub struct Companion {
 }
 
 impl Companion {
-    /// Starts the process.
     pub fn start(command: &mut Command) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
@@ -31,7 +30,6 @@ impl Companion {
         self.child.id()
     }
 
-    /// Returns its exit status if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -82,7 +80,6 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Returns whether a program is installed.
 pub fn exists(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
     // An ordinary user's PATH often lacks these.

@@ -31,7 +31,6 @@ impl Shelter {
         Ok(Some(shelter))
     }
 
-    /// Moves a process into the group.
     pub fn take_in(&self, id: u32) -> Result<()> {
         fs::write(self.0.join("cgroup.procs"), id.to_string())
             .context("cannot move a process to a cgroup without swap")

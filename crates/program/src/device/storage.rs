@@ -61,7 +61,6 @@ impl StorageArguments {
         Ok(settings)
     }
 
-    /// Returns the swap file's size limit.
     pub fn swap_bytes(&self) -> Result<Option<u64>> {
         self.swap.as_ref().map(|text| size::of_option("--swap", text)).transpose()
     }
@@ -88,7 +87,6 @@ impl StorageArguments {
         Ok(())
     }
 
-    /// Opens the swap file, if one was asked for.
     pub fn open(&self) -> Result<Option<SwapDisk>> {
         let Some(size_bytes) = self.swap_bytes()? else { return Ok(None) };
         let disk = SwapDisk::open(self.swap_dir.as_deref(), size_bytes, self.swap_plain);

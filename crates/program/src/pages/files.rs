@@ -44,7 +44,6 @@ impl FilesArgs {
         Ok((BufReader::with_capacity(1 << 20, input), BufWriter::with_capacity(1 << 20, output)))
     }
 
-    /// Compresses or decompresses the input.
     pub fn run(&self, work: Work) -> Result<()> {
         let algorithm = uzswap::registry().find(&self.compressor)?;
         let (mut input, mut output) = self.open()?;

@@ -35,7 +35,6 @@ struct State {
 }
 
 impl Aside {
-    /// Creates a pool of at most `threads_max` threads.
     pub const fn new(threads_max: usize) -> Self {
         let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
         Aside { state: Mutex::new(state), added: Condvar::new(), done: Condvar::new(), threads_max }
@@ -53,7 +52,6 @@ impl Aside {
         }
     }
 
-    /// Returns the number of queued jobs.
     pub fn waiting(&self) -> usize {
         self.state().jobs.len()
     }

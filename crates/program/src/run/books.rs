@@ -31,7 +31,6 @@ struct Book {
     bytes: u64,
 }
 
-/// The books of all users.
 pub struct Books {
     pub settings: Settings,
     number: u64,

@@ -9,10 +9,8 @@ use crate::size;
 /// times the budget, which is uzswap's purpose.
 const BUDGETS: u64 = 16;
 
-/// The limit shown to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShownLimit {
-    /// The limit.
     pub bytes: u64,
     /// Set by the user: shown even where the actual limit is lower, as in a container.
     pub is_asked: bool,

@@ -34,7 +34,6 @@ impl Claims {
         (*looks >= LOOKS).then_some(kernel)
     }
 
-    /// Forgets a process that has ended.
     pub fn forget(&mut self, place: usize) {
         self.0.remove(&place);
     }

@@ -29,7 +29,6 @@ const LINES_MAX: u32 = 16;
 /// Descriptors reserved for reading /proc. Numbers are given lowest first: a high one is a warning.
 const RESERVED: i32 = 16;
 
-/// A process's connection.
 pub struct Connection {
     socket: Foreign,
     pub peer: Peer,
@@ -63,7 +62,6 @@ impl Connection {
         self.lines <= LINES_MAX
     }
 
-    /// Keeps a userfaultfd of the process.
     pub fn keep(&mut self, descriptor: Foreign) {
         if kept_is_right(self.kept.len(), &descriptor) {
             self.kept.push(descriptor);

@@ -21,13 +21,11 @@ impl Counts {
         self.sums[counter as usize]
     }
 
-    /// Returns a time's sum in seconds.
     pub fn seconds(&self, counter: Counter) -> f64 {
         debug_assert_eq!(counter.described().unit, Unit::Nanoseconds);
         self.sum(counter) as f64 / 1e9
     }
 
-    /// Returns the quotient of two sums; 0 for a zero divisor.
     pub fn ratio(&self, over: Counter, under: Counter) -> f64 {
         ratio(self.sum(over), self.sum(under))
     }

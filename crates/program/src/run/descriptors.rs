@@ -17,7 +17,6 @@ pub fn raise() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) };
 }
 
-/// Returns the current limit.
 pub fn limit() -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.

@@ -67,7 +67,6 @@ impl Guardian {
         format!("/proc/{}/fd/{file}", self.pid)
     }
 
-    /// Publishes the tree's current processes.
     pub fn note_members(&self, pids: &[i32]) {
         self.members.write(pids, ticks_now());
     }

@@ -76,12 +76,10 @@ impl<T: Send + 'static> Looks<T> {
         thread.is_ok()
     }
 
-    /// Returns the next result, if there is one.
     pub fn take(&mut self) -> Option<(u64, T)> {
         self.results.try_recv().ok().inspect(|_| self.pending -= 1)
     }
 
-    /// Returns the next result that arrives before `limit`.
     pub fn take_until(&mut self, limit: Instant) -> Option<(u64, T)> {
         if self.pending == 0 {
             return None;

@@ -17,7 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Writes the lines: a process of the tree can stop the terminal.
 static LINES: Aside = Aside::new(1);
 
-/// Messages, bounded in number.
 pub struct Notes {
     /// Programs that ran without uzswap.
     pub unmanaged: Vec<String>,
@@ -44,7 +43,6 @@ impl Notes {
         }
     }
 
-    /// Notes a program that runs without uzswap.
     pub fn note_unmanaged(&mut self, what: &str) {
         let what = plain(what);
         if self.unmanaged.len() < LINES_MAX && !self.unmanaged.contains(&what) {
@@ -57,7 +55,6 @@ impl Notes {
         self.note_unmanaged("some processes: uzswap is out of descriptors: raise `ulimit -n`");
     }
 
-    /// Prints and notes a failure of uzswap itself.
     pub fn note_failure(&mut self, failure: String) {
         self.tell(&failure);
         if self.failures.len() < LINES_MAX {
@@ -111,12 +108,10 @@ impl Notes {
         }
     }
 
-    /// Returns whether a failure of uzswap ended the process.
     pub fn has_broken(&self, pid: u32) -> bool {
         self.broken.contains(&pid)
     }
 
-    /// Returns the messages after the program's end.
     pub fn said_after_end(&self) -> &[String] {
         self.said_after_end.as_deref().unwrap_or_default()
     }

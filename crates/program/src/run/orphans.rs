@@ -49,7 +49,6 @@ static WATCHERS: Aside = Aside::new(WATCHERS_MAX);
 
 type Tree = Arc<dyn Fn() -> Vec<i32> + Send + Sync>;
 
-/// All watched address spaces.
 pub struct Orphans {
     tree: Tree,
     counts: HashMap<Owner, Arc<AtomicUsize>>,
@@ -98,7 +97,6 @@ impl Orphans {
         }
     }
 
-    /// Returns messages about ended processes.
     pub fn said(&self) -> impl Iterator<Item = String> + '_ {
         self.said.try_iter()
     }

@@ -45,7 +45,6 @@ struct Whole<'a> {
 }
 
 impl Output {
-    /// Opens every file.
     pub fn create(paths: &[PathBuf]) -> Result<Self> {
         let open = |path: &PathBuf| {
             let file = File::create(path).with_context(|| {
@@ -56,7 +55,6 @@ impl Output {
         paths.iter().map(open).collect::<Result<_>>().map(Output)
     }
 
-    /// Returns whether no file was asked for.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -80,7 +80,6 @@ enum Cause {
 }
 
 impl OverLimit {
-    /// Evaluates the tree's present use.
     pub fn note(&mut self, tree: &Tree, total_bytes: u64, budget_bytes: u64) {
         let bytes = total_bytes.saturating_sub(budget_bytes);
         // The pages come in before the process reports that it is paused.
@@ -128,7 +127,6 @@ impl OverLimit {
         })
     }
 
-    /// Describes the cause.
     pub fn reason(&self) -> Option<String> {
         let text = match self.cause()? {
             Cause::Paused => "paging was paused (`uzswap pause`)".to_owned(),

@@ -5,7 +5,6 @@ use ledger::Slot;
 use super::books::Books;
 use super::over_limit::OverLimit;
 
-/// The largest figures seen.
 #[derive(Debug, Default, Clone)]
 pub struct Peaks {
     /// The tree's largest use without uzswap.
@@ -14,30 +13,23 @@ pub struct Peaks {
     pub wrong_figures: u64,
     /// Stored pages at their maximum, and the pool's bytes at that moment.
     pub stored_pages_peak: u64,
-    /// See above.
     pub pool_bytes_at_peak: u64,
     /// Stored pages at the last look with a live process.
     pub stored_pages: u64,
     /// The pool's bytes at that look.
     pub pool_bytes: u64,
-    /// The largest excess over the budget.
     pub over_limit: OverLimit,
     /// Largest resident shared memory of one process, which is not paged.
     pub shared_bytes: u64,
-    /// Maximum pages in the swap file.
     pub disk_pages_peak: u64,
     /// Pages in the swap file, their objects' bytes, and all used bytes, at the last look with any.
     pub disk_pages: u64,
-    /// See above.
     pub disk_live_bytes: u64,
-    /// See above.
     pub disk_used_bytes: u64,
-    /// Maximum used bytes.
     pub disk_used_peak_bytes: u64,
 }
 
 impl Peaks {
-    /// Takes the present figures into account.
     pub fn sample(&mut self, books: &Books) {
         let tree = &books.tree;
         let sum =

@@ -47,7 +47,6 @@ pub struct Peer {
 /// Real, effective and saved users and groups of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ids {
-    /// Users.
     pub users: [u32; 3],
     groups: [u32; 3],
 }
@@ -80,7 +79,6 @@ impl Ids {
 pub struct Owner([u32; 3]);
 
 impl Owner {
-    /// Returns the owner of a process with these ids.
     pub fn of(ids: &Ids) -> Owner {
         let mut users = ids.users;
         users.sort_unstable();
@@ -158,7 +156,6 @@ fn refusal(error: &io::Error) -> Refusal {
     }
 }
 
-/// Knows which processes belong to this tree.
 pub struct Family {
     supervisor: i32,
     /// The file of this program: other supervisors run it too, and have their own trees.
@@ -168,7 +165,6 @@ pub struct Family {
 }
 
 impl Family {
-    /// Creates the calling process's family.
     pub fn new(guardian: Option<i32>) -> Family {
         Family { supervisor: std::process::id() as i32, program: program_of("self"), guardian }
     }

@@ -27,7 +27,6 @@ const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
 /// Values that the program sees instead of the actual ones.
 pub struct Shown {
-    /// The memory limit of its cgroup.
     pub cgroup_limit: Option<ShownLimit>,
     /// The parent of orphans.
     pub reaper: u32,

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use doorway::runtime::{interpreter, Runtime};
 
-/// Why a program cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
     #[error("the program's name is empty: write it after the options")]
@@ -24,7 +23,6 @@ pub enum NotFound {
 }
 
 impl NotFound {
-    /// Returns the shell's exit status for the error.
     pub fn exit_status(self) -> i32 {
         match self {
             NotFound::Nameless | NotFound::Missing => 127,

@@ -99,7 +99,6 @@ impl Latency {
 }
 
 impl Report {
-    /// Collects the figures of a tree whose program has ended.
     pub fn new(
         supervisor: &Supervisor,
         elapsed: Duration,
@@ -162,7 +161,6 @@ impl Report {
         before != (self.unmanaged.len(), self.failures.len()) || !self.said_after_end.is_empty()
     }
 
-    /// Prints a few lines to stderr.
     pub fn summarise(&self, over: &OverLimit) {
         if self.ram_peak_bytes == 0 {
             let allowed = Size::from(self.ram_limit_bytes);

@@ -16,7 +16,6 @@ struct Suspect {
     is_looked_at: bool,
 }
 
-/// Strangers and suspects.
 #[derive(Default)]
 pub struct Strangers {
     known: Vec<i32>,

@@ -35,10 +35,8 @@ const SAMPLE_USERS: Duration = Duration::from_millis(2);
 /// Interval of looks for processes that never said hello.
 const STRANGERS: Duration = Duration::from_millis(500);
 
-/// Serves one process tree.
 pub struct Supervisor {
     pub(super) books: Books,
-    /// The pipe for recorded references.
     recorder: Option<OwnedFd>,
     pub(super) connections: Connections,
     signals: Signals,
@@ -60,7 +58,6 @@ pub struct Supervisor {
 
 /// Resources opened for a tree.
 pub struct Opened {
-    /// The shared ledgers, boards and swap files.
     pub books: Books,
     /// The pipe for recorded references, if any.
     pub recorder: Option<OwnedFd>,
@@ -69,7 +66,6 @@ pub struct Opened {
 }
 
 impl Supervisor {
-    /// Takes over the opened resources.
     pub fn new(
         opened: Opened,
         signals: Signals,

@@ -31,7 +31,6 @@ pub struct SwapArguments {
     swap_plain: bool,
 }
 
-/// The file and its table.
 pub struct Swap {
     pub shared: Shared,
     table: OwnedFd,

@@ -36,7 +36,6 @@ pub struct SwapReport {
 }
 
 impl SwapReport {
-    /// Returns the figures of a tree with a swap file.
     pub fn of(tree: &Tree, supervisor: &Supervisor, elapsed_seconds: f64) -> Option<Self> {
         let swap = &supervisor.books.swap()?.shared;
         let peaks = &supervisor.figures;
@@ -61,12 +60,10 @@ impl SwapReport {
         })
     }
 
-    /// Returns whether the file was ever full.
     pub fn was_full(&self) -> bool {
         self.counts.sum(Counter::SwapNoSpace) > 0
     }
 
-    /// Prints a line or two to stderr.
     pub fn summarise(&self, written_pages: u64) {
         if self.counts.sum(Counter::SwapBytesWritten) == 0 {
             return;

@@ -8,15 +8,11 @@ use serde::Serialize;
 use super::find::{name_of, Found};
 use crate::plain::plain;
 
-/// Figures of one tree.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
-#[allow(missing_docs)] // several figures have one comment
 pub struct Tree {
     /// The process id of `uzswap run`.
     pub pid: u32,
-    /// The program and its arguments.
     pub program: Vec<String>,
-    /// The budget.
     pub ram_limit_bytes: u64,
     /// Anonymous resident memory of all processes now, pool and staging included.
     pub ram_used_bytes: u64,
@@ -24,7 +20,6 @@ pub struct Tree {
     pub ram_peak_bytes: u64,
     /// Their use without uzswap, now.
     pub ram_wanted_bytes: u64,
-    /// The compressor by name.
     pub compressor: String,
     /// Pages in the pools.
     pub stored_pages: u64,
@@ -64,16 +59,12 @@ pub struct Tree {
     pub fault_latency_us: Option<Latency>,
     /// Latency of faults since the start.
     pub fault_latency_total_us: Option<Latency>,
-    /// The live processes.
     pub processes: Vec<Process>,
 }
 
-/// Figures of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// The process id.
     pub pid: u32,
-    /// The process's name.
     pub name: String,
     /// Whether it has a pager yet.
     pub managed: bool,
@@ -87,7 +78,6 @@ pub struct Process {
 
 /// Percentiles in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[allow(missing_docs)]
 pub struct Latency {
     pub p50: f64,
     pub p99: f64,
@@ -101,7 +91,6 @@ pub struct Before {
 }
 
 impl Before {
-    /// Keeps the values of a sample.
     pub fn of(found: &Found) -> Self {
         Before { tree: found.tree, counts: counts(found), faults: Box::new(found.snapshot.fault_counts()) }
     }

@@ -25,7 +25,6 @@ pub struct Found {
     pub holder: u32,
     /// The program and its arguments, as far as they are readable.
     pub program: Vec<String>,
-    /// Its ledgers.
     pub snapshot: Snapshot,
 }
 
@@ -52,7 +51,6 @@ fn may_supervise(process: &Path, own: Option<(u64, u64)>) -> bool {
     fs::read_link(&exe).is_ok_and(|path| is_named_uzswap(&path)) || is_own()
 }
 
-/// Returns whether a process runs this program.
 pub fn is_uzswap(pid: u32) -> bool {
     let own = fs::metadata("/proc/self/exe").ok().map(|file| (file.dev(), file.ino()));
     may_supervise(Path::new(&format!("/proc/{pid}")), own)

@@ -19,7 +19,6 @@ struct Look {
     faults: f64,
 }
 
-/// Samples of the last minute.
 #[derive(Default)]
 pub struct Minute {
     looks: Vec<Look>,

@@ -50,7 +50,6 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Shows the trees; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     let tree = match arguments.pid {
         None => None,

@@ -14,7 +14,6 @@ const DEPTH_MAX: usize = 1000;
 
 /// A run that contains the given process.
 pub struct Named {
-    /// The run.
     pub found: Found,
     /// Whether the process is one of uzswap's own and stands for the whole run.
     pub is_run: bool,
@@ -23,9 +22,7 @@ pub struct Named {
 /// The process that stands for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
-    /// The process id.
     pub pid: u32,
-    /// The process's name.
     pub name: String,
     /// Number of the run's processes.
     pub among: usize,

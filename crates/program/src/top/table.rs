@@ -7,7 +7,6 @@ use crate::size::Size;
 
 const NAME_MAX: usize = 28;
 
-/// Formats a table with a line per tree.
 pub fn table(trees: &[Tree]) -> String {
     if trees.is_empty() {
         return "No program runs under `uzswap run`, or none that you may look at.\n".to_owned();

@@ -10,7 +10,6 @@ use doorway::image::{Layout, Segment};
 pub struct Image {
     bytes: &'static [u8],
     pub file: OwnedFd,
-    /// Segments and entry point.
     pub layout: Layout,
 }
 
@@ -23,7 +22,6 @@ impl Image {
         Ok(Image { bytes, file, layout })
     }
 
-    /// Returns a segment's content.
     pub fn contents(&self, segment: &Segment) -> &[u8] {
         &self.bytes[segment.offset..segment.offset + segment.filled]
     }

@@ -28,7 +28,6 @@ impl Identity {
     }
 }
 
-/// Returns the anonymous resident memory.
 pub fn anonymous_bytes(pid: i32) -> Option<u64> {
     sys::procfs::anonymous_bytes(&fs::read(path_of(pid, "statm")?).ok()?)
 }
@@ -59,7 +58,6 @@ impl Rights {
         Some(Rights { status, owner: file.metadata().ok()?.uid(), namespace })
     }
 
-    /// Reads the calling thread's rights.
     pub fn own() -> Option<Self> {
         Self::of(sys::thread::id())
     }
@@ -131,7 +129,6 @@ impl Rights {
         None
     }
 
-    /// Returns whether both belong to the same user.
     pub fn is_same_user(&self, own: &Rights) -> bool {
         self.only_id("Uid:").is_some_and(|user| own.only_id("Uid:") == Some(user))
     }
@@ -202,17 +199,14 @@ pub fn share_memory(one: i32, other: i32) -> bool {
 /// A file, by device and inode.
 pub type FileId = (u32, u32, u64);
 
-/// Identifies the file at a path of /proc.
 pub fn file_at(path: &str) -> Option<FileId> {
     status_of(path).map(|file| (file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
 }
 
-/// Identifies the file that a process runs.
 pub fn program_of(pid: &str) -> Option<FileId> {
     file_at(&format!("/proc/{pid}/exe"))
 }
 
-/// Returns whether a process's program is setuid or setgid.
 pub fn runs_setuid_program(pid: i32) -> bool {
     let rights = (libc::S_ISUID | libc::S_ISGID) as u16;
     status_of(&format!("/proc/{pid}/exe")).is_none_or(|file| file.stx_mode & rights != 0)

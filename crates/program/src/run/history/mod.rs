@@ -11,17 +11,14 @@ use serde::Serialize;
 pub use processes::Process;
 pub use series::Columns;
 
-/// A history that is recorded while a tree is served.
 pub struct History {
     started: Instant,
     series: series::Series,
     processes: processes::Processes,
 }
 
-/// A finished history.
 #[derive(Debug, Serialize)]
 pub struct Told {
-    /// Figures over time.
     pub series: Columns,
     /// The processes, parents before their children.
     pub processes: Vec<Process>,
@@ -30,7 +27,6 @@ pub struct Told {
 }
 
 impl History {
-    /// Starts an empty history now.
     pub fn new() -> Self {
         History {
             started: Instant::now(),

@@ -19,7 +19,6 @@ const ANCESTORS_MAX: usize = 64;
 /// How long the end of a run waits for unread command lines.
 const COMMANDS: Duration = Duration::from_secs(1);
 
-/// A process in the report.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub struct Process {
     /// Its index in the order of starts.
@@ -73,7 +72,6 @@ impl Process {
     }
 }
 
-/// All processes so far.
 #[derive(Default)]
 pub struct Processes {
     known: BTreeMap<u32, Process>,
@@ -141,7 +139,6 @@ impl Processes {
         None
     }
 
-    /// Takes the command lines that have been read.
     pub fn take_commands(&mut self) {
         while let Some((look, command)) = self.commands.take() {
             self.has_command(look, command);
@@ -155,7 +152,6 @@ impl Processes {
         }
     }
 
-    /// Updates the peaks of a live process.
     pub fn saw(&mut self, slot: usize, figures: &Slot) {
         if let Some(process) = self.by_slot.get(&slot).and_then(|number| self.known.get_mut(number)) {
             process.saw(figures);

@@ -75,7 +75,6 @@ impl Point {
     }
 }
 
-/// A bounded series of points.
 pub struct Series {
     width: f64,
     points: Vec<Point>,
@@ -85,7 +84,6 @@ pub struct Series {
 }
 
 impl Series {
-    /// Starts without points.
     pub fn new() -> Self {
         Series {
             width: WIDTH_SECONDS,
@@ -151,7 +149,6 @@ impl Series {
         self.width *= 2.0;
     }
 
-    /// Returns the points as columns.
     pub fn columns(&self) -> Columns {
         let level = |of: fn(&Levels) -> u64| column(self.points.iter().map(|point| of(&point.levels)));
         let count = |at: usize| column(self.points.iter().map(|point| point.counts[at]));

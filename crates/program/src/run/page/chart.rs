@@ -8,7 +8,6 @@ use crate::markup::{escaped, ticks};
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 200.0;
 
-/// The unit of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Bytes,
@@ -44,7 +43,6 @@ pub struct Line {
     pub column: &'static str,
     /// One value per interval, in the chart's unit.
     pub values: Vec<Option<f64>>,
-    /// Whether the area below is filled.
     pub is_area: bool,
 }
 
@@ -101,7 +99,6 @@ impl Axis {
 }
 
 impl Chart<'_> {
-    /// Returns the chart as an HTML figure.
     pub fn html(&self) -> String {
         let all = self.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
         let axis = Axis::new(self.unit, all.chain(self.level.map(|(_, value)| value)));

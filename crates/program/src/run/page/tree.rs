@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::figures::{count, seconds, size, Figures};
 use crate::markup::escaped;
 
-/// Returns the table of processes.
 pub fn html(figures: &Figures<'_>) -> String {
     let processes = figures.list("processes");
     if processes.is_empty() {
