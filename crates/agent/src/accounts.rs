@@ -100,10 +100,8 @@ impl Ledgered {
                         return Ok(Place { ledger, index, owner, socket });
                     }
                 }
-                tell_unmanaged(
-                    socket,
-                    &too_few_descriptors().unwrap_or_else(|| "no descriptor is left".into()),
-                );
+                let why = too_few_descriptors().unwrap_or_else(|| "no descriptor is left".into());
+                tell_unmanaged(socket, &why);
                 JoinError::NoDescriptor
             }
             Ok(Some(_)) => JoinError::Refused,
@@ -161,9 +159,7 @@ impl Ledgered {
     }
 
     fn record(&self, page: u64, discarded: u64) {
-        // SAFETY: takes nothing.
-        let process = unsafe { libc::getpid() as u32 };
-        let raw = Reference { process, page, discarded }.to_raw();
+        let raw = Reference { process: std::process::id(), page, discarded }.to_raw();
         // SAFETY: `len` bytes of `raw`. So short a write is atomic, or fails without a recorder.
         unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }

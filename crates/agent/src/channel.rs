@@ -3,6 +3,7 @@
 
 use std::mem::size_of;
 use std::os::fd::IntoRawFd;
+use std::os::unix::process::parent_id;
 
 use sys::{packets, process};
 
@@ -35,8 +36,7 @@ impl Message {
 /// thread's file table, with socket cookie `cookie`. Before Linux 6.9 the first thread's table is
 /// looked at, which is usually the same; the cookie tells.
 pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
-    // SAFETY: takes nothing.
-    let own = || process::handle(unsafe { libc::getpid() });
+    let own = || process::handle(std::process::id() as i32);
     let handle = process::thread_handle(thread as i32).or_else(|_| own()).ok()?;
     let end = process::descriptor_of(&handle, number).ok()?.into_raw_fd();
     if cookie_of(end) == Some(cookie) {
@@ -92,13 +92,11 @@ pub fn receive(connection: i32) -> Option<Message> {
 
 /// In a forked child: as [`receive`], and returns `None` when the parent has ended.
 pub fn receive_from_parent(connection: i32) -> Option<Message> {
-    // SAFETY: takes nothing.
-    let parent = || unsafe { libc::getppid() };
-    let before = parent();
+    let before = parent_id();
     // A child of a bare fork may hold the parent's end too, if forked while both ends were open.
     loop {
         // Read before the wait: a message that the parent sent before its end counts.
-        let is_orphan = parent() != before;
+        let is_orphan = parent_id() != before;
         if wait([connection, -1, -1, -1], 1000)[0] {
             return receive(connection);
         }

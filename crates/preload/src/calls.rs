@@ -173,13 +173,12 @@ unsafe fn vmsplice_onward(pipe: c_int, vectors: *const libc::iovec, count: usize
     Onward { function: null(), answer: set_errno(answer) as isize }
 }
 
-interposed!(
-    /// vmsplice(2): the pipe refers to the program's pages even after they have been evicted.
-    /// Threads can be cancelled there.
-    vmsplice,
-    onward_vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint)
-        vmsplice_onward(pipe, vectors, count, flags)
-);
+interposed! {
+    // The pipe refers to the program's pages even after they have been evicted. Threads can be
+    // cancelled there.
+    vmsplice = onward_vmsplice(pipe: c_int, vectors: *const libc::iovec, count: usize, flags: c_uint)
+        vmsplice_onward(pipe, vectors, count, flags);
+}
 
 /// close_range(2): waits for running forks, whose connections are descriptors of the process.
 #[no_mangle]

@@ -227,33 +227,20 @@ unsafe fn fopen_onward(next: &Next<Fopen>, path: *const c_char, mode: *const c_c
     Onward { function: null(), answer: stream as isize }
 }
 
-interposed!(
-    /// open(2). A variable argument that was not passed is not read.
-    open,
-    onward_open(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN, libc::AT_FDCWD, path, flags, mode)
-);
-interposed!(
-    open64,
-    onward_open64(path: *const c_char, flags: c_int, mode: u32) open_onward(&OPEN64, libc::AT_FDCWD, path, flags, mode)
-);
-interposed!(
-    /// openat(2). As open(2): the relevant paths are absolute.
-    openat,
-    onward_openat(directory: c_int, path: *const c_char, flags: c_int, mode: u32) open_onward(&OPENAT, directory, path, flags, mode)
-);
-interposed!(
-    openat64,
-    onward_openat64(directory: c_int, path: *const c_char, flags: c_int, mode: u32) open_onward(&OPENAT64, directory, path, flags, mode)
-);
-interposed!(
-    /// fopen(3) for reading.
-    fopen,
-    onward_fopen(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN, path, mode)
-);
-interposed!(
-    fopen64,
-    onward_fopen64(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN64, path, mode)
-);
+interposed! {
+    // A variable argument that was not passed is not read.
+    open = onward_open(path: *const c_char, flags: c_int, mode: u32)
+        open_onward(&OPEN, libc::AT_FDCWD, path, flags, mode);
+    open64 = onward_open64(path: *const c_char, flags: c_int, mode: u32)
+        open_onward(&OPEN64, libc::AT_FDCWD, path, flags, mode);
+    // As open(2): the relevant paths are absolute.
+    openat = onward_openat(directory: c_int, path: *const c_char, flags: c_int, mode: u32)
+        open_onward(&OPENAT, directory, path, flags, mode);
+    openat64 = onward_openat64(directory: c_int, path: *const c_char, flags: c_int, mode: u32)
+        open_onward(&OPENAT64, directory, path, flags, mode);
+    fopen = onward_fopen(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN, path, mode);
+    fopen64 = onward_fopen64(path: *const c_char, mode: *const c_char) fopen_onward(&FOPEN64, path, mode);
+}
 
 #[cfg(test)]
 mod tests {

@@ -91,17 +91,16 @@ pub struct Onward {
     pub answer: isize,
 }
 
-/// A function of up to four arguments that determines its continuation, and jumps there with its
-/// arguments: it has no frame on the stack when the thread is cancelled in the C library, which
+/// Functions of up to four arguments that determine their continuation, and jump there with their
+/// arguments: they have no frame on the stack when the thread is cancelled in the C library, which
 /// unwinds.
 macro_rules! interposed {
-    ($(#[$doc:meta])* $name:ident, $onward:ident($($argument:ident: $kind:ty),*) $body:expr) => {
+    ($($name:ident = $onward:ident($($argument:ident: $kind:ty),*) $body:expr;)*) => {$(
         unsafe extern "C" fn $onward($($argument: $kind),*) -> $crate::next::Onward {
             // SAFETY: the caller's arguments.
             unsafe { $body }
         }
 
-        $(#[$doc])*
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[no_mangle]
@@ -135,7 +134,6 @@ macro_rules! interposed {
             )
         }
 
-        $(#[$doc])*
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[no_mangle]
@@ -162,6 +160,6 @@ macro_rules! interposed {
                 onward = sym $onward,
             )
         }
-    };
+    )*};
 }
 pub(crate) use interposed;

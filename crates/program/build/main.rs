@@ -65,13 +65,8 @@ fn build(mut cargo: Command, built: &Path, copy: &Path) {
 fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
     let mut cargo = Command::new(variable("CARGO"));
-    cargo.current_dir(crates.join(package)).args([
-        "build",
-        "--release",
-        "--package",
-        &format!("uzswap-{package}"),
-    ]);
-    cargo.arg("--target-dir").arg(target_directory);
+    cargo.current_dir(crates.join(package)).args(["build", "--release"]);
+    cargo.args(["--package", &format!("uzswap-{package}")]).arg("--target-dir").arg(target_directory);
     // The object stays in memory while programs run: keep function names, drop line tables.
     cargo.args(["--config", "profile.release.debug=false", "--config", "profile.release.strip='debuginfo'"]);
     // Always optimised. Assertions follow the outer build. A panic aborts before any unwinding.
@@ -79,12 +74,8 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
     if variable("PROFILE") == "debug" {
         cargo.args(["--config", "profile.release.debug-assertions=true"]);
         // Debug builds are frequent, so they build faster.
-        cargo.args([
-            "--config",
-            "profile.release.lto=\"off\"",
-            "--config",
-            "profile.release.codegen-units=16",
-        ]);
+        cargo.args(["--config", "profile.release.lto=\"off\""]);
+        cargo.args(["--config", "profile.release.codegen-units=16"]);
     }
     for flag in remapped_paths() {
         cargo.args(["--config", &format!("build.rustflags=['{flag}']")]);
@@ -92,17 +83,13 @@ fn inner_cargo(crates: &Path, target_directory: &Path, package: &str) -> Command
     // Variables of the outer build must not steer the inner one. A target's linker is kept.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
+        let kept = ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE"];
         let own = text.starts_with("CARGO_")
-            && !text.starts_with("CARGO_HOME")
-            && !text.starts_with("CARGO_NET_")
-            && !text.starts_with("CARGO_HTTP_")
-            && !text.starts_with("CARGO_REGISTR")
-            && !text.starts_with("CARGO_SOURCE")
+            && !kept.iter().any(|prefix| text.starts_with(prefix))
             && !(text.starts_with("CARGO_TARGET_") && text.ends_with("_LINKER"));
-        if own
-            || ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "TARGET", "PROFILE", "OPT_LEVEL"]
-                .contains(&&*text)
-        {
+        let others =
+            ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "TARGET", "PROFILE", "OPT_LEVEL"];
+        if own || others.contains(&&*text) {
             cargo.env_remove(&name);
         }
     }

@@ -168,31 +168,23 @@ mod tests {
 
     #[test]
     fn places_are_known_by_their_signs() {
-        let machine =
-            || Signs { version: "Linux version 6.8.0".into(), uid_map: WHOLE.into(), ..Signs::default() };
+        let is = |version: &str, uid_map: &str| {
+            let (version, uid_map) = (format!("Linux version {version}"), uid_map.to_owned());
+            Signs { version, uid_map, ..Signs::default() }
+        };
+        let machine = || is("6.8.0", WHOLE);
+        let rootless = is("6.8.0", "0 1000 1\n1 100000 65536\n");
         let cases = [
             (machine(), Place::User),
             (Signs { has_group: true, ..machine() }, Place::UserBesideGroup),
             (Signs { is_root: true, has_group: true, ..machine() }, Place::Root),
             (Signs { has_dockerenv: true, is_root: true, ..machine() }, Place::Docker),
             (Signs { has_containerenv: true, ..machine() }, Place::Podman),
-            (
-                Signs { has_containerenv: true, uid_map: "0 1000 1\n1 100000 65536\n".into(), ..machine() },
-                Place::Rootless,
-            ),
+            (Signs { has_containerenv: true, ..rootless }, Place::Rootless),
             (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Place::Kubernetes),
-            (Signs { uid_map: "0 1000 1\n".into(), is_root: true, ..machine() }, Place::UserNamespace),
-            (
-                Signs { version: "Linux version 5.15.90.1-microsoft-standard-WSL2".into(), ..machine() },
-                Place::Wsl,
-            ),
-            (
-                Signs {
-                    version: "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016".into(),
-                    ..machine()
-                },
-                Place::Gvisor,
-            ),
+            (Signs { is_root: true, ..is("6.8.0", "0 1000 1\n") }, Place::UserNamespace),
+            (is("5.15.90.1-microsoft-standard-WSL2", WHOLE), Place::Wsl),
+            (is("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", WHOLE), Place::Gvisor),
         ];
         for (signs, place) in cases {
             assert_eq!(signs.place(), place, "{signs:?}");

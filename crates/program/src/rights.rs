@@ -10,9 +10,12 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use sys::capabilities;
 use sys::packets;
@@ -21,12 +24,12 @@ use sys::userfaultfd::{feature, Userfaultfd, UFFDIO_API};
 
 const LINK: &[u8] = b"anon_inode:[userfaultfd]";
 /// Timeout of a request, which is one system call. The helper is not asked again afterwards.
-const PATIENCE_S: libc::time_t = 2;
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The helper, as seen by this process and its forked copies.
 #[derive(Debug)]
 struct Helper {
-    socket: Mutex<OwnedFd>,
+    socket: Mutex<UnixStream>,
     pid: i32,
 }
 
@@ -102,17 +105,15 @@ impl PrivilegedHelper for Asked {
 impl Helper {
     fn agree(&self, descriptor: i32, features: u64) -> bool {
         let Ok(socket) = self.socket.lock() else { return false };
-        let socket = socket.as_raw_fd();
         let mut answer = [0; 4];
-        let answered = packets::send(socket, &[&features.to_le_bytes()], &[descriptor])
-            .and_then(|()| packets::receive(socket, &mut answer));
+        let answered = packets::send(socket.as_raw_fd(), &[&features.to_le_bytes()], &[descriptor])
+            .and_then(|()| packets::receive(socket.as_raw_fd(), &mut answer));
         match answered {
             Ok((4, _)) => answer == [0; 4],
             Ok(_) => false,
             // Stop using the socket: a late reply would be taken for the next one.
             Err(_) => {
-                // SAFETY: takes numbers.
-                unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+                let _ = socket.shutdown(Shutdown::Both);
                 false
             }
         }
@@ -121,17 +122,8 @@ impl Helper {
 
 fn start() -> std::io::Result<Helper> {
     let [ours, its] = packets::pair()?;
-    let patience = libc::timeval { tv_sec: PATIENCE_S, tv_usec: 0 };
-    // SAFETY: the option's value has the given length.
-    unsafe {
-        libc::setsockopt(
-            ours.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVTIMEO,
-            (&raw const patience).cast(),
-            size_of_val(&patience) as libc::socklen_t,
-        )
-    };
+    let ours = UnixStream::from(ours);
+    ours.set_read_timeout(Some(PATIENCE))?;
     // SAFETY: this process has one thread, so the copy is whole.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()),
@@ -223,12 +215,10 @@ fn help() {
         let features = u64::from_le_bytes(word);
         let [sent, more] = descriptors;
         let is_fit = len == word.len() && features & !known == 0 && more < 0 && is_userfaultfd(sent);
-        let error = match is_fit {
-            true => match Userfaultfd::from_descriptor(sent).agree(features) {
-                Ok(()) => 0,
-                Err(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
-            },
-            false => libc::EINVAL,
+        let error = match is_fit.then(|| Userfaultfd::from_descriptor(sent).agree(features)) {
+            Some(Ok(())) => 0,
+            Some(Err(error)) => error.raw_os_error().unwrap_or(libc::EINVAL),
+            None => libc::EINVAL,
         };
         for descriptor in descriptors.into_iter().filter(|descriptor| *descriptor >= 0) {
             // SAFETY: received just now.
@@ -256,7 +246,7 @@ pub fn is_userfaultfd(descriptor: i32) -> bool {
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::os::fd::FromRawFd;
+    use std::os::fd::{FromRawFd, OwnedFd};
 
     /// Runs in a process of its own: a live fork would share pages that other tests move.
     #[test]

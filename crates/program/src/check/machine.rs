@@ -11,18 +11,12 @@ use crate::size::{cgroup_limit_bytes, Size};
 pub fn rows() -> Vec<Row> {
     let page_size = sys::kernel_page_bytes();
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let enabled = |of: &str| fs::read_to_string(format!("{HUGE_PAGES}/{of}enabled")).ok();
+    let fix = "use a kernel that is built with pages of 4 KiB";
     vec![
-        Row::needed(
-            "pages of 4 KiB",
-            page_size == sys::PAGE_SIZE,
-            format!("{page_size} bytes"),
-            "use a kernel that is built with pages of 4 KiB",
-        ),
+        Row::needed("pages of 4 KiB", page_size == sys::PAGE_SIZE, format!("{page_size} bytes"), fix),
         kernel(release.trim(), Userfaultfd::features().unwrap_or(0)),
-        huge_pages(
-            fs::read_to_string(format!("{HUGE_PAGES}/enabled")).ok().as_deref(),
-            &sizes(|size| fs::read_to_string(format!("{HUGE_PAGES}/hugepages-{size}kB/enabled")).ok()),
-        ),
+        huge_pages(enabled("").as_deref(), &sizes(|size| enabled(&format!("hugepages-{size}kB/")))),
         cgroup(cgroup_limit_bytes()),
         cpu(&Isa::available().collect::<Vec<_>>(), Isa::best()),
     ]
@@ -65,12 +59,8 @@ fn huge_pages(enabled: Option<&str>, sizes: &[(u32, String)]) -> Row {
     let name = "transparent huge pages";
     let fix = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
     let Some(all) = enabled.and_then(chosen) else {
-        return Row::known(
-            name,
-            false,
-            "not in this kernel",
-            "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
-        );
+        let fix = "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE";
+        return Row::known(name, false, "not in this kernel", fix);
     };
     let sizes: Vec<_> = sizes.iter().map(|(size, chosen)| format!("{size} KiB {chosen}")).collect();
     let detail = if sizes.is_empty() { all.clone() } else { format!("{all} ({})", sizes.join(", ")) };
@@ -79,27 +69,19 @@ fn huge_pages(enabled: Option<&str>, sizes: &[(u32, String)]) -> Row {
 
 fn cgroup(limit: Option<u64>) -> Row {
     let name = "memory limit of the cgroup";
-    match limit {
-        Some(bytes) => {
-            Row::known(name, true, format!("{}; `--ram auto` stays below it", Size::from(bytes)), "")
-        }
-        None => Row::known(
-            name,
-            false,
-            "none; `--ram auto` takes nine tenths of what is available",
-            "not needed; systemd-run --scope -p MemoryMax=2G COMMAND sets one",
-        ),
-    }
+    let fix = "not needed; systemd-run --scope -p MemoryMax=2G COMMAND sets one";
+    let detail = match limit {
+        Some(bytes) => format!("{}; `--ram auto` stays below it", Size::from(bytes)),
+        None => "none; `--ram auto` takes nine tenths of what is available".to_owned(),
+    };
+    Row::known(name, limit.is_some(), detail, fix)
 }
 
 fn cpu(available: &[Isa], best: Isa) -> Row {
     let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
-    Row::known(
-        "vector instructions",
-        best != Isa::Portable,
-        format!("pages are coded with {best} (this CPU runs {})", names.join(", ")),
-        "no command: only a CPU with AVX2 is faster; the results are the same",
-    )
+    let detail = format!("pages are coded with {best} (this CPU runs {})", names.join(", "));
+    let fix = "no command: only a CPU with AVX2 is faster; the results are the same";
+    Row::known("vector instructions", best != Isa::Portable, detail, fix)
 }
 
 #[cfg(test)]

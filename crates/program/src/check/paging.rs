@@ -1,6 +1,7 @@
 //! Rows on userfaultfd: its features, the right to use it, moving and scanning.
 
 use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd;
 
 use sys::memory;
 use sys::pagemap::{Pagemap, Run};
@@ -66,12 +67,10 @@ fn opened(result: Result<(), OpenError>) -> Row {
     let name = "userfaultfd";
     match result {
         Ok(()) => Row::needed(name, true, "opens, for the kernel's own accesses too", ""),
-        Err(OpenError::NotPermitted) => Row::needed(
-            name,
-            false,
-            format!("not permitted here: {}", Place::here().name()),
-            Place::here().fix(),
-        ),
+        Err(OpenError::NotPermitted) => {
+            let place = Place::here();
+            Row::needed(name, false, format!("not permitted here: {}", place.name()), place.fix())
+        }
         Err(error) => {
             let fix = match Place::here() {
                 Place::Gvisor => Place::Gvisor.fix(),
@@ -198,15 +197,10 @@ fn try_move() -> Result<(), String> {
 
 /// Lets the kernel touch a moved page and reads the fault message. The page is missing afterwards.
 fn try_fault(userfaultfd: &Open, address: usize) -> Result<(), String> {
-    let mut pipe = [0; 2];
-    // SAFETY: room for two descriptors.
-    if unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(format!("pipe: {}", std::io::Error::last_os_error()));
-    }
-    let [reader, writer] = pipe;
+    let (reader, writer) = std::io::pipe().map_err(|error| format!("pipe: {error}"))?;
     let toucher = std::thread::spawn(move || {
         // SAFETY: a page of the probe's mapping; the write waits until the fault is served.
-        unsafe { libc::write(writer, address as *const libc::c_void, 1) }
+        unsafe { libc::write(writer.as_raw_fd(), address as *const libc::c_void, 1) }
     });
     let mut messages = [Message::Unmap { start: 0, end: 0 }; MESSAGES_MAX];
     let seen = userfaultfd.0.wait(2000) && userfaultfd.0.read(&mut messages, 1) == 1;
@@ -214,12 +208,9 @@ fn try_fault(userfaultfd: &Open, address: usize) -> Result<(), String> {
     // A zero page ends the wait. It is discarded, so the page is missing again.
     userfaultfd.0.zero(address, PAGE_SIZE);
     let written = toucher.join().unwrap_or(-1);
-    // SAFETY: descriptors of this function, and a page of the probe's mapping.
-    unsafe {
-        libc::close(reader);
-        libc::close(writer);
-        libc::madvise(address as *mut libc::c_void, PAGE_SIZE, libc::MADV_DONTNEED);
-    }
+    drop(reader);
+    // SAFETY: a page of the probe's mapping.
+    unsafe { libc::madvise(address as *mut libc::c_void, PAGE_SIZE, libc::MADV_DONTNEED) };
     match (seen && expected, written) {
         (true, 1) => Ok(()),
         (false, _) => Err("a system call's access to a missing page was not reported".to_owned()),
@@ -247,32 +238,20 @@ fn try_scan() -> Result<(), String> {
 /// Ways to the right to page. One is enough.
 fn rights() -> Vec<Row> {
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    let (allows, said, fix) = match &sysctl {
+        Ok(text) => {
+            (text.trim() == "1", format!("={}", text.trim()), "sudo sysctl vm.unprivileged_userfaultfd=1")
+        }
+        Err(error) => (false, format!(": {error}"), UPGRADE),
+    };
     let node = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    let opened = node.as_ref().map_or_else(|error| format!(": {error}"), |_| " opens".to_owned());
     let place = Place::here();
+    let forks = "forks are reported; root may page with it, others need one of the next two";
     vec![
-        Row::known(
-            "right: CAP_SYS_PTRACE",
-            rights::reports_forks(),
-            "forks are reported; root may page with it, others need one of the next two",
-            place.forks_fix(),
-        ),
-        match sysctl {
-            Ok(text) => Row::known(
-                "right: sysctl",
-                text.trim() == "1",
-                format!("vm.unprivileged_userfaultfd={}", text.trim()),
-                "sudo sysctl vm.unprivileged_userfaultfd=1",
-            ),
-            Err(error) => {
-                Row::known("right: sysctl", false, format!("vm.unprivileged_userfaultfd: {error}"), UPGRADE)
-            }
-        },
-        match node {
-            Ok(_) => Row::known("right: device node", true, "/dev/userfaultfd opens", ""),
-            Err(error) => {
-                Row::known("right: device node", false, format!("/dev/userfaultfd: {error}"), place.fix())
-            }
-        },
+        Row::known("right: CAP_SYS_PTRACE", rights::reports_forks(), forks, place.forks_fix()),
+        Row::known("right: sysctl", allows, format!("vm.unprivileged_userfaultfd{said}"), fix),
+        Row::known("right: device node", node.is_ok(), format!("/dev/userfaultfd{opened}"), place.fix()),
     ]
 }
 

@@ -21,13 +21,8 @@ pub struct Row {
 impl Row {
     /// A property that `uzswap run` needs; `fix` is kept only when it is missing.
     pub fn needed(name: &str, ok: bool, detail: impl Into<String>, fix: &str) -> Self {
-        Row {
-            name: name.to_owned(),
-            needed: true,
-            ok,
-            detail: detail.into(),
-            fix: (!ok).then(|| fix.to_owned()),
-        }
+        let (name, fix) = (name.to_owned(), (!ok).then(|| fix.to_owned()));
+        Row { name, needed: true, ok, detail: detail.into(), fix }
     }
 
     /// An informative property.

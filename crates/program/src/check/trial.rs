@@ -28,12 +28,11 @@ pub fn row() -> Row {
     };
     match outcome.and_then(|(mib, report)| judge(mib, &report)) {
         Ok(detail) => Row::needed(name, true, detail, ""),
-        Err(error) => Row::needed(
-            name,
-            false,
-            format!("{error:#}"),
-            "see the rows above; in a container, its seccomp profile; vm.memfd_noexec must be 0 or 1",
-        ),
+        Err(error) => {
+            let fix =
+                "see the rows above; in a container, its seccomp profile; vm.memfd_noexec must be 0 or 1";
+            Row::needed(name, false, format!("{error:#}"), fix)
+        }
     }
 }
 

@@ -207,10 +207,8 @@ fn announce(arguments: &Arguments, server: &Server) -> Result<()> {
     }
     out.flush()?;
     let ram = server.device().config().ram_bytes;
-    let ram = ram.map_or_else(
-        || "as much memory as it takes".to_owned(),
-        |ram| format!("{} of memory", Size::from(ram)),
-    );
+    let ram = ram.map(|ram| format!("{} of memory", Size::from(ram)));
+    let ram = ram.unwrap_or_else(|| "as much memory as it takes".to_owned());
     let size = Size::from(server.device().size_bytes());
     let (disk, compressor) = (arguments.storage.described(), &arguments.storage.compressor);
     eprintln!("uzswap: {size} on {}, in {ram}{disk} ({compressor})", device.display());

@@ -107,8 +107,8 @@ impl Books {
         self.books[Tree::at(place).0].keeper.files()
     }
 
-    /// Returns a part of the owner's swap file (see `ledger::wire`); `None` without a swap file. The
-    /// reason why a file cannot be made is returned once.
+    /// Returns a part of the owner's swap file (see `ledger::wire`); `None` without a swap file. An
+    /// error is returned once.
     pub fn swap_part(&mut self, place: usize, number: u32) -> Result<Option<RawFd>, String> {
         let book = &mut self.books[Tree::at(place).0];
         if book.swap.is_none() && !book.has_no_swap {
@@ -224,11 +224,8 @@ mod tests {
         books.audit();
         assert_eq!((books.total_bytes, books.total_peak_bytes), (123, 123));
         for at in 0..2 {
-            assert_eq!(
-                joined_total(&books, at),
-                123 + (MARK - 122) / 2,
-                "what the other was promised counts"
-            );
+            // What the other was promised counts.
+            assert_eq!(joined_total(&books, at), 123 + (MARK - 122) / 2);
         }
         // Both users take everything they were promised between two looks.
         for place in [0, 1].map(|at: usize| places[at]) {

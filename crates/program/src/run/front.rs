@@ -41,8 +41,7 @@ impl Front {
                 let front = Front { socket: theirs, pid };
                 front.tie(libc::SIGKILL);
                 // The front may have died before the line above took effect.
-                // SAFETY: takes nothing.
-                if unsafe { libc::getppid() } as u32 != pid {
+                if std::os::unix::process::parent_id() != pid {
                     std::process::exit(crate::command_line::EXIT_FAILED);
                 }
                 Ok(front)

@@ -110,6 +110,7 @@ impl Report {
         let settings = books.settings.clone();
         let peaks = &supervisor.figures;
         let counts = Counts::of(tree, "");
+        let mean_us = counts.ratio(Counter::FaultNs, Counter::Faults) / 1000.0;
         Report {
             exit_status,
             elapsed_seconds: elapsed.as_secs_f64(),
@@ -131,10 +132,7 @@ impl Report {
             stored_pages_peak: peaks.stored_pages_peak,
             pool_total_size_at_peak: peaks.pool_bytes_at_peak,
             compression_ratio: ratio(peaks.stored_pages_peak.saturating_mul(4096), peaks.pool_bytes_at_peak),
-            fault_latency_us: Latency::of(
-                &tree.fault_counts(),
-                counts.ratio(Counter::FaultNs, Counter::Faults) / 1000.0,
-            ),
+            fault_latency_us: Latency::of(&tree.fault_counts(), mean_us),
             pages_per_batch: counts.ratio(Counter::CompressUnits, Counter::Batches),
             swap: SwapReport::of(tree, supervisor, elapsed.as_secs_f64()),
             replacement: Replacement {
@@ -162,6 +160,7 @@ impl Report {
     }
 
     pub fn summarise(&self, over: &OverLimit) {
+        let sum = |counter| self.counts.sum(counter);
         if self.ram_peak_bytes == 0 {
             let allowed = Size::from(self.ram_limit_bytes);
             eprintln!("uzswap: {allowed} allowed; the program was over before its memory was looked at");
@@ -175,15 +174,15 @@ impl Report {
                 self.cpu_seconds,
             );
         }
-        if self.counts.sum(Counter::ZswpOut) > 0 || self.counts.sum(Counter::Faults) > 0 {
+        if sum(Counter::ZswpOut) > 0 || sum(Counter::Faults) > 0 {
             eprintln!(
                 "uzswap: {} pages out, {} in, ratio {:.2} ({}{}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
-                self.counts.sum(Counter::ZswpOut),
-                self.counts.sum(Counter::ZswpIn),
+                sum(Counter::ZswpOut),
+                sum(Counter::ZswpIn),
                 self.compression_ratio,
                 self.compressor,
                 if self.emulated { ", emulated" } else { "" },
-                self.counts.sum(Counter::Faults),
+                sum(Counter::Faults),
                 self.counts.seconds(Counter::FaultNs),
                 self.fault_latency_us.p50,
                 self.fault_latency_us.p99,
@@ -192,14 +191,11 @@ impl Report {
         if let Some(line) = forms_line(&self.forms) {
             eprintln!("uzswap: stored as {line}");
         }
-        if self.counts.sum(Counter::Promoted) > 0 {
-            eprintln!(
-                "uzswap: {} of them became denser when they were cold",
-                self.counts.sum(Counter::Promoted)
-            );
+        if sum(Counter::Promoted) > 0 {
+            eprintln!("uzswap: {} of them became denser when they were cold", sum(Counter::Promoted));
         }
         if let Some(swap) = &self.swap {
-            swap.summarise(self.counts.sum(Counter::ZswpWb));
+            swap.summarise(sum(Counter::ZswpWb));
         }
         let tolerated = self.ram_limit_bytes / 32 + (8 << 20);
         if let Some(reason) = over.reason().filter(|_| over.bytes > tolerated) {

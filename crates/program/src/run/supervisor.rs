@@ -117,11 +117,8 @@ impl Supervisor {
                 // The last packets of processes are still in their sockets.
                 self.drain();
                 self.notes.settle();
-                return if self.notes.has_broken(self.child as u32) {
-                    crate::command_line::EXIT_FAILED
-                } else {
-                    status
-                };
+                let has_broken = self.notes.has_broken(self.child as u32);
+                return if has_broken { crate::command_line::EXIT_FAILED } else { status };
             }
             if Instant::now() >= strangers_at {
                 self.look_for_strangers();
@@ -162,10 +159,9 @@ impl Supervisor {
             (false, false) => SAMPLE_IDLE,
         };
         let timeout = timeout.min(self.attacher.next.saturating_duration_since(Instant::now()));
+        let (count, timeout_ms) = (polled.len() as libc::nfds_t, timeout.as_millis() as i32 + 1);
         // SAFETY: the array has the given length.
-        unsafe {
-            libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout.as_millis() as i32 + 1)
-        };
+        unsafe { libc::poll(polled.as_mut_ptr(), count, timeout_ms) };
         for index in (0..self.connections.all.len()).rev() {
             if polled[index + 2].revents != 0 && !self.answer(index) {
                 self.end(index);

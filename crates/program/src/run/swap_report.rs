@@ -41,6 +41,7 @@ impl SwapReport {
         let peaks = &supervisor.figures;
         let counts = Counts::of(tree, "swap");
         let waited = counts.seconds(Counter::SwapWaitNs) + counts.seconds(Counter::DiskReadNs);
+        let mean_us = counts.ratio(Counter::DiskFaultNs, Counter::DiskFaults) / 1000.0;
         Some(SwapReport {
             limit_bytes: swap.size_bytes(),
             direct: swap.disk().is_direct(),
@@ -50,10 +51,7 @@ impl SwapReport {
             dead_bytes: peaks.disk_used_bytes.saturating_sub(peaks.disk_live_bytes),
             used_peak_bytes: peaks.disk_used_peak_bytes,
             write_amplification: counts.ratio(Counter::SwapBytesWritten, Counter::SwapObjectBytes),
-            disk_fault_latency_us: Latency::of(
-                &tree.disk_fault_counts(),
-                counts.ratio(Counter::DiskFaultNs, Counter::DiskFaults) / 1000.0,
-            ),
+            disk_fault_latency_us: Latency::of(&tree.disk_fault_counts(), mean_us),
             read_us_mean: counts.ratio(Counter::DiskReadNs, Counter::DiskReads) / 1000.0,
             counts,
             bottleneck: waited > elapsed_seconds * BOTTLENECK_SHARE,

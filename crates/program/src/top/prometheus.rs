@@ -16,6 +16,13 @@ struct Known<'a> {
     labels: Labels,
 }
 
+impl Known<'_> {
+    /// Its labels, and more of them.
+    fn with<const MORE: usize>(&self, more: [(&'static str, String); MORE]) -> Labels {
+        self.labels.iter().cloned().chain(more).collect()
+    }
+}
+
 type Labels = Vec<(&'static str, String)>;
 
 #[derive(Default)]
@@ -53,15 +60,9 @@ fn escaped(value: &str) -> String {
 
 /// Formats all trees. Both slices have the same order. Empty if no tree runs.
 pub fn text(found: &[Found], trees: &[Tree]) -> String {
-    let known: Vec<Known<'_>> = found
-        .iter()
-        .zip(trees)
-        .map(|(found, tree)| Known {
-            found,
-            tree,
-            labels: vec![("pid", tree.pid.to_string()), ("program", program(&tree.program))],
-        })
-        .collect();
+    let labels = |tree: &Tree| vec![("pid", tree.pid.to_string()), ("program", program(&tree.program))];
+    let known = found.iter().zip(trees).map(|(found, tree)| Known { found, tree, labels: labels(tree) });
+    let known: Vec<Known<'_>> = known.collect();
     let mut text = Text::default();
     levels(&mut text, &known);
     counters(&mut text, &known);
@@ -75,14 +76,8 @@ fn program(words: &[String]) -> String {
 
 fn levels(text: &mut Text, known: &[Known<'_>]) {
     type Level = (&'static str, &'static str, fn(&Tree) -> u64);
-    let info: Vec<_> = known
-        .iter()
-        .map(|one| {
-            let mut labels = one.labels.clone();
-            labels.push(("compressor", one.tree.compressor.clone()));
-            ("", labels, 1.0)
-        })
-        .collect();
+    let info = known.iter().map(|one| ("", one.with([("compressor", one.tree.compressor.clone())]), 1.0));
+    let info: Vec<_> = info.collect();
     text.family("uzswap_tree_info", "gauge", "A process tree under uzswap run, and how it is paged.", &info);
     let levels: [Level; 9] = [
         ("uzswap_ram_limit_bytes", "The budget of a tree.", |tree| tree.ram_limit_bytes),
@@ -125,11 +120,9 @@ fn counters(text: &mut Text, known: &[Known<'_>]) {
     }
     let mut forms = Vec::new();
     for one in known {
-        for (form, pages) in &one.tree.forms {
-            let mut labels = one.labels.clone();
-            labels.push(("form", form.clone()));
-            forms.push(("", labels, *pages as f64));
-        }
+        let of_form =
+            |(form, pages): (&String, &u64)| ("", one.with([("form", form.clone())]), *pages as f64);
+        forms.extend(one.tree.forms.iter().map(of_form));
     }
     let help = "Pages stored, by the form they were stored in.";
     text.family("uzswap_form_pages_total", "counter", help, &forms);
@@ -150,16 +143,12 @@ fn histogram(counts: &[u64; BUCKETS], labels: &Labels, sum_ns: u64) -> Vec<(&'st
     };
     let with = |bound: String| labels.iter().cloned().chain([("le", bound)]).collect();
     let all = below(u64::MAX) as f64;
-    let mut samples: Vec<(&'static str, Labels, f64)> = EXPONENTS
-        .map(|exponent| {
-            let bound = 1u64 << exponent;
-            ("_bucket", with((bound as f64 / 1e9).to_string()), below(bound) as f64)
-        })
-        .collect();
-    samples.push(("_bucket", with("+Inf".to_owned()), all));
-    samples.push(("_sum", labels.clone(), sum_ns as f64 / 1e9));
-    samples.push(("_count", labels.clone(), all));
-    samples
+    let bounds = EXPONENTS.map(|exponent| 1u64 << exponent);
+    let buckets =
+        bounds.map(|bound| ("_bucket", with((bound as f64 / 1e9).to_string()), below(bound) as f64));
+    let sum = ("_sum", labels.clone(), sum_ns as f64 / 1e9);
+    let rest = [("_bucket", with("+Inf".to_owned()), all), sum, ("_count", labels.clone(), all)];
+    buckets.chain(rest).collect()
 }
 
 fn processes(text: &mut Text, known: &[Known<'_>]) {
@@ -176,10 +165,8 @@ fn processes(text: &mut Text, known: &[Known<'_>]) {
         let mut samples = Vec::new();
         for one in known {
             for process in &one.tree.processes {
-                let mut labels = one.labels.clone();
-                labels.push(("process", process.pid.to_string()));
-                labels.push(("name", process.name.clone()));
-                samples.push(("", labels, of(process) as f64));
+                let more = [("process", process.pid.to_string()), ("name", process.name.clone())];
+                samples.push(("", one.with(more), of(process) as f64));
             }
         }
         text.family(name, "gauge", help, &samples);

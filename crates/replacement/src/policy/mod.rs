@@ -248,9 +248,7 @@ impl Policy {
         }
         choice
     }
-}
 
-impl Policy {
     /// As [`Policy::choose`], if the kernel reports which pages are `armed`: not used since they
     /// were armed. A page to evict is armed first, and evicted if it is still armed at the next
     /// look. Looking at a page in use this way costs an eighth of evicting it.

@@ -201,16 +201,8 @@ struct Injection<'a> {
 }
 
 impl Injection<'_> {
-    fn map(
-        &mut self,
-        at: usize,
-        len: usize,
-        protection: i32,
-        flags: i32,
-        file: usize,
-        offset: usize,
-    ) -> Result<usize, TraceError> {
-        let arguments = [at, len, protection as usize, flags as usize, file, offset];
+    /// mmap(2) in the process.
+    fn map(&mut self, arguments: [usize; 6]) -> Result<usize, TraceError> {
         self.own.call(libc::SYS_mmap, arguments)?.map_err(refused)
     }
 
@@ -227,36 +219,37 @@ impl Injection<'_> {
         let cleared = told.and_then(|told| self.address_at(told));
         let image = &self.order.image;
         let layout = &image.layout;
-        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let read_write = libc::PROT_READ | libc::PROT_WRITE;
+        let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+        let fixed = libc::MAP_FIXED as usize;
+        let read_write = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let no_file = usize::MAX;
-        let stack_at = self.map(0, STACK_BYTES, read_write, private, no_file, 0)?;
+        let stack_at = self.map([0, STACK_BYTES, read_write, private, no_file, 0])?;
         self.mapped.push((stack_at, STACK_BYTES));
-        let base = self.map(0, layout.span(), libc::PROT_NONE, private, no_file, 0)?;
+        let base = self.map([0, layout.span(), libc::PROT_NONE as usize, private, no_file, 0])?;
         self.mapped.push((base, layout.span()));
 
         let file = self.open_agent(stack_at)?;
         for segment in layout.segments() {
             let at = base + segment.start;
-            let protection = segment.protection;
+            let protection = segment.protection as usize;
             let from_file = segment.filled.next_multiple_of(PAGE_SIZE);
             match file {
                 Some(file) => {
-                    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
-                    self.map(at, from_file, protection, flags, file, segment.offset)?;
-                    if protection & libc::PROT_WRITE != 0 && segment.filled < from_file {
+                    let flags = libc::MAP_PRIVATE as usize | fixed;
+                    self.map([at, from_file, protection, flags, file, segment.offset])?;
+                    if segment.protection & libc::PROT_WRITE != 0 && segment.filled < from_file {
                         let zeroes = vec![0; from_file - segment.filled];
                         self.memory.write(at + segment.filled, &zeroes).map_err(refused)?;
                     }
                     if from_file < segment.len {
                         let (at, len) = (at + from_file, segment.len - from_file);
-                        self.map(at, len, protection, private | libc::MAP_FIXED, no_file, 0)?;
+                        self.map([at, len, protection, private | fixed, no_file, 0])?;
                     }
                 }
                 None => {
-                    self.map(at, segment.len, read_write, private | libc::MAP_FIXED, no_file, 0)?;
+                    self.map([at, segment.len, read_write, private | fixed, no_file, 0])?;
                     self.memory.write(at, image.contents(segment)).map_err(refused)?;
-                    let arguments = [at, segment.len, protection as usize, 0, 0, 0];
+                    let arguments = [at, segment.len, protection, 0, 0, 0];
                     self.own.call(libc::SYS_mprotect, arguments)?.map_err(refused)?;
                 }
             }

@@ -9,9 +9,6 @@ pub struct Figures<'a>(pub &'a Value);
 
 impl Figures<'_> {
     /// Returns a value by its dotted name.
-    ///
-    /// # Panics
-    /// When the report lacks the name.
     pub fn value(&self, name: &str) -> &Value {
         let pointer = format!("/{}", name.replace('.', "/"));
         self.0.pointer(&pointer).unwrap_or_else(|| panic!("the report has {name}"))

@@ -17,9 +17,6 @@ use chart::{Chart, Line, Unit};
 use figures::{count, percent, size, Figures};
 
 /// Returns the page of a JSON report.
-///
-/// # Panics
-/// When `json` is not a report.
 pub fn html(json: &str) -> String {
     let value: Value = serde_json::from_str(json).expect("a report is JSON");
     let figures = Figures(&value);
