@@ -112,14 +112,8 @@ static TIMES: AtomicU32 = AtomicU32::new(0);
 /// Reads the break point from the environment. The object's constructor calls this.
 pub fn choose_point() {
     use Point::*;
-    // SAFETY: a terminated name; no thread changes the environment at the same time.
-    let name = unsafe { libc::getenv(c"UZSWAP_BREAK".as_ptr()) };
-    if !cfg!(debug_assertions) || name.is_null() {
-        return;
-    }
-    // SAFETY: getenv returns terminated strings.
-    let text = unsafe { std::ffi::CStr::from_ptr(name) }.to_str().unwrap_or("");
-    let (name, times) = text.split_once(':').unwrap_or((text, "1"));
+    let Some(text) = std::env::var("UZSWAP_BREAK").ok().filter(|_| cfg!(debug_assertions)) else { return };
+    let (name, times) = text.split_once(':').unwrap_or((&text, "1"));
     let chosen = [("publish", Publish), ("fault", Fault), ("store", Store), ("memory", Memory)]
         .into_iter()
         .find(|(known, _)| *known == name);

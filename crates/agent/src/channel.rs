@@ -26,7 +26,6 @@ impl Message {
         self.words[0]
     }
 
-    /// The arguments.
     pub fn rest(&self) -> &[u64] {
         &self.words[1..self.count.max(1)]
     }

@@ -143,18 +143,9 @@ mod tests {
     use super::*;
 
     fn start<'a>(arguments: &'a [&'a [u8]], environment: &'a [&'a [u8]]) -> Start<'a> {
-        let mut shared = [0; SHARED.len()];
+        let (mut shared, random) = ([0; SHARED.len()], [7; 16]);
         shared[0] = 4096;
-        Start {
-            arguments,
-            environment,
-            shared,
-            vdso: 0,
-            headers: 64,
-            header_count: 9,
-            entry: 5,
-            random: [7; 16],
-        }
+        Start { arguments, environment, shared, vdso: 0, headers: 64, header_count: 9, entry: 5, random }
     }
 
     #[test]
@@ -180,14 +171,10 @@ mod tests {
             let pairs = (0..).map(|pair| behind + 2 + 2 * pair).map(|at| (word(at) as u64, word(at + 1)));
             let vector: Vec<_> = pairs.take_while(|(kind, _)| *kind != 0).collect();
             let value = |kind: u64| vector.iter().find(|(known, _)| *known == kind).unwrap().1;
-            assert_eq!(
-                (value(auxiliary::PHNUM), value(auxiliary::ENTRY), value(auxiliary::PAGESZ)),
-                (9, 5, 4096)
-            );
+            assert_eq!([auxiliary::PHNUM, auxiliary::ENTRY, auxiliary::PAGESZ].map(value), [9, 5, 4096]);
             assert_eq!(bytes[value(auxiliary::RANDOM) - pointer..][..16], [7; 16]);
-            assert!(!vector
-                .iter()
-                .any(|(kind, _)| [auxiliary::SYSINFO_EHDR, auxiliary::HWCAP].contains(kind)));
+            let left_out = [auxiliary::SYSINFO_EHDR, auxiliary::HWCAP];
+            assert!(!vector.iter().any(|(kind, _)| left_out.contains(kind)));
         }
     }
 

@@ -113,12 +113,15 @@ pub unsafe extern "C" fn mremap(
     target: *mut c_void,
 ) -> *mut c_void {
     let arguments = [address as usize, len, new_len, flags as usize, target as usize];
-    if !control_page::has_pager() || is_pagers_thread() {
-        // SAFETY: the caller's arguments, unchanged.
-        return set_errno(unsafe { remap::by_kernel(arguments) }) as *mut c_void;
-    }
-    // SAFETY: as above.
-    set_errno(unsafe { remap::remap(arguments) }) as *mut c_void
+    let is_plain = !control_page::has_pager() || is_pagers_thread();
+    // SAFETY: the caller's arguments, unchanged.
+    set_errno(unsafe {
+        if is_plain {
+            remap::by_kernel(arguments)
+        } else {
+            remap::remap(arguments)
+        }
+    }) as *mut c_void
 }
 
 /// ioctl(2): releases memory that the program registers with its own userfaultfd. A range has only

@@ -195,14 +195,18 @@ spawning!(posix_spawnp, SPAWNP, Target::Name);
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     let Some(next) = SYSTEM.function() else { return unknown() };
     // SAFETY: the caller's command.
+    unsafe { with_command(command, |command| next(command)) }
+}
+
+/// Calls `start` with a command that sets this object's variables.
+unsafe fn with_command<T>(command: *const c_char, start: impl FnOnce(*const c_char) -> T) -> T {
+    // SAFETY: the caller's command.
     let completed = unsafe { completed_command(command) };
-    // SAFETY: a terminated string, or null; freed once.
-    unsafe {
-        // After a cancellation the count stays up: the end then searches for sharers in vain.
-        let answer = while_shared(|| next(if completed.is_null() { command } else { completed }));
-        libc::free(completed.cast());
-        answer
-    }
+    // After a cancellation the count stays up: the end then searches for sharers in vain.
+    let answer = while_shared(|| start(if completed.is_null() { command } else { completed }));
+    // SAFETY: allocated by the C library, or null; freed once.
+    unsafe { libc::free(completed.cast()) };
+    answer
 }
 
 #[no_mangle]
@@ -211,12 +215,6 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
         unknown();
         return null_mut();
     };
-    // SAFETY: the caller's command.
-    let completed = unsafe { completed_command(command) };
-    // SAFETY: terminated strings; freed once.
-    unsafe {
-        let answer = while_shared(|| next(if completed.is_null() { command } else { completed }, kind));
-        libc::free(completed.cast());
-        answer
-    }
+    // SAFETY: the caller's command and kind.
+    unsafe { with_command(command, |command| next(command, kind)) }
 }

@@ -196,10 +196,8 @@ mod tests {
         let here = 0u8;
         let range = around((&raw const here).addr(), 1).unwrap();
         assert!(range.contains(&(&raw const here).addr()) && range.start.is_multiple_of(4096));
-        assert_eq!(
-            (around(0x10000, 1), around(range.start, 1 << 62), around(1, usize::MAX)),
-            (None, None, None)
-        );
+        let unmapped = [around(0x10000, 1), around(range.start, 1 << 62), around(1, usize::MAX)];
+        assert_eq!(unmapped, [None, None, None]);
         let mut found = 0;
         for_each(|mapping| {
             found += usize::from((mapping.start..mapping.end).contains(&(&raw const here).addr()))

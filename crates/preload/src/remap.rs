@@ -255,6 +255,8 @@ mod tests {
 
     use super::*;
 
+    const FIXED: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+
     /// Tests leave gaps for a while, in which other tests must not map memory.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
@@ -262,7 +264,8 @@ mod tests {
     }
 
     /// Two adjacent mappings that the kernel does not merge: one excludes huge pages.
-    fn two_pieces() -> usize {
+    fn two_pieces() -> (MutexGuard<'static, ()>, usize) {
+        let alone = alone();
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping.
@@ -277,7 +280,7 @@ mod tests {
         let answer =
             unsafe { libc::madvise((at + 4 * PAGE_SIZE) as *mut _, 4 * PAGE_SIZE, libc::MADV_NOHUGEPAGE) };
         assert_eq!(answer, 0);
-        at
+        (alone, at)
     }
 
     fn numbers(at: usize, pages: usize) -> Vec<usize> {
@@ -287,39 +290,35 @@ mod tests {
 
     #[test]
     fn pieces_move_together_and_grow() {
-        let _alone = alone();
-        let at = two_pieces();
+        let (_alone, at) = two_pieces();
         let to = piecewise(at, 8 * PAGE_SIZE, 16 * PAGE_SIZE, libc::MREMAP_MAYMOVE, 0).unwrap() as usize;
         assert_eq!(numbers(to, 10), [1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
         let place = reserve(32 * PAGE_SIZE);
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        let fixed = piecewise(to, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place + PAGE_SIZE);
+        let fixed = piecewise(to, 8 * PAGE_SIZE, 8 * PAGE_SIZE, FIXED, place + PAGE_SIZE);
         assert_eq!(fixed.unwrap() as usize, place + PAGE_SIZE);
         assert_eq!(numbers(place + PAGE_SIZE, 8), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]
     fn what_is_left_behind_goes_once_the_rest_has_moved() {
-        let _alone = alone();
-        let (at, page) = (two_pieces(), PAGE_SIZE);
+        let ((_alone, at), page) = (two_pieces(), PAGE_SIZE);
         let place = reserve(32 * page);
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         for (len, new_len, flags, to) in [
-            (8 * page, 8 * page, flags, place),
-            (8 * page, 9 * page, flags, place),
-            (8 * page, 0, flags, place),
+            (8 * page, 8 * page, FIXED, place),
+            (8 * page, 9 * page, FIXED, place),
+            (8 * page, 0, FIXED, place),
             (8 * page, 3 * page, libc::MREMAP_MAYMOVE, place),
-            (8 * page, 3 * page, flags | libc::MREMAP_DONTUNMAP, place),
-            (8 * page, 3 * page, flags, place + 1),
-            (8 * page, 3 * page, flags, at + 2 * page),
-            (8 * page, 3 * page, flags, at - 2 * page),
-            (usize::MAX - page, page, flags, place),
+            (8 * page, 3 * page, FIXED | libc::MREMAP_DONTUNMAP, place),
+            (8 * page, 3 * page, FIXED, place + 1),
+            (8 * page, 3 * page, FIXED, at + 2 * page),
+            (8 * page, 3 * page, FIXED, at - 2 * page),
+            (usize::MAX - page, page, FIXED, place),
         ] {
             assert_eq!(left_behind(at, len, new_len, flags, to), None, "{len:x} {new_len:x} {to:x}");
         }
         let remap = |to: usize| {
             // SAFETY: this test's mappings, or a place that nothing can be moved to.
-            unsafe { remap([at, 8 * page - 5, 5 * page + 1, flags as usize, to]) }
+            unsafe { remap([at, 8 * page - 5, 5 * page + 1, FIXED as usize, to]) }
         };
         assert!(remap(1 << 62) < 0, "beyond what a program may have");
         assert_eq!(numbers(at, 8), [1, 2, 3, 4, 5, 6, 7, 8], "what is refused changes nothing");
@@ -336,16 +335,14 @@ mod tests {
             testkit::skip!("kernel", "vm.overcommit_memory is 1");
             return;
         }
-        let _alone = alone();
-        let at = two_pieces();
+        let (_alone, at) = two_pieces();
         let answer = piecewise(at, 8 * PAGE_SIZE, 1 << 45, libc::MREMAP_MAYMOVE, 0);
         assert_eq!((answer, numbers(at, 8)), (Some(ENOMEM), vec![1, 2, 3, 4, 5, 6, 7, 8]));
     }
 
     #[test]
     fn a_range_is_one_mapping_or_several() {
-        let _alone = alone();
-        let at = two_pieces();
+        let (_alone, at) = two_pieces();
         assert!(are_several(at, 8 * PAGE_SIZE) && are_several(at + 3 * PAGE_SIZE, 2 * PAGE_SIZE - 1));
         assert!(!are_several(at, 4 * PAGE_SIZE) && !are_several(at + 4 * PAGE_SIZE, 4 * PAGE_SIZE));
         // SAFETY: this test's mapping.
@@ -356,24 +353,18 @@ mod tests {
     /// A gap in place of the first mapping may now be another thread's mapping.
     #[test]
     fn what_begins_with_a_gap_is_the_kernel_s_to_refuse() {
-        let _alone = alone();
-        let at = two_pieces();
+        let (_alone, at) = two_pieces();
         let place = reserve(8 * PAGE_SIZE);
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        assert_eq!(raw_mremap(at, 4 * PAGE_SIZE, 4 * PAGE_SIZE, flags, place) as usize, place);
-        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place), None);
-        assert_eq!(
-            piecewise(place, 4 * PAGE_SIZE, 4 * PAGE_SIZE, flags, place + PAGE_SIZE),
-            None,
-            "overlaps"
-        );
+        assert_eq!(raw_mremap(at, 4 * PAGE_SIZE, 4 * PAGE_SIZE, FIXED, place) as usize, place);
+        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, FIXED, place), None);
+        let overlaps = piecewise(place, 4 * PAGE_SIZE, 4 * PAGE_SIZE, FIXED, place + PAGE_SIZE);
+        assert_eq!(overlaps, None);
         assert_eq!(numbers(place, 4), [1, 2, 3, 4]);
     }
 
     #[test]
     fn pieces_move_and_their_mappings_stay() {
-        let _alone = alone();
-        let at = two_pieces();
+        let (_alone, at) = two_pieces();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let to = piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, 0).unwrap() as usize;
         assert_eq!((numbers(to, 8), numbers(at, 8)), (vec![1, 2, 3, 4, 5, 6, 7, 8], vec![0; 8]));
@@ -413,26 +404,23 @@ mod tests {
 
     #[test]
     fn mappings_of_any_kind_move_where_the_kernel_moves_them() {
-        let _alone = alone();
         if !moves_several() {
             testkit::skip!("kernel", "this kernel moves one mapping at a time");
             return;
         }
-        let (at, place) = (two_pieces(), reserve(8 * PAGE_SIZE));
+        let ((_alone, at), place) = (two_pieces(), reserve(8 * PAGE_SIZE));
         // SAFETY: this test's mapping.
         unsafe {
             libc::mprotect((at + 5 * PAGE_SIZE) as *mut _, PAGE_SIZE, libc::PROT_READ);
             libc::munmap((at + 2 * PAGE_SIZE) as *mut _, PAGE_SIZE);
         }
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, flags, place), Some(place as c_long));
+        assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, FIXED, place), Some(place as c_long));
         assert_eq!((numbers(place, 2), numbers(place + 3 * PAGE_SIZE, 5)), (vec![1, 2], vec![4, 5, 6, 7, 8]));
     }
 
     #[test]
     fn gaps_are_refused() {
-        let _alone = alone();
-        let at = two_pieces();
+        let (_alone, at) = two_pieces();
         // SAFETY: this test's mapping.
         unsafe { libc::munmap((at + 2 * PAGE_SIZE) as *mut _, PAGE_SIZE) };
         assert_eq!(piecewise(at, 8 * PAGE_SIZE, 8 * PAGE_SIZE, libc::MREMAP_MAYMOVE, 0), None);

@@ -117,10 +117,8 @@ mod tests {
         history.set_in(3, 7, 2048 + 5);
         assert_eq!(history.page(3), Page::In { score: 7, came: 5 });
         history.set_out(4, 63, 1023);
-        assert_eq!(
-            (history.page(3), history.page(4)),
-            (Page::In { score: 7, came: 5 }, Page::Out { class: 63, went: 511 })
-        );
+        assert_eq!(history.page(3), Page::In { score: 7, came: 5 });
+        assert_eq!(history.page(4), Page::Out { class: 63, went: 511 });
         assert_eq!((age(2047, 2048 + 2), distance(1023, 2048 + 1)), (3, 2));
         history.set_armed(3);
         history.set_armed(4);

@@ -395,8 +395,8 @@ mod tests {
         assert_eq!(policy.choose(&history, 1, 1), Choice::default());
         let came = (tick - UNNOTED_TICKS) as u16;
         assert_eq!(
-            (history.page(0), history.page(1)),
-            (Page::In { score: 0, came }, Page::In { score: 0, came: 0 })
+            [0, 1].map(|index| history.page(index)),
+            [came, 0].map(|came| Page::In { score: 0, came })
         );
     }
 
