@@ -50,7 +50,8 @@ enum Verb {
     Check(check::Arguments),
     Top(top::Arguments),
     Pause(pause::PauseArguments),
-    Resume(pause::ResumeArguments),
+    /// Resume paging after `uzswap pause`
+    Resume(pause::Common),
     /// Capture, compress and decompress pages of memory
     #[command(subcommand)]
     Pages(pages::Pages),

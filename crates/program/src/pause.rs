@@ -36,15 +36,8 @@ pub struct PauseArguments {
     command: Vec<OsString>,
 }
 
-/// Resume paging after `uzswap pause`
 #[derive(Debug, clap::Args)]
-pub struct ResumeArguments {
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, clap::Args)]
-struct Common {
+pub struct Common {
     /// A managed process, or its `uzswap run`
     pid: u32,
     /// Print JSON
@@ -107,8 +100,8 @@ pub fn pause(arguments: &PauseArguments) -> Result<i32> {
     }
 }
 
-pub fn resume(arguments: &ResumeArguments) -> Result<i32> {
-    Meant::find(arguments.common.pid)?.report(&arguments.common, false)
+pub fn resume(common: &Common) -> Result<i32> {
+    Meant::find(common.pid)?.report(common, false)
 }
 
 /// Waits for a command and forwards processes' signals. It gets the terminal's signals itself.
@@ -133,7 +126,6 @@ fn wait(child: &mut Child, signals: &Signals) -> std::io::Result<ExitStatus> {
     }
 }
 
-/// Replaces each {} in a word by the process id.
 fn with_pid(word: &OsStr, pid: u32) -> OsString {
     let (mut rest, mut bytes) = (word.as_bytes(), Vec::new());
     while let Some(at) = rest.windows(2).position(|two| two == b"{}") {

@@ -4,27 +4,15 @@
 //! for comparisons. With `move`, `run` ends as on kernels without `UFFDIO_MOVE`, for tests.
 
 use anyhow::{bail, Result};
-use serde::Serialize;
 use sys::userfaultfd::{feature, OpenError, Userfaultfd};
 
-/// How uses of present pages are detected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AccessTracking {
-    /// userfaultfd's RWP (Linux 7.3).
-    Rwp,
-    /// Uses are not detected.
-    None,
-}
-
-impl AccessTracking {
-    /// Returns the method on this kernel, or none if `without` is set.
-    pub fn of_this_kernel(without: bool) -> Self {
-        let features = Userfaultfd::features().unwrap_or(0);
-        match features & feature::TRACKING == feature::TRACKING && !without {
-            true => AccessTracking::Rwp,
-            false => AccessTracking::None,
-        }
+/// Returns how uses of present pages are detected: by userfaultfd's RWP (Linux 7.3) where this
+/// kernel has it, unless `without` is set.
+pub fn access_tracking(without: bool) -> &'static str {
+    let features = Userfaultfd::features().unwrap_or(0);
+    match features & feature::TRACKING == feature::TRACKING && !without {
+        true => "rwp",
+        false => "none",
     }
 }
 
@@ -74,6 +62,6 @@ mod tests {
 
     #[test]
     fn tracking_that_is_forbidden_is_not_used() {
-        assert_eq!(AccessTracking::of_this_kernel(true), AccessTracking::None);
+        assert_eq!(access_tracking(true), "none");
     }
 }

@@ -28,7 +28,6 @@ struct Answer {
     rows: Vec<Row>,
 }
 
-/// Checks and prints; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     let mut rows = paging::rows();
     rows.extend(machine::rows());

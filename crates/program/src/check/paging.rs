@@ -11,8 +11,7 @@ use sys::PAGE_SIZE;
 use super::machine::UPGRADE;
 use super::row::Row;
 use crate::place::Place;
-use crate::rights;
-use crate::ways::AccessTracking;
+use crate::{rights, ways};
 
 /// Features that full function needs, and the use of each.
 const NEEDED: [(u64, &str); 7] = [
@@ -51,9 +50,9 @@ pub fn rows() -> Vec<Row> {
         Ok(()) => Row::needed("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
         Err(error) => Row::needed("PAGEMAP_SCAN", false, error, UPGRADE),
     });
-    rows.push(match AccessTracking::of_this_kernel(false) {
-        AccessTracking::Rwp => Row::known("access tracking", true, "by userfaultfd's RWP", ""),
-        AccessTracking::None => Row::known("access tracking", false, UNSEEN, UPGRADE_TO_TRACK),
+    rows.push(match ways::access_tracking(false) {
+        "rwp" => Row::known("access tracking", true, "by userfaultfd's RWP", ""),
+        _ => Row::known("access tracking", false, UNSEEN, UPGRADE_TO_TRACK),
     });
     rows.extend(rights());
     rows

@@ -76,10 +76,7 @@ impl Attached {
         let mut command = Command::new("nbdfuse");
         // A process group of its own keeps the terminal's signals away: this process ends nbdfuse.
         command.arg(&file).arg(uri).process_group(0);
-        let mut fuse = Companion::start(&mut command)?;
-        if let Some(shelter) = shelter {
-            shelter.take_in(fuse.id())?;
-        }
+        let mut fuse = Companion::start(&mut command, shelter)?;
         fuse.wait_until("the mount", || fs::metadata(&file).is_ok_and(|data| data.len() > 0))?;
         let device = run("losetup", &["-f", "--show", "--direct-io=on", &file.to_string_lossy()])?;
         Ok(Attached { device, by: By::Loop { file, fuse } })

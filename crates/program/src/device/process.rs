@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
+use super::shelter::Shelter;
+
 const READY_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -17,17 +19,16 @@ pub struct Companion {
 }
 
 impl Companion {
-    pub fn start(command: &mut Command) -> Result<Self> {
+    /// Starts the process, and moves it into the shelter.
+    pub fn start(command: &mut Command, shelter: Option<&Shelter>) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {name}: is it installed? (apt install {name})"))?;
-        Ok(Companion { name, child })
-    }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
+        let companion = Companion { name, child };
+        shelter.map(|shelter| shelter.take_in(companion.child.id())).transpose()?;
+        Ok(companion)
     }
 
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {

@@ -65,7 +65,6 @@ impl StorageArguments {
         self.swap.as_ref().map(|text| size::of_option("--swap", text)).transpose()
     }
 
-    /// Describes the swap file for messages.
     pub fn described(&self) -> String {
         self.swap.as_ref().map_or(String::new(), |size| format!(" and {size} of disk"))
     }

@@ -76,7 +76,6 @@ fn swap_off(device: &str) -> Result<()> {
     run_program("swapoff", &[device]).map(|_| ())
 }
 
-/// Serves swap; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     arguments.storage.check(true)?;
     // SAFETY: asks for a number.
@@ -162,10 +161,7 @@ fn by_nbdkit(
     shelter: Option<&Shelter>,
 ) -> Result<(Companion, Attached)> {
     let socket = directory.0.join("socket");
-    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes)?)?;
-    if let Some(shelter) = shelter {
-        shelter.take_in(server.id())?;
-    }
+    let mut server = Companion::start(&mut nbdkit(arguments, &socket, size_bytes, ram_bytes)?, shelter)?;
     // A client that connects early waits for the server.
     server.wait_until("its socket was there", || socket.exists())?;
     let attached = Attached::new(arguments.attach, &socket, &directory.0, shelter)?;
@@ -192,10 +188,7 @@ fn by_ublk(
     }
     // systemd is notified when swap is on, not when the disk exists.
     command.process_group(0).stdout(writer).env_remove("NOTIFY_SOCKET");
-    let server = Companion::start(&mut command)?;
-    if let Some(shelter) = shelter {
-        shelter.take_in(server.id())?;
-    }
+    let server = Companion::start(&mut command, shelter)?;
     // Close this copy of the writing end, so that the server's end closes the pipe.
     drop(command);
     let mut device = String::new();

@@ -93,7 +93,6 @@ pub struct Arguments {
     any_kernel: bool,
 }
 
-/// Serves a disk; returns the exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     let config = Config {
         size_bytes: size::in_pages("--size", &arguments.size)?,

@@ -124,7 +124,6 @@ impl Books {
         self.books.iter().find_map(|book| book.swap.as_ref()).or(self.spare.as_ref())
     }
 
-    /// Returns the bytes of used segments in all swap files.
     pub fn swap_used_bytes(&self) -> u64 {
         self.books.iter().filter_map(|book| book.swap.as_ref()).map(|swap| swap.shared.used_bytes()).sum()
     }

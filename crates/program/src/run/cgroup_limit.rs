@@ -1,6 +1,6 @@
 //! The cgroup memory limit that programs read.
 
-use anyhow::{anyhow, bail, Result};
+use anyhow::{anyhow, ensure, Result};
 
 use crate::size;
 
@@ -30,12 +30,10 @@ pub fn shown(asked: Option<&str>, budget_bytes: u64) -> Result<Option<ShownLimit
         Some(text) => {
             let amount = size::parse(text)
                 .map_err(|error| anyhow!("--cgroup-limit: {error}; or write real, for the actual limit"))?;
-            match amount.bytes()? {
-                0 => {
-                    bail!("--cgroup-limit {text}: no program works with no memory; real is the actual limit")
-                }
-                bytes => Ok(Some(ShownLimit { bytes, is_asked: true })),
-            }
+            let bytes = amount.bytes()?;
+            let why = "no program works with no memory; real is the actual limit";
+            ensure!(bytes > 0, "--cgroup-limit {text}: {why}");
+            Ok(Some(ShownLimit { bytes, is_asked: true }))
         }
         None => {
             let bytes = budget_bytes.saturating_mul(BUDGETS);

@@ -27,7 +27,7 @@ const GIVEN_MAX: u32 = 64;
 const KEPT_MAX: usize = 8;
 const LINES_MAX: u32 = 16;
 /// Descriptors reserved for reading /proc. Numbers are given lowest first: a high one is a warning.
-const RESERVED: i32 = 16;
+pub const RESERVED: i32 = 16;
 
 pub struct Connection {
     socket: Foreign,
@@ -157,12 +157,8 @@ impl Connections {
         }
     }
 
-    /// Returns whether too few descriptors are left to keep one more.
-    pub fn is_too_short_to_keep(&self, newest: &Foreign) -> bool {
-        self.is_short(newest, RESERVED / 2)
-    }
-
-    fn is_short(&self, newest: &Foreign, left: i32) -> bool {
+    /// Returns whether fewer than `left` descriptors are left after the newest.
+    pub fn is_short(&self, newest: &Foreign, left: i32) -> bool {
         newest.as_raw_fd() >= self.descriptors_max.saturating_sub(left)
     }
 

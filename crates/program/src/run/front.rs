@@ -105,18 +105,14 @@ fn stand(supervisor: i32, socket: &OwnedFd) -> i32 {
             continue;
         }
         let mut words = [0u8; 2];
-        match packets::receive(socket.as_raw_fd(), &mut words) {
-            Ok((2, _)) => match words[0] {
-                STOP => {
-                    // SAFETY: stops this process until it is continued, and then the child.
-                    unsafe {
-                        libc::raise(libc::SIGSTOP);
-                        libc::kill(supervisor, libc::SIGCONT);
-                    }
-                }
-                END => return words[1].into(),
-                _ => {}
+        match packets::receive(socket.as_raw_fd(), &mut words).map(|(len, _)| (len, words[0])) {
+            // SAFETY: stops this process until it is continued, and then the child.
+            Ok((2, STOP)) => unsafe {
+                libc::raise(libc::SIGSTOP);
+                libc::kill(supervisor, libc::SIGCONT);
             },
+            Ok((2, END)) => return words[1].into(),
+            Ok((2, _)) => {}
             _ => return ended.or_else(|| reap(supervisor, 0)).unwrap_or(crate::command_line::EXIT_FAILED),
         }
     }

@@ -264,7 +264,9 @@ fn stop_children(held: &mut HashMap<i32, Process>) -> bool {
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, Stdio};
+    use std::process::Command;
+
+    use crate::run::testing::{shell_with_child, stop};
 
     #[test]
     fn lists_are_read_whole() {
@@ -287,13 +289,8 @@ mod tests {
     #[test]
     fn members_and_their_descendants_are_ended_and_no_other_process() {
         let sleep = || Command::new("sleep").arg("60").spawn().unwrap();
-        let mut shell = Command::new("sh");
-        let mut shell =
-            shell.args(["-c", "sleep 60 & echo $!; wait"]).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut shell, grandchild) = shell_with_child();
         let (mut member, mut innocent, mut younger) = (sleep(), sleep(), sleep());
-        let mut line = String::new();
-        io::BufRead::read_line(&mut io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
-        let grandchild: i32 = line.trim().parse().unwrap();
         let pids = [&shell, &member].map(|child| child.id() as i32);
         // A number that belonged to another process at that time.
         let start = Stat::of(younger.id()).unwrap().started;
@@ -306,10 +303,7 @@ mod tests {
         while state().is_ok_and(|text| !text.contains(") Z ")) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        for child in [&mut innocent, &mut younger] {
-            assert!(child.try_wait().unwrap().is_none());
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        assert!([&mut innocent, &mut younger].into_iter().all(|child| child.try_wait().unwrap().is_none()));
+        [innocent, younger].into_iter().for_each(stop);
     }
 }

@@ -110,9 +110,7 @@ mod tests {
             opened
         });
         assert!(lent.is_none());
-        let mut child = child.expect("the program was executed");
-        child.kill().unwrap();
-        child.wait().unwrap();
+        crate::run::testing::stop(child.expect("the program was executed"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

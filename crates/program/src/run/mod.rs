@@ -29,6 +29,8 @@ mod strangers;
 mod supervisor;
 mod swap;
 mod swap_report;
+#[cfg(test)]
+mod testing;
 
 pub use program_file::exit_status_of;
 pub use report::forms_line;
@@ -37,6 +39,7 @@ pub use swap::SwapArguments;
 
 use std::ffi::{CStr, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
@@ -165,21 +168,15 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let books = books.context("cannot make the ledger")?;
     let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
     // SAFETY: opened just now, with no other owner.
-    let listener = unsafe { OwnedFd::from_raw_fd(listener) };
+    let listener = UnixListener::from(unsafe { OwnedFd::from_raw_fd(listener) });
     sys::packets::ask_for_senders(listener.as_raw_fd()).context("cannot ask a unix socket for senders")?;
-    nonblocking(&listener)?;
+    listener.set_nonblocking(true).context("cannot set a socket up")?;
     let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, budget_bytes);
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
-    let child = match process::spawn(
-        &file,
-        &arguments.program,
-        &socket,
-        &object_path,
-        &agent_path,
-        &signals,
-        &process::Shown { cgroup_limit, reaper },
-    ) {
+    let (object, agent) = (&object_path, &agent_path);
+    let shown = process::Shown { socket: &socket, object, agent, cgroup_limit, reaper };
+    let child = match process::spawn(&file, &arguments.program, &signals, &shown) {
         Ok(child) => child,
         Err(error) => {
             let is_missing = error.raw_os_error() == Some(libc::ENOENT);
@@ -189,20 +186,15 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
     };
     guardian.note_members(&[child]);
-    let opened = supervisor::Opened { books, recorder, listener };
+    let opened = supervisor::Opened { books, recorder, listener: listener.into() };
     let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child);
     if let Some(reason) = unmanaged {
         supervisor.notes.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();
-    let mut figures = report::Report::new(
-        &supervisor,
-        started.elapsed(),
-        status,
-        cgroup_limit.map(|limit| limit.bytes),
-        emulated,
-    );
+    let limit = cgroup_limit.map(|limit| limit.bytes);
+    let mut figures = report::Report::new(&supervisor, started.elapsed(), status, limit, emulated);
     let told = supervisor.history.take().map(|history| history.tell(&supervisor.books.tree));
     if let Some(told) = &told {
         output.write(&arguments.program, &figures, told)?;
@@ -231,14 +223,6 @@ fn recorder(number: i32) -> Result<OwnedFd> {
     }
     // SAFETY: open, and given to this process for this purpose.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-fn nonblocking(socket: &OwnedFd) -> Result<()> {
-    // SAFETY: takes numbers.
-    match unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()).context("cannot set a socket up"),
-    }
 }
 
 fn needs_pages_of(kernel_bytes: usize) -> Result<()> {

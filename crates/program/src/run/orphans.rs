@@ -356,7 +356,6 @@ mod tests {
         assert!(is_of(pid as i32, own) && !is_of(pid as i32, other));
         assert_eq!(end(pid as i32, pid, 1, other), None);
         assert!(child.try_wait().unwrap().is_none());
-        child.kill().unwrap();
-        child.wait().unwrap();
+        crate::run::testing::stop(child);
     }
 }

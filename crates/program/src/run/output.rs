@@ -23,16 +23,11 @@ struct One {
     written: Option<State>,
 }
 
-#[derive(PartialEq, Eq)]
-struct State {
-    bytes: u64,
-    changed: (i64, i64),
-}
+/// A file's length, and the time of its last change.
+type State = (u64, i64, i64);
 
-impl State {
-    fn of(status: &Metadata) -> Self {
-        State { bytes: status.size(), changed: (status.mtime(), status.mtime_nsec()) }
-    }
+fn state_of(status: &Metadata) -> State {
+    (status.size(), status.mtime(), status.mtime_nsec())
 }
 
 #[derive(Serialize)]
@@ -67,7 +62,7 @@ impl Output {
             let written = one.file.write_all(one.text(&json).as_bytes());
             let status = written.and_then(|()| one.file.metadata());
             let status = status.with_context(|| format!("cannot write the report {}", one.path.display()))?;
-            one.written = status.is_file().then(|| State::of(&status));
+            one.written = status.is_file().then(|| state_of(&status));
         }
         self.0.retain(|one| one.written.is_some());
         Ok(())
@@ -93,7 +88,7 @@ impl One {
     }
 
     fn write_again(&self, json: &str) -> io::Result<()> {
-        if Some(State::of(&self.file.metadata()?)) != self.written {
+        if Some(state_of(&self.file.metadata()?)) != self.written {
             return Ok(());
         }
         let text = self.text(json);

@@ -128,19 +128,16 @@ impl OverLimit {
     }
 
     pub fn reason(&self) -> Option<String> {
+        let Self { brought_in_pages, poor_pages, forks, .. } = self;
         let text = match self.cause()? {
             Cause::Paused => "paging was paused (`uzswap pause`)".to_owned(),
-            Cause::PagingEnded => {
-                format!("{} pages came back because paging had to end", self.brought_in_pages)
-            }
-            Cause::Incompressible => format!("{} pages did not compress", self.poor_pages),
+            Cause::PagingEnded => format!("{brought_in_pages} pages came back because paging had to end"),
+            Cause::Incompressible => format!("{poor_pages} pages did not compress"),
             Cause::Immovable => {
                 "pages could not leave: they are read-only, locked or under a protection key".to_owned()
             }
             Cause::PoolFull => "what is compressed took most of it".to_owned(),
-            Cause::Forks => {
-                format!("{} forks: pages shared with a child are copied when they change", self.forks)
-            }
+            Cause::Forks => format!("{forks} forks: pages shared with a child are copied when they change"),
             Cause::Pace => "memory was touched faster than pages could leave".to_owned(),
         };
         Some(text)

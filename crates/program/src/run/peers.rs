@@ -215,7 +215,6 @@ impl Family {
     }
 }
 
-/// Names this process as a supervisor.
 pub fn take_name() {
     // SAFETY: a NUL-terminated string of fewer than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
@@ -252,6 +251,8 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
+    use crate::run::testing::{shell_with_child, stop};
+
     fn child(program: &str, arguments: &[&str]) -> Child {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
@@ -262,20 +263,11 @@ mod tests {
         family.has(pid, &handle, |_| false).unwrap()
     }
 
-    fn stop(mut child: Child) {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
     #[test]
     fn descendants_are_told_from_others() {
         let family = Family::new(None);
-        let (sleeping, shell) = (child("sleep", &["60"]), child("sh", &["-c", "sleep 60 & echo $!; wait"]));
-        let mut shell = shell;
-        let mut line = String::new();
-        let output = shell.stdout.take().unwrap();
-        io::BufRead::read_line(&mut io::BufReader::new(output), &mut line).unwrap();
-        let grandchild: i32 = line.trim().parse().unwrap();
+        let (sleeping, (shell, grandchild)) = (child("sleep", &["60"]), shell_with_child());
+        let grandchild = grandchild as i32;
         assert!(is_ours(&family, sleeping.id() as i32) && is_ours(&family, grandchild));
         let guarded = Family::new(Some(sleeping.id() as i32));
         assert!(!is_ours(&guarded, sleeping.id() as i32), "the guardian is none of the tree");

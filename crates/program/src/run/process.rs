@@ -25,26 +25,22 @@ const NUMBER_DIGITS: usize = 10;
 /// Tells the object which limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
-/// Values that the program sees instead of the actual ones.
-pub struct Shown {
+/// What the program finds in its environment, and what it sees instead of actual values.
+pub struct Shown<'a> {
+    pub socket: &'a str,
+    /// The paths of the preload object and of the agent.
+    pub object: &'a str,
+    pub agent: &'a str,
     pub cgroup_limit: Option<ShownLimit>,
     /// The parent of orphans.
     pub reaper: u32,
 }
 
-/// Starts the program with the preload object at the path `object` and the agent at the path
-/// `agent`; returns its process id. It keeps uzswap's terminal, process group, standard descriptors
-/// and environment. If it loads objects, its memory limits are raised by the agent's needs. Returns
-/// exec's error if that fails.
-pub fn spawn(
-    file: &Path,
-    argv: &[OsString],
-    socket: &str,
-    object: &str,
-    agent: &str,
-    signals: &Signals,
-    shown: &Shown,
-) -> io::Result<i32> {
+/// Starts the program; returns its process id. It keeps uzswap's terminal, process group, standard
+/// descriptors and environment. If it loads objects, its memory limits are raised by the agent's
+/// needs. Returns exec's error if that fails.
+pub fn spawn(file: &Path, argv: &[OsString], signals: &Signals, shown: &Shown<'_>) -> io::Result<i32> {
+    let Shown { socket, object, agent, .. } = *shown;
     let preload = preloads(object, file, &std::env::var_os("LD_PRELOAD").unwrap_or_default());
     let makes_room = program_file::loads_objects(file);
     let mask = signals.mask_before();

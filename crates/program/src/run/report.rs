@@ -11,7 +11,7 @@ use super::over_limit::OverLimit;
 use super::supervisor::Supervisor;
 use super::swap_report::SwapReport;
 use crate::size::Size;
-use crate::ways::AccessTracking;
+use crate::ways;
 
 /// The report of `docs/user/report.md`. Names are the kernel's where the meaning matches.
 #[derive(Debug, Serialize)]
@@ -35,7 +35,7 @@ pub struct Report {
     compressor: String,
     /// Whether the compressor used emulated devices: no figure describes real ones then.
     emulated: bool,
-    access_tracking: AccessTracking,
+    access_tracking: &'static str,
     verified: bool,
     /// Counters of the report itself, named in `ledger::COUNTERS`.
     #[serde(flatten)]
@@ -124,7 +124,7 @@ impl Report {
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
             emulated,
-            access_tracking: AccessTracking::of_this_kernel(settings.without & ledger::WITHOUT_TRACKING != 0),
+            access_tracking: ways::access_tracking(settings.without & ledger::WITHOUT_TRACKING != 0),
             verified: settings.verify,
             forms: tree.forms(),
             stored_pages: peaks.stored_pages,

@@ -12,7 +12,7 @@ use super::aside::Foreign;
 use super::attach::{self, Attacher};
 use super::books::Books;
 use super::claims::Claims;
-use super::connections::{Connections, HELLO};
+use super::connections::{Connections, HELLO, RESERVED};
 use super::front::Front;
 use super::guardian::Guardian;
 use super::history::History;
@@ -238,7 +238,7 @@ impl Supervisor {
             }
             Some(Kind::Keep) => {
                 if let Some(descriptor) = descriptor {
-                    if self.connections.is_too_short_to_keep(&descriptor) {
+                    if self.connections.is_short(&descriptor, RESERVED / 2) {
                         self.notes.note_shortage();
                     } else {
                         self.connections.all[index].keep(descriptor);

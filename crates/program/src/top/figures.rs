@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ledger::{percentile_ns, Counter, Seen, BUCKETS};
+use ledger::{percentile_ns, Counter, Seen, Slot, BUCKETS};
 use serde::Serialize;
 
 use super::find::{name_of, Found};
@@ -103,38 +103,24 @@ fn counts(found: &Found) -> [u64; 4] {
 
 /// Returns the trees' figures, `seconds` after the samples in `before`.
 pub fn trees(found: &[Found], before: &[Before], seconds: f64) -> Vec<Tree> {
-    found
-        .iter()
-        .map(|tree| figures(tree, before.iter().find(|before| before.tree == tree.tree), seconds))
-        .collect()
+    let before = |tree: &Found| before.iter().find(|before| before.tree == tree.tree);
+    found.iter().map(|tree| figures(tree, before(tree), seconds)).collect()
 }
 
 fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
     let snapshot = &found.snapshot;
     let settings = snapshot.settings();
-    let (mut stored_pages, mut pool_total_size, mut staged_bytes, mut wanted) = (0u64, 0u64, 0u64, 0u64);
-    let (mut swap_pages, mut swap_live_bytes) = (0u64, 0u64);
-    let mut processes = Vec::new();
-    for Seen { pid, slot } in snapshot.live() {
-        for (sum, figure) in [
-            (&mut stored_pages, slot.stored_pages()),
-            (&mut pool_total_size, slot.pool_bytes()),
-            (&mut staged_bytes, slot.staged_bytes()),
-            (&mut wanted, slot.wanted_bytes()),
-            (&mut swap_pages, slot.disk_pages()),
-            (&mut swap_live_bytes, slot.disk_bytes()),
-        ] {
-            *sum = figure.saturating_add(*sum);
-        }
-        processes.push(Process {
-            pid,
-            name: name_of(pid),
-            managed: slot.is_managed(),
-            resident_bytes: slot.resident_bytes(),
-            pool_total_size: slot.pool_bytes(),
-            stored_pages: slot.stored_pages(),
-        });
-    }
+    let sum =
+        |of: fn(&Slot) -> u64| snapshot.live().fold(0, |sum: u64, seen| sum.saturating_add(of(seen.slot)));
+    let (stored_pages, pool_total_size) = (sum(Slot::stored_pages), sum(Slot::pool_bytes));
+    let process = |Seen { pid, slot }: Seen<'_>| Process {
+        pid,
+        name: name_of(pid),
+        managed: slot.is_managed(),
+        resident_bytes: slot.resident_bytes(),
+        pool_total_size: slot.pool_bytes(),
+        stored_pages: slot.stored_pages(),
+    };
     let now = counts(found);
     // A tree without a previous sample started since then.
     let then = before.map_or([0; 4], |before| before.counts);
@@ -147,7 +133,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
         ram_limit_bytes: settings.budget_bytes,
         ram_used_bytes: snapshot.total_bytes(),
         ram_peak_bytes: snapshot.total_peak_bytes(),
-        ram_wanted_bytes: wanted,
+        ram_wanted_bytes: sum(Slot::wanted_bytes),
         compressor: plain(&settings.compressor),
         stored_pages,
         pool_total_size,
@@ -155,10 +141,10 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
             0 => 0.0,
             bytes => stored_pages as f64 * 4096.0 / bytes as f64,
         },
-        staged_bytes,
+        staged_bytes: sum(Slot::staged_bytes),
         swap_limit_bytes: settings.swap_bytes,
-        swap_pages,
-        swap_live_bytes,
+        swap_pages: sum(Slot::disk_pages),
+        swap_live_bytes: sum(Slot::disk_bytes),
         zswpwb: snapshot.sum(Counter::ZswpWb),
         disk_faults: snapshot.sum(Counter::DiskFaults),
         swap_bytes_written_per_second: rate(3),
@@ -172,7 +158,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
         faults_per_second: rate(2),
         fault_latency_us: latency(&recent),
         fault_latency_total_us: latency(&faults),
-        processes,
+        processes: snapshot.live().map(process).collect(),
     }
 }
 
@@ -213,15 +199,12 @@ mod tests {
         ledger.publish(0, 500, 100, 200, 1);
         let first = look();
         let tree = &trees(&[first], &[], 1.0)[0];
+        assert_eq!((tree.zswpout_per_second, tree.compression_ratio), (1000.0, 40.96));
         assert_eq!(
-            (tree.zswpout_per_second, tree.ram_used_bytes, tree.compression_ratio),
-            (1000.0, 500, 40.96)
+            (tree.ram_used_bytes, tree.ram_wanted_bytes, tree.staged_bytes),
+            (500, 500 - 100 + 4096, 200)
         );
-        assert_eq!((tree.ram_wanted_bytes, tree.staged_bytes), (500 - 100 + 4096, 200));
-        assert_eq!(
-            tree.forms.iter().map(|(name, pages)| (&**name, *pages)).collect::<Vec<_>>(),
-            [("lz4", 1000), ("same", 0)]
-        );
+        assert!(tree.forms.iter().eq([(&"lz4".to_owned(), &1000), (&"same".to_owned(), &0)]));
         assert!(tree.fault_latency_us.unwrap().p50 > 800.0);
 
         let before = Before::of(&look());

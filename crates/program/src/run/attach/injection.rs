@@ -86,7 +86,8 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     if process::is_anothers(pid, &order.socket) {
         return Err(Failure::Anothers);
     }
-    let place = Place::in_process(pid, &maps)?;
+    let gate = gate(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
+    let place = Place { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) };
     // A thread in uninterruptible sleep (disk, a child's exec) would not stop.
     let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
     let thread = process::threads(pid).into_iter().find(is_ready).ok_or(Failure::NotYet)?;
@@ -154,13 +155,6 @@ struct Place {
     gate: usize,
     /// The vDSO, 0 for none.
     vdso: usize,
-}
-
-impl Place {
-    fn in_process(pid: i32, maps: &str) -> Result<Self, Failure> {
-        let gate = gate(Memory::of(pid), maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
-        Ok(Place { gate, vdso: range_of(maps, "[vdso]").map_or(0, |range| range.0) })
-    }
 }
 
 #[cfg(target_arch = "x86_64")]

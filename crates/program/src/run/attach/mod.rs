@@ -65,10 +65,6 @@ enum State {
 }
 
 impl State {
-    fn is_brought(&self) -> bool {
-        matches!(self, State::Brought)
-    }
-
     fn is_pending(&self) -> bool {
         matches!(self, State::Trying(..) | State::Lost(_))
     }
@@ -126,8 +122,9 @@ impl Attacher {
         let alive = &self.members;
         self.known.retain(|pid, known| {
             // Exec starts a new look at the process.
-            let is_settled =
-                known.state.is_brought() && managed.contains(pid) && known.since.elapsed() > HELLO;
+            let is_settled = matches!(known.state, State::Brought)
+                && managed.contains(pid)
+                && known.since.elapsed() > HELLO;
             known.state.is_pending() || (alive.contains(pid) && !is_settled)
         });
         for pid in self.members.clone() {
@@ -155,7 +152,7 @@ impl Attacher {
 
     /// Notes that a process's agent cannot work there.
     pub fn note_refusal(&mut self, pid: i32) {
-        if let Some(known) = self.known.get_mut(&pid).filter(|known| known.state.is_brought()) {
+        if let Some(known) = self.known.get_mut(&pid).filter(|known| matches!(known.state, State::Brought)) {
             known.state = State::Refused;
         }
     }

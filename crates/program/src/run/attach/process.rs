@@ -134,7 +134,6 @@ impl Rights {
     }
 }
 
-/// Returns whether a process has rights that this user lacks.
 pub fn is_above_us(pid: i32) -> bool {
     let is_above = |rights: Rights, own: Rights| {
         !own.is_root()
@@ -253,6 +252,9 @@ mod tests {
         assert!(matches!(thread_state(pid, pid), Some(b'R' | b'S' | b'D')));
         assert!(share_memory(pid, pid));
         assert!(!share_memory(pid, Stat::of(pid as u32).unwrap().parent as i32));
+        let own = Rights::own().unwrap();
+        assert_eq!(Rights::of(pid).unwrap().refusal(&own, 0), None);
+        assert!(own.is_same_user(&own));
     }
 
     #[test]
@@ -341,24 +343,12 @@ mod tests {
     fn what_is_traced_or_filtered_is_left_alone() {
         let own = rights(OURS, OURS, "0", 7);
         let traced = changed(&own, "TracerPid:\t0", "TracerPid:\t9");
+        assert_eq!((traced.number("TracerPid:"), traced.number("Nothing:")), (Some(9), None));
         assert!(traced.refusal(&own, 0).unwrap().contains("traced"));
         assert!(traced.refusal(&own, 8).is_some());
         assert_eq!(traced.refusal(&own, 9), None);
         for (from, to) in [("Seccomp_filters:\t1", "Seccomp_filters:\t2"), ("Seccomp:\t2", "Seccomp:\t1")] {
             assert!(changed(&own, from, to).refusal(&own, 0).unwrap().contains("seccomp"));
         }
-    }
-
-    #[test]
-    fn rights_of_this_process() {
-        let (pid, own) = (std::process::id() as i32, Rights::own().unwrap());
-        assert_eq!(Rights::of(pid).unwrap().refusal(&own, 0), None);
-        assert!(own.is_same_user(&own));
-    }
-
-    #[test]
-    fn fields_of_a_status() {
-        let own = Rights { status: "Name:\tx\nTracerPid:\t17\n".to_owned(), owner: 0, namespace: None };
-        assert_eq!((own.number("TracerPid:"), own.number("Nothing:")), (Some(17), None));
     }
 }

@@ -59,18 +59,17 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    use crate::run::testing::stop;
+
     #[test]
     fn children_of_any_thread_are_found() {
         let start = || Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
-        let mut children = [start(), std::thread::spawn(start).join().unwrap()];
+        let children = [start(), std::thread::spawn(start).join().unwrap()];
         let pids = children.each_ref().map(|child| child.id() as i32);
         let found = descendants(None);
         assert!(pids.iter().all(|pid| found.contains(pid)), "{pids:?} in {found:?}");
         assert!(!descendants(Some(pids[0])).contains(&pids[0]));
-        for child in &mut children {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        children.into_iter().for_each(stop);
     }
 
     #[test]
@@ -93,10 +92,9 @@ mod tests {
     #[test]
     #[ignore = "run by the test above, in a process of its own"]
     fn starts_one_and_waits() {
-        let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
         println!("\nstarted {}", child.id());
         std::io::stdin().lines().for_each(drop);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        stop(child);
     }
 }

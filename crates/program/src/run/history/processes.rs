@@ -91,14 +91,13 @@ impl Processes {
         let name = crate::top::find::name_of(pid);
         self.last_look += 1;
         let look = self.last_look;
-        if let Some(number) = self.by_pid.get(&pid).copied() {
-            if let Some(process) = self.known.get_mut(&number).filter(|process| process.ticks == ticks) {
-                (process.name, process.command, process.ended_seconds) = (name, String::new(), None);
-                process.look = look;
-                self.by_slot.insert(slot, number);
-                self.commands.ask(look, move || command_of(pid));
-                return;
-            }
+        let known = self.by_pid.get(&pid).and_then(|number| self.known.get_mut(number));
+        if let Some(process) = known.filter(|process| process.ticks == ticks) {
+            (process.name, process.command, process.ended_seconds) = (name, String::new(), None);
+            process.look = look;
+            self.by_slot.insert(slot, process.number);
+            self.commands.ask(look, move || command_of(pid));
+            return;
         }
         if self.known.len() >= PROCESSES_MAX {
             self.forget();
@@ -219,6 +218,7 @@ fn command_of(pid: u32) -> String {
 mod tests {
     use super::*;
     use crate::run::history::tests::ledger;
+    use crate::run::testing::shell_with_child;
 
     #[test]
     fn a_new_program_is_the_same_process_and_children_find_their_parents() {
@@ -227,13 +227,7 @@ mod tests {
         let mut processes = Processes::default();
         let own = std::process::id();
         // The known ancestor is two generations up.
-        let mut shell = std::process::Command::new("sh");
-        let mut child = shell.args(["-c", "sleep 60 & echo $!; read line; kill $!"]);
-        child = child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-        let mut child = child.spawn().unwrap();
-        let mut line = String::new();
-        let output = child.stdout.take().unwrap();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+        let (mut child, grandchild) = shell_with_child();
         processes.joined(child.id(), 0, 1.0);
         let slot = ledger.slot(0);
         slot.add(Counter::ZswpOut, 5);
@@ -243,7 +237,7 @@ mod tests {
         processes.take_commands();
         processes.left(0, slot, 2.0);
         ledger.slot(1).add(Counter::ZswpOut, 6);
-        processes.joined(line.trim().parse().unwrap(), 2, 2.2);
+        processes.joined(grandchild, 2, 2.2);
         processes.joined(own, 3, 2.3);
         // Other threads read the command lines.
         while processes.known[&0].command.is_empty() {

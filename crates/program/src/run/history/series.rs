@@ -236,11 +236,8 @@ mod tests {
         assert!(ends[peak] >= 123.45 && (peak == 0 || ends[peak - 1] <= 123.45));
         let p99 = numbers(&columns["fault_p99_us"]);
         let counts = &series.points[ends.iter().position(|end| *end >= 111.11).unwrap()].latencies;
-        assert_eq!(
-            counts.as_ref().unwrap()[ledger::bucket_of(50_000_000)],
-            1,
-            "the slow one is where it was"
-        );
+        // The slow one is where it was.
+        assert_eq!(counts.as_ref().unwrap()[ledger::bucket_of(50_000_000)], 1);
         assert!(p99.iter().all(|us| *us < 60_000.0));
     }
 
