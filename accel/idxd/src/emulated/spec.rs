@@ -205,18 +205,16 @@ benches of the driver: leave out work=";
                 }
             }
             "work" => {
-                self.work = match value.split_once(':').unwrap_or((value, "")) {
-                    ("real", "") => Work::Real,
-                    ("real", ns) => match ns.parse() {
-                        Ok(page_ns @ 1..=1_000_000_000) => Work::RealTimed { page_ns },
-                        _ => return Err("wants the nanoseconds of a page: real:3500".to_owned()),
-                    },
-                    ("null", "") => Work::Null,
-                    ("timed", ns) => match ns.parse() {
-                        Ok(page_ns @ 1..=1_000_000_000) => Work::Timed { page_ns },
-                        _ => return Err("wants the nanoseconds of a page: timed:3500".to_owned()),
-                    },
-                    _ => return Err("wants real, null or timed:NS".to_owned()),
+                let page_ns = |ns: &str| match ns.parse() {
+                    Ok(page_ns @ 1..=1_000_000_000) => Ok(page_ns),
+                    _ => Err("wants the nanoseconds of a page, as in real:3500 or timed:3500".to_owned()),
+                };
+                self.work = match (value, value.split_once(':')) {
+                    ("real", _) => Work::Real,
+                    ("null", _) => Work::Null,
+                    (_, Some(("real", ns))) => Work::RealTimed { page_ns: page_ns(ns)? },
+                    (_, Some(("timed", ns))) => Work::Timed { page_ns: page_ns(ns)? },
+                    _ => return Err("wants real, real:3500, null or timed:3500".to_owned()),
                 }
             }
             _ => return Err(format!("unknown; known: {KEYS}")),
@@ -301,8 +299,10 @@ mod tests {
         assert!(error("fast").contains("key=value"));
         assert!(error("queues=8,threshold=17").contains("threshold"));
         assert!(error("threads,clock=steps").contains("real time"));
-        assert!(error("work=timed").contains("timed:3500"));
-        assert!(error("work=real:fast").contains("real:3500"));
+        for work in ["timed", "timed:", "real:", "real:fast", "real:0", "null:"] {
+            let error = error(&format!("work={work}"));
+            assert!(error.contains("real:3500") && error.contains("timed:3500"), "{error}");
+        }
         assert!(error("faults=lost:9").contains("between 0 and 1"));
     }
 }
