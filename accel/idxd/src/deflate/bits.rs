@@ -164,10 +164,13 @@ impl<'a> Bits<'a> {
     /// Gives back whole loaded, unused bytes. Returns the number of input bytes used at least in
     /// part, and the bits before the first unused one.
     pub fn give_back(&self) -> (usize, usize) {
-        let back = self.at.min((self.count / 8) as usize);
+        // The last byte is given back without the bits of it that do not count.
+        let cut = if self.at > 0 && self.at == self.input.len() { self.ignored } else { 0 };
+        let back = self.at.min(((self.count + cut) / 8) as usize);
         let kept_left =
             if self.kept.is_some() { self.left() - self.count as usize - self.input_left() } else { 0 };
-        (self.at - back, self.count as usize - back * 8 + kept_left)
+        let given = if back > 0 { back * 8 - cut as usize } else { 0 };
+        (self.at - back, self.count as usize - given + kept_left)
     }
 
     fn input_left(&self) -> usize {
@@ -229,6 +232,17 @@ mod tests {
         assert_eq!(bits.take(12), Ok(0xfff));
         assert_eq!(bits.take(1), Err(Exhausted));
         assert_eq!(bits.give_back(), (3, 0));
+    }
+
+    /// The last byte has four bits that count, all of them loaded and unused.
+    #[test]
+    fn a_last_byte_with_ignored_bits_is_given_back() {
+        let mut bits = Bits::new(None, &[0xaa, 0xff, 0x0f], 4);
+        bits.take(16).unwrap();
+        bits.refill();
+        assert_eq!((bits.count(), bits.give_back()), (4, (2, 0)));
+        bits.consume(1);
+        assert_eq!(bits.give_back(), (3, 3));
     }
 
     #[test]
