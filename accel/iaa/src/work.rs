@@ -360,7 +360,7 @@ impl<'a> Work<'a> {
                 Step::Statistics => {
                     let tables = &mut self.memory.tables[unit];
                     tables.aecs[0] = CompressAecs::ZERO;
-                    tables.aecs[0].set_dynamic(&tables.histogram, true);
+                    tables.aecs[0].set_dynamic(&tables.histogram);
                     self.jobs[unit].step = Step::CompressTables(0);
                     self.go_on(unit);
                     return;

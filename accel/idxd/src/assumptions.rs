@@ -4,7 +4,6 @@
 //! drives the hardware. The emulated device reads these constants, so that a correction is one
 //! edit. Drivers should not depend on any of them.
 
-use crate::descriptor::flags;
 use crate::{ErrorCode, Status};
 
 /// A dynamic header whose first distance length is "repeat the previous" fails (error 4), although
@@ -22,31 +21,8 @@ pub const MEANINGLESS_LENGTH: ErrorCode = ErrorCode::BAD_MATCH_LENGTH;
 /// A fixed block's distance symbols 30 and 31, by the same reasoning.
 pub const MEANINGLESS_DISTANCE: ErrorCode = ErrorCode::BAD_DISTANCE;
 
-/// The input ends inside a dynamic block's header and no AECS keeps it for a later job.
+/// The input ends inside a dynamic block's header.
 pub const TRUNCATED_HEADER: ErrorCode = ErrorCode::HEADER_TOO_BIG;
-
-/// Operation flags that no-op and drain accept.
-pub const FLAGS_OF_EVERY_OPERATION: u32 = flags::COMPLETION_VALID
-    | flags::REQUEST_COMPLETION
-    | flags::REQUEST_INTERRUPT
-    | flags::COMPLETION_STEERING_TAG
-    | flags::TRAFFIC_CLASS_COMPLETION;
-
-/// Further operation flags that compress and decompress accept. Fence is for batches, which these
-/// devices lack; check-result is DSA's; readback needs a capability that the emulated device does
-/// not claim.
-pub const FLAGS_OF_CODECS: u32 = flags::BLOCK_ON_FAULT
-    | flags::CACHE_CONTROL
-    | flags::TRAFFIC_CLASS_1
-    | flags::TRAFFIC_CLASS_2
-    | flags::TRAFFIC_CLASS_3
-    | flags::STRICT_ORDERING
-    | flags::DESTINATION_STEERING_TAG
-    | flags::READ_SOURCE_2_MASK
-    | flags::WRITE_SOURCE_2_MASK
-    | flags::SOURCE_2_STEERING_TAG
-    | flags::CRC_RFC3720
-    | flags::AECS_TOGGLE;
 
 /// Compress without an AECS to read codes from, header generation or statistics mode.
 pub const COMPRESS_WITHOUT_CODES: Status = Status::INVALID_FLAGS;
@@ -54,7 +30,7 @@ pub const COMPRESS_WITHOUT_CODES: Status = Status::INVALID_FLAGS;
 /// An AECS that is too short for its purpose. (Error code 24 exists too, but belongs to filters.)
 pub const AECS_TOO_SHORT: Status = Status::INVALID_SIZE;
 
-/// Source 2 named by a job that neither reads nor writes it.
+/// Source 2 is named by a job that neither reads nor writes it.
 pub const UNUSED_SOURCE_2: Status = Status::NONZERO_RESERVED;
 
 /// One-pass header generation with more input than a page.
@@ -62,9 +38,6 @@ pub const ONE_PASS_TOO_LONG: Status = Status::INVALID_SIZE;
 
 /// Most input that one-pass header generation takes.
 pub const ONE_PASS_INPUT_MAX: u32 = 4096;
-
-/// Decompress with its enable flag clear, which only other operations use.
-pub const DECOMPRESS_NOT_ENABLED: Status = Status::INVALID_CODEC_FLAGS;
 
 /// Source and destination of compress and decompress must not overlap at all.
 pub const OVERLAP_IS_REFUSED: bool = true;
@@ -107,12 +80,3 @@ pub const MAX_TRANSFER_OF_QUEUE: u32 = 2 << 20;
 
 /// Groups of an IAA device: the figure of a published DSA listing.
 pub const MAX_GROUPS: u32 = 4;
-
-/// The emulated device packs code tables into a decompress AECS as the code lengths of the current
-/// block, four bits each, literals first. Real devices keep packed tables in the same fields;
-/// software passes either back untouched.
-pub const AECS_TABLES_ARE_OPAQUE: bool = true;
-
-/// The XOR checksum pairs a job's bytes from the job's own start, also when it continues from an
-/// AECS of a job that ended at an odd byte.
-pub const XOR_PAIRS_FROM_THE_START_OF_THE_JOB: bool = true;

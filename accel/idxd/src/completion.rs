@@ -160,8 +160,6 @@ pub struct Record {
     pub status: Status,
     /// The codec's error, with [`Status::ANALYTICS_ERROR`].
     pub error: ErrorCode,
-    /// Details of a fault, as QPL names them; zero from most devices.
-    pub fault_info: u8,
     /// Bytes of input that were processed.
     pub bytes_completed: u32,
     /// The address that faulted.
@@ -170,8 +168,6 @@ pub struct Record {
     pub invalid_flags: u32,
     /// Bytes of output.
     pub output_size: u32,
-    /// Valid bits in the last byte of output; 0 means all 8.
-    pub output_bits: u8,
     /// XOR of the uncompressed data's 16-bit words.
     pub xor: u16,
     /// CRC of the uncompressed data.
@@ -184,12 +180,10 @@ impl Record {
         Record {
             status,
             error: ErrorCode::NONE,
-            fault_info: 0,
             bytes_completed: 0,
             fault_address: 0,
             invalid_flags: 0,
             output_size: 0,
-            output_bits: 0,
             xor: 0,
             crc: 0,
         }
@@ -219,39 +213,28 @@ impl Record {
 pub struct Completion {
     status: AtomicU8,
     error: AtomicU8,
-    fault_info: AtomicU8,
-    reserved_3: AtomicU8,
+    unused_2: [AtomicU8; 2],
     bytes_completed: AtomicU32,
     fault_address: AtomicU64,
     invalid_flags: AtomicU32,
-    reserved_20: AtomicU32,
+    unused_20: AtomicU32,
     output_size: AtomicU32,
-    output_bits: AtomicU8,
-    reserved_29: AtomicU8,
+    unused_28: [AtomicU8; 2],
     xor: AtomicU16,
     crc: AtomicU32,
-    min_or_first: AtomicU32,
-    max_or_last: AtomicU32,
-    sum: AtomicU32,
-    reserved_48: [AtomicU64; 2],
+    unused_36: [AtomicU32; 7],
 }
 
 const _: () = {
     use std::mem::{align_of, offset_of, size_of};
     assert!(size_of::<Completion>() == 64 && align_of::<Completion>() == 64);
     assert!(offset_of!(Completion, error) == 1);
-    assert!(offset_of!(Completion, fault_info) == 2);
     assert!(offset_of!(Completion, bytes_completed) == 4);
     assert!(offset_of!(Completion, fault_address) == 8);
     assert!(offset_of!(Completion, invalid_flags) == 16);
     assert!(offset_of!(Completion, output_size) == 24);
-    assert!(offset_of!(Completion, output_bits) == 28);
     assert!(offset_of!(Completion, xor) == 30);
     assert!(offset_of!(Completion, crc) == 32);
-    assert!(offset_of!(Completion, min_or_first) == 36);
-    assert!(offset_of!(Completion, max_or_last) == 40);
-    assert!(offset_of!(Completion, sum) == 44);
-    assert!(offset_of!(Completion, reserved_48) == 48);
 };
 
 impl Default for Completion {
@@ -287,12 +270,10 @@ impl Completion {
         (status != Status::IN_PROGRESS).then(|| Record {
             status,
             error: ErrorCode(self.error.load(Ordering::Relaxed)),
-            fault_info: self.fault_info.load(Ordering::Relaxed),
             bytes_completed: self.bytes_completed.load(Ordering::Relaxed),
             fault_address: self.fault_address.load(Ordering::Relaxed),
             invalid_flags: self.invalid_flags.load(Ordering::Relaxed),
             output_size: self.output_size.load(Ordering::Relaxed),
-            output_bits: self.output_bits.load(Ordering::Relaxed),
             xor: self.xor.load(Ordering::Relaxed),
             crc: self.crc.load(Ordering::Relaxed),
         })
@@ -303,17 +284,12 @@ impl Completion {
     pub fn complete(&self, record: &Record) {
         assert!(record.status != Status::IN_PROGRESS);
         self.error.store(record.error.0, Ordering::Relaxed);
-        self.fault_info.store(record.fault_info, Ordering::Relaxed);
         self.bytes_completed.store(record.bytes_completed, Ordering::Relaxed);
         self.fault_address.store(record.fault_address, Ordering::Relaxed);
         self.invalid_flags.store(record.invalid_flags, Ordering::Relaxed);
         self.output_size.store(record.output_size, Ordering::Relaxed);
-        self.output_bits.store(record.output_bits, Ordering::Relaxed);
         self.xor.store(record.xor, Ordering::Relaxed);
         self.crc.store(record.crc, Ordering::Relaxed);
-        self.min_or_first.store(0, Ordering::Relaxed);
-        self.max_or_last.store(0, Ordering::Relaxed);
-        self.sum.store(0, Ordering::Relaxed);
         self.status.store(record.status.0, Ordering::Release);
     }
 
@@ -334,12 +310,10 @@ mod tests {
         let record = Record {
             status: Status(Status::PAGE_FAULT.0 | FAULT_WAS_WRITE),
             error: ErrorCode::NO_EOB,
-            fault_info: 1,
             bytes_completed: 2,
             fault_address: 3,
             invalid_flags: 4,
             output_size: 5,
-            output_bits: 6,
             xor: 7,
             crc: 8,
         };

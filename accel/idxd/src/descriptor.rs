@@ -29,7 +29,8 @@ impl Opcode {
     pub const COMPRESS: Self = Self(0x43);
 }
 
-/// Operation flags: bits 23:0 of the dword at offset 4.
+/// Operation flags: those of bits 23:0 of the dword at offset 4 that descriptors here have, or that
+/// devices are asked about.
 pub mod flags {
     /// Waits for earlier descriptors of the same batch.
     pub const FENCE: u32 = 1 << 0;
@@ -40,89 +41,40 @@ pub mod flags {
     pub const COMPLETION_VALID: u32 = 1 << 2;
     /// Writes a completion record also after success (RCR).
     pub const REQUEST_COMPLETION: u32 = 1 << 3;
-    /// Raises an interrupt on completion (RCI).
-    pub const REQUEST_INTERRUPT: u32 = 1 << 4;
-    /// Steering tag select of the completion record.
-    pub const COMPLETION_STEERING_TAG: u32 = 1 << 5;
-    /// Check result (DSA only).
-    pub const CHECK_RESULT: u32 = 1 << 7;
     /// Writes the destination into the CPU's cache.
     pub const CACHE_CONTROL: u32 = 1 << 8;
-    /// Traffic-class selector of address 1.
-    pub const TRAFFIC_CLASS_1: u32 = 1 << 9;
-    /// Traffic-class selector of address 2.
-    pub const TRAFFIC_CLASS_2: u32 = 1 << 10;
-    /// Traffic-class selector of address 3.
-    pub const TRAFFIC_CLASS_3: u32 = 1 << 11;
-    /// Traffic-class selector of the completion record.
-    pub const TRAFFIC_CLASS_COMPLETION: u32 = 1 << 12;
-    /// Strict ordering of writes.
-    pub const STRICT_ORDERING: u32 = 1 << 13;
-    /// Reads the destination back before completing.
-    pub const DESTINATION_READBACK: u32 = 1 << 14;
-    /// Steering tag select of the destination.
-    pub const DESTINATION_STEERING_TAG: u32 = 1 << 15;
-    /// The field for reading source 2.
-    pub const READ_SOURCE_2_MASK: u32 = 3 << 16;
     /// Source 2 is an AECS.
     pub const READ_AECS: u32 = 1 << 16;
-    /// Source 2 is the second input of a filter.
-    pub const READ_FILTER_INPUT: u32 = 2 << 16;
-    /// The field for writing the AECS back.
-    pub const WRITE_SOURCE_2_MASK: u32 = 3 << 18;
-    /// Writes the AECS whenever the job completes.
+    /// Source 2 is two AECS images one after the other; the job writes the second.
     pub const WRITE_AECS: u32 = 1 << 18;
-    /// Writes the AECS only when the output overflowed.
-    pub const WRITE_AECS_ON_OVERFLOW: u32 = 2 << 18;
-    /// Steering tag select of source 2.
-    pub const SOURCE_2_STEERING_TAG: u32 = 1 << 20;
-    /// The CRC is CRC-32C (RFC 3720) instead of the one of gzip.
-    pub const CRC_RFC3720: u32 = 1 << 21;
-    /// Source 2 is two AECS one after the other. Clear: the first is read and the second written;
-    /// set: the reverse.
-    pub const AECS_TOGGLE: u32 = 1 << 22;
 }
 
-/// Compression flags: the u16 at offset 38 when the opcode is compress.
+/// Compression flags: the u16 at offset 38 when the opcode is compress. Bits, and the four
+/// combinations that descriptors here have.
 pub mod compress_flags {
     /// Writes symbol counts to the destination instead of compressed data.
     pub const STATISTICS: u16 = 1 << 0;
     /// Emits the last, partly filled byte.
     pub const FLUSH_OUTPUT: u16 = 1 << 1;
-    /// The field for the end after the last token.
-    pub const END_MASK: u16 = 3 << 2;
     /// Appends the end-of-block symbol.
     pub const END_EOB: u16 = 1 << 2;
-    /// Appends the end-of-block symbol and an empty stored block that is not the last.
-    pub const END_EOB_STORED: u16 = 2 << 2;
-    /// Appends the end-of-block symbol and an empty stored block that is the last.
-    pub const END_EOB_STORED_FINAL: u16 = 3 << 2;
-    /// Looks for no matches.
-    pub const ALL_LITERALS: u16 = 1 << 4;
-    /// Output in 16-bit big-endian units.
-    pub const BIG_ENDIAN_16: u16 = 1 << 5;
-    /// Indexing: 0 is off, 1 to 7 are mini-blocks of 512 bytes to 32 KiB.
-    pub const MINI_BLOCK_MASK: u16 = 7 << 6;
-    /// Loads a dictionary (generation 2).
-    pub const LOAD_DICTIONARY_MASK: u16 = 3 << 10;
-    /// The field for header generation (generation 2).
-    pub const HEADER_MASK: u16 = 7 << 12;
-    /// One pass for the caller, two inside: the device makes tables and header itself; the block is
-    /// not the last.
-    pub const HEADER_ONE_PASS: u16 = 2 << 12;
-    /// As [`HEADER_ONE_PASS`], and the block is the last.
+    /// One pass for the caller, two inside: the device makes tables and the header of a final block
+    /// itself (generation 2).
     pub const HEADER_ONE_PASS_FINAL: u16 = 3 << 12;
-    /// First of two passes: tables only, no Deflate header.
-    pub const HEADER_TWO_PASS_BARE: u16 = 5 << 12;
-    /// First of two passes: tables, and a header of a block that is not the last.
-    pub const HEADER_TWO_PASS: u16 = 6 << 12;
-    /// First of two passes: tables, and a header of the last block.
+    /// First of two passes: tables, and a header of a final block (generation 2).
     pub const HEADER_TWO_PASS_FINAL: u16 = 7 << 12;
     /// Bits without a known meaning.
     pub const RESERVED: u16 = 1 << 9 | 1 << 15;
 
+    /// Compresses with the codes of an AECS.
+    pub const WITH_CODES: u16 = FLUSH_OUTPUT | END_EOB;
+    /// Compresses with codes that the device makes.
+    pub const ONE_PASS: u16 = WITH_CODES | HEADER_ONE_PASS_FINAL;
+    /// Makes an AECS for a second job.
+    pub const TWO_PASS: u16 = END_EOB | HEADER_TWO_PASS_FINAL;
+
     /// "Compression 2 flags", the dword at offset 56: writes the Huffman tables into the AECS that
-    /// is written back.
+    /// is written.
     pub const WRITE_TABLES: u32 = 1 << 1;
 }
 
@@ -142,18 +94,13 @@ pub mod decompress_flags {
     pub const CHECK_EOB: u16 = 1 << 3;
     /// The two flags above look at the end-of-block symbol of the final block only.
     pub const SELECT_FINAL_EOB: u16 = 1 << 4;
-    /// Input in 16-bit big-endian units.
-    pub const BIG_ENDIAN_16: u16 = 1 << 5;
-    /// Bits to ignore at the end of the input, bits 2:0.
-    pub const IGNORE_END_BITS_MASK: u16 = 7 << 6;
     /// Writes no output; checksums are still taken.
     pub const SUPPRESS_OUTPUT: u16 = 1 << 9;
-    /// Indexing: 0 is off.
-    pub const MINI_BLOCK_MASK: u16 = 7 << 10;
-    /// Bits to ignore at the end of the input, bit 3 (generation 2).
-    pub const IGNORE_END_BITS_HIGH: u16 = 1 << 14;
     /// Bits without a known meaning.
     pub const RESERVED: u16 = 1 << 13 | 1 << 15;
+
+    /// Decompresses one whole stream.
+    pub const WHOLE_STREAM: u16 = ENABLE | FLUSH_OUTPUT | STOP_ON_EOB | CHECK_EOB;
 }
 
 /// One job. See the module's text for the layout.
@@ -172,7 +119,7 @@ pub struct Descriptor {
     pub destination: u64,
     /// Bytes of input.
     pub source_size: u32,
-    /// Interrupt handle, zero unless [`flags::REQUEST_INTERRUPT`] is set.
+    /// Interrupt handle: zero, as programs get no interrupts.
     pub interrupt_handle: u16,
     /// [`compress_flags`] or [`decompress_flags`].
     pub codec_flags: u16,
@@ -182,9 +129,9 @@ pub struct Descriptor {
     pub destination_size: u32,
     /// Bytes of AECS, a multiple of 32.
     pub source_2_size: u32,
-    /// Compress: [`compress_flags::WRITE_TABLES`]. Decompress: filter flags, zero without a filter.
+    /// Compress: [`compress_flags::WRITE_TABLES`]. Decompress: filter flags, zero.
     pub codec_flags_2: u32,
-    /// Decompress: number of input elements for a filter, else zero. Compress: reserved.
+    /// Number of input elements for a filter: zero.
     pub elements: u32,
 }
 
@@ -263,7 +210,7 @@ impl Descriptor {
     ) -> Self {
         let mut job = Self::job(Opcode::COMPRESS, completion, source, destination);
         job.control |= flags::READ_AECS;
-        job.codec_flags = compress_flags::FLUSH_OUTPUT | compress_flags::END_EOB;
+        job.codec_flags = compress_flags::WITH_CODES;
         job.source_2 = aecs as u64;
         job.source_2_size = aecs::COMPRESS_SIZE as u32;
         job
@@ -276,10 +223,8 @@ impl Descriptor {
         source: (*const u8, u32),
         destination: (*mut u8, u32),
     ) -> Self {
-        let mut job = Self::job(Opcode::COMPRESS, completion, source, destination);
-        job.codec_flags =
-            compress_flags::FLUSH_OUTPUT | compress_flags::END_EOB | compress_flags::HEADER_ONE_PASS_FINAL;
-        job
+        let codec_flags = compress_flags::ONE_PASS;
+        Descriptor { codec_flags, ..Self::job(Opcode::COMPRESS, completion, source, destination) }
     }
 
     /// First of two descriptors on generation 1: counts symbols into `histogram`. Software then
@@ -291,9 +236,8 @@ impl Descriptor {
         histogram: *mut aecs::Histogram,
     ) -> Self {
         let destination = (histogram.cast(), aecs::HISTOGRAM_SIZE as u32);
-        let mut job = Self::job(Opcode::COMPRESS, completion, source, destination);
-        job.codec_flags = compress_flags::STATISTICS;
-        job
+        let codec_flags = compress_flags::STATISTICS;
+        Descriptor { codec_flags, ..Self::job(Opcode::COMPRESS, completion, source, destination) }
     }
 
     /// First of two descriptors on generation 2, for inputs over one page: makes tables and header
@@ -306,7 +250,7 @@ impl Descriptor {
     ) -> Self {
         let mut job = Self::job(Opcode::COMPRESS, completion, source, (std::ptr::null_mut(), 0));
         job.control |= flags::READ_AECS | flags::WRITE_AECS;
-        job.codec_flags = compress_flags::END_EOB | compress_flags::HEADER_TWO_PASS_FINAL;
+        job.codec_flags = compress_flags::TWO_PASS;
         job.codec_flags_2 = compress_flags::WRITE_TABLES;
         job.source_2 = aecs as u64;
         job.source_2_size = aecs::COMPRESS_SIZE as u32;
@@ -319,12 +263,8 @@ impl Descriptor {
         source: (*const u8, u32),
         destination: (*mut u8, u32),
     ) -> Self {
-        let mut job = Self::job(Opcode::DECOMPRESS, completion, source, destination);
-        job.codec_flags = decompress_flags::ENABLE
-            | decompress_flags::FLUSH_OUTPUT
-            | decompress_flags::STOP_ON_EOB
-            | decompress_flags::CHECK_EOB;
-        job
+        let codec_flags = decompress_flags::WHOLE_STREAM;
+        Descriptor { codec_flags, ..Self::job(Opcode::DECOMPRESS, completion, source, destination) }
     }
 
     /// Decompresses without output: the record's CRC, compared with that of the compress record,

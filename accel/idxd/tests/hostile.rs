@@ -10,7 +10,7 @@ mod common;
 use std::ptr;
 
 use common::*;
-use idxd::aecs::{CompressAecs, COMPRESS_SIZE, DECOMPRESS_SIZE, DECOMPRESS_SIZE_BARE, FIXED};
+use idxd::aecs::{CompressAecs, COMPRESS_SIZE, FIXED};
 use idxd::{compress_flags, decompress_flags, flags, Descriptor, Opcode, Status};
 
 const ROOM: usize = 8 * 4096;
@@ -92,12 +92,11 @@ fn any_descriptor_is_answered_within_its_buffers() {
         inputs.push(zlib_deflate(&page[..500], 6, libz_sys::Z_FIXED, 8));
         inputs.push(zlib_deflate(&page[..900], 0, libz_sys::Z_DEFAULT_STRATEGY, 8));
     }
-    // States that devices have written, which are continued, damaged, and exchanged.
-    let mut compress_states = vec![bytes_of(&FIXED), vec![0; COMPRESS_SIZE]];
-    let mut decompress_states = vec![vec![0; DECOMPRESS_SIZE]];
+    // Codes, and codes that devices have made; damaged before use.
+    let mut states = vec![bytes_of(&FIXED), vec![0; COMPRESS_SIZE]];
     let [mut source, mut destination, mut state] = [Guarded::new(), Guarded::new(), Guarded::new()];
     let (mut refusals, mut seen) = (0, [false; 256]);
-    let mut successes = [0; 3];
+    let mut successes = [0; 2];
     for round in 0..rounds {
         let device = &devices[random.below(2)];
         let opcode = match random.below(20) {
@@ -115,48 +114,24 @@ fn any_descriptor_is_answered_within_its_buffers() {
             _ => 1 + random.below(9000),
         };
 
-        let mut answered = Descriptor::noop(ptr::null()).control & 0xff_ffff;
-        answered |= bits(
-            &mut random,
-            flags::READ_AECS
-                | flags::WRITE_SOURCE_2_MASK
-                | flags::AECS_TOGGLE
-                | flags::CRC_RFC3720
-                | flags::CACHE_CONTROL,
-        ) & 0xff_ffff;
         let mut job = Descriptor::noop(ptr::null());
-        job.control = answered | u32::from(opcode.0) << 24;
+        job.control = (job.flags() | bits(&mut random, flags::CACHE_CONTROL)) & 0xff_ffff;
+        job.control |= u32::from(opcode.0) << 24;
         if is_compress {
-            let header = random.below(8) as u16 & (random.next() as u16 | 6);
-            job.codec_flags = bits(
-                &mut random,
-                u32::from(
-                    compress_flags::STATISTICS
-                        | compress_flags::FLUSH_OUTPUT
-                        | compress_flags::END_MASK
-                        | compress_flags::ALL_LITERALS,
-                ),
-            ) as u16;
-            if random.below(3) == 0 {
-                job.codec_flags |= header << 12;
-                job.codec_flags_2 = if random.below(4) > 0 { compress_flags::WRITE_TABLES } else { 0 };
+            use compress_flags::{ONE_PASS, STATISTICS, TWO_PASS, WITH_CODES, WRITE_TABLES};
+            job.codec_flags = [WITH_CODES, ONE_PASS, TWO_PASS, STATISTICS][random.below(4)];
+            if job.codec_flags == TWO_PASS {
+                job.control |= flags::WRITE_AECS;
+                job.codec_flags_2 = WRITE_TABLES;
             }
             job.control |= if random.below(4) > 0 { flags::READ_AECS } else { 0 };
         } else if opcode == Opcode::DECOMPRESS {
-            job.codec_flags = decompress_flags::ENABLE
-                | bits(
-                    &mut random,
-                    u32::from(
-                        decompress_flags::FLUSH_OUTPUT
-                            | decompress_flags::STOP_ON_EOB
-                            | decompress_flags::CHECK_EOB
-                            | decompress_flags::SELECT_FINAL_EOB
-                            | decompress_flags::IGNORE_END_BITS_MASK
-                            | decompress_flags::SUPPRESS_OUTPUT,
-                    ),
-                ) as u16;
+            let options = decompress_flags::SELECT_FINAL_EOB | decompress_flags::SUPPRESS_OUTPUT;
+            job.codec_flags = decompress_flags::WHOLE_STREAM | bits(&mut random, u32::from(options)) as u16;
         }
         if random.below(30) == 0 {
+            job.control |= 1 << random.below(24);
+            job.codec_flags ^= 1 << random.below(16);
             job.codec_flags_2 = random.next() as u32;
             job.elements = random.below(3) as u32;
             job.pasid = (random.next() & random.next()) as u32;
@@ -167,18 +142,15 @@ fn any_descriptor_is_answered_within_its_buffers() {
             job.destination = destination.put(&vec![UNTOUCHED; room]) as u64;
             job.destination_size = room as u32;
         }
-        let uses_state = job.flags() & (flags::READ_AECS | flags::WRITE_SOURCE_2_MASK) != 0;
+        let uses_state = job.flags() & (flags::READ_AECS | flags::WRITE_AECS) != 0;
         let mut images = Vec::new();
         if uses_state || random.below(40) == 0 {
-            let states = if is_compress { &compress_states } else { &decompress_states };
-            let size = match random.below(4) {
-                0 if !is_compress => DECOMPRESS_SIZE_BARE.next_multiple_of(32),
-                1 => 32 * (1 + random.below(250)),
-                _ => states[0].len().next_multiple_of(32),
-            };
+            let size = if random.below(8) == 0 { 32 * (1 + random.below(250)) } else { COMPRESS_SIZE };
             for _ in 0..2 {
                 let mut image = states[random.below(states.len())].clone();
-                damage(&mut image, &mut random, 500);
+                if random.below(2) == 0 {
+                    damage(&mut image, &mut random, 500);
+                }
                 image.resize(size, 0);
                 images.extend(image);
             }
@@ -202,30 +174,19 @@ fn any_descriptor_is_answered_within_its_buffers() {
         if !images.is_empty() {
             let after = state.back(images.len());
             let size = images.len() / 2;
-            let second = job.flags() & flags::AECS_TOGGLE == 0;
-            let (read, write) = if second { (0, size) } else { (size, 0) };
-            assert!(
-                after[read..read + size] == images[read..read + size],
-                "round {round}: wrote what it read"
-            );
-            let writes = job.flags() & flags::WRITE_SOURCE_2_MASK != 0;
-            let new = &after[write..write + size];
-            assert!(writes || new == &images[write..write + size], "round {round}: wrote unasked");
-            if writes && record.status == Status::SUCCESS {
-                let (states, len) = match is_compress {
-                    true => (&mut compress_states, COMPRESS_SIZE),
-                    false => (&mut decompress_states, DECOMPRESS_SIZE),
-                };
-                if size >= len && (is_compress || opcode == Opcode::DECOMPRESS) {
-                    let place = if states.len() < 200 { states.len() } else { 1 + random.below(199) };
-                    states.resize(states.len().max(place + 1), Vec::new());
-                    states[place] = new[..len].to_vec();
+            assert!(after[..size] == images[..size], "round {round}: wrote what it read");
+            let writes = job.flags() & flags::WRITE_AECS != 0;
+            assert!(writes || after == images, "round {round}: wrote unasked");
+            if writes && record.status == Status::SUCCESS && is_compress {
+                let new = after[size..][..COMPRESS_SIZE].to_vec();
+                match states.len() {
+                    200 => states[1 + random.below(199)] = new,
+                    _ => states.push(new),
                 }
             }
         }
         if record.status == Status::SUCCESS {
-            let is_continued = job.flags() & flags::READ_AECS != 0;
-            successes[if is_compress { 0 } else { 1 + usize::from(is_continued) }] += 1;
+            successes[usize::from(!is_compress)] += 1;
         } else {
             refusals += 1;
         }

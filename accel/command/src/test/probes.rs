@@ -154,14 +154,11 @@ fn questions(memory: &mut Memory, streams: &[Vec<u8>; 5]) -> Vec<(&'static str, 
         (
             "compress without AECS and without header generation",
             set(compress, &|job| {
-                job.control &= !flags::READ_SOURCE_2_MASK;
+                job.control &= !flags::READ_AECS;
                 (job.source_2, job.source_2_size) = (0, 0);
             }),
         ),
-        (
-            "compress with source 2 named and not used",
-            set(compress, &|job| job.control &= !flags::READ_SOURCE_2_MASK),
-        ),
+        ("compress with source 2 named and not used", set(compress, &|job| job.control &= !flags::READ_AECS)),
         (
             "compress with a reserved codec flag",
             set(compress, &|job| job.codec_flags |= compress_flags::RESERVED),

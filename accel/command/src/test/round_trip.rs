@@ -326,7 +326,7 @@ fn compress(
         }
         for buffer in buffers.iter_mut() {
             buffer.aecs = CompressAecs::ZERO;
-            buffer.aecs.set_dynamic(&buffer.histogram, true);
+            buffer.aecs.set_dynamic(&buffer.histogram);
         }
     }
     let job = |(page, buffer): (&Page, &mut Buffers)| {

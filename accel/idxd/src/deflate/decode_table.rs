@@ -150,7 +150,7 @@ mod tests {
         for (at, bit) in sent.iter().flat_map(|&symbol| codes[symbol].bytes()).enumerate() {
             stream[at / 8] |= (bit - b'0') << (at % 8);
         }
-        let mut bits = Bits::new(None, &stream, 0);
+        let mut bits = Bits::new(&stream);
         let read = sent.map(|_| (table.read(&mut bits).unwrap() >> 16) as usize);
         assert_eq!(read, sent);
     }
@@ -165,9 +165,10 @@ mod tests {
     #[test]
     fn codes_without_a_symbol_and_ends_of_input() {
         let table = table(&[1, 0, 2]).unwrap();
-        let mut unassigned = Bits::new(None, &[0xff, 0xff], 0);
+        let mut unassigned = Bits::new(&[0xff, 0xff]);
         assert_eq!(table.read(&mut unassigned), Err(NoSymbol::Unassigned));
-        let mut short = Bits::new(None, &[0x01], 7);
+        let mut short = Bits::new(&[0x80]);
+        short.take(7).unwrap();
         assert_eq!(table.read(&mut short), Err(NoSymbol::Exhausted));
     }
 }

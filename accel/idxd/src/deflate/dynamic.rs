@@ -194,42 +194,28 @@ impl Runs {
     }
 }
 
-/// Writes codes for `histogram` into `aecs`, and the header of a dynamic block after its bits.
-pub(crate) fn write_aecs(aecs: &mut CompressAecs, histogram: &Histogram, is_final: bool) {
+/// Writes codes for `histogram` into `aecs`, and a final dynamic block's header after its bits.
+pub(crate) fn write_aecs(aecs: &mut CompressAecs, histogram: &Histogram) {
     let mut literals = [0u8; LITERALS];
     let mut distances = [0u8; DISTANCES];
-    write_codes(aecs, histogram, &mut literals, &mut distances);
+    let mut counts = histogram.literals;
+    counts[EOB] = counts[EOB].max(1);
+    code_lengths(&counts, CODE_BITS_MAX, &mut literals);
+    code_lengths(&histogram.distances, CODE_BITS_MAX, &mut distances);
+    code_entries(&literals, &mut aecs.literals);
+    code_entries(&distances, &mut aecs.distances);
     let mut bytes = [0; 256];
     let mut header = BitWriter::new(&mut bytes);
     header.put_bits_of(&aecs.accumulator, aecs.accumulator_bits);
-    write_header(&mut header, &literals, &distances, is_final);
-    aecs.accumulator_bits = header.finish_at();
+    write_header(&mut header, &literals, &distances);
+    aecs.accumulator_bits = header.finish();
     assert!(!header.has_overflowed(), "header longer than the accumulator");
     aecs.accumulator = bytes;
 }
 
-/// Writes codes for `histogram` into `aecs`, and their lengths into `literals` and `distances`.
-pub(crate) fn write_codes(
-    aecs: &mut CompressAecs,
-    histogram: &Histogram,
-    literals: &mut [u8; LITERALS],
-    distances: &mut [u8; DISTANCES],
-) {
-    let mut counts = histogram.literals;
-    counts[EOB] = counts[EOB].max(1);
-    code_lengths(&counts, CODE_BITS_MAX, literals);
-    code_lengths(&histogram.distances, CODE_BITS_MAX, distances);
-    code_entries(literals, &mut aecs.literals);
-    code_entries(distances, &mut aecs.distances);
-}
-
-/// Writes the header of a dynamic block with these code lengths: at most [`HEADER_BITS_MAX`] bits.
-pub(crate) fn write_header(
-    header: &mut BitWriter<'_>,
-    literals: &[u8; LITERALS],
-    distances: &[u8; DISTANCES],
-    is_final: bool,
-) {
+/// Writes the header of a final dynamic block with these code lengths: at most [`HEADER_BITS_MAX`]
+/// bits.
+fn write_header(header: &mut BitWriter<'_>, literals: &[u8; LITERALS], distances: &[u8; DISTANCES]) {
     let trimmed = |lengths: &[u8], least: usize| {
         lengths.iter().rposition(|&length| length != 0).map_or(least, |last| (last + 1).max(least))
     };
@@ -248,7 +234,7 @@ pub(crate) fn write_header(
     let order_count =
         order.clone().rposition(|&symbol| lengths[symbol as usize] != 0).map_or(4, |at| (at + 1).max(4));
 
-    header.put(u32::from(is_final), 1);
+    header.put(1, 1);
     header.put(2, 2);
     header.put(literal_count as u32 - 257, 5);
     header.put(distance_count as u32 - 1, 5);
@@ -371,7 +357,7 @@ mod tests {
             *count = 1 << (at * 11 % 14);
         }
         let mut aecs = CompressAecs::ZERO;
-        aecs.set_dynamic(&histogram, true);
+        aecs.set_dynamic(&histogram);
         assert!((800..HEADER_BITS_MAX).contains(&aecs.accumulator_bits), "{}", aecs.accumulator_bits);
     }
 }

@@ -146,36 +146,15 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// Appends an empty stored block.
-    pub fn put_empty_stored_block(&mut self, is_final: bool) {
-        self.put(u32::from(is_final), 3);
-        self.put(0, (8 - self.count) % 8);
-        self.put(0xffff_0000, 32);
-    }
-
-    /// Stores the last, partly filled byte. Returns its valid bits, 0 for all eight.
+    /// Stores the last, partly filled byte. Returns the number of bits.
     pub fn finish(&mut self) -> u32 {
-        let bits = self.count;
-        if bits != 0 {
-            self.put(0, 8 - bits);
-        }
-        bits
-    }
-
-    /// [`BitWriter::finish`] that returns the total number of bits.
-    pub fn finish_at(&mut self) -> u32 {
         let bits = self.at as u32 * 8 + self.count;
-        self.finish();
+        self.put(0, (8 - self.count) % 8);
         bits
     }
 
     pub fn len(&self) -> usize {
         self.at
-    }
-
-    /// The bits that do not fill a byte, and their number.
-    pub fn rest(&self) -> (u8, u32) {
-        (self.window as u8, self.count)
     }
 
     /// Whether the buffer was too short.
@@ -274,18 +253,7 @@ mod tests {
         writer.put(0x1ff, 9);
         // Code 110 is sent as 1, 1, 0.
         writer.put_code(0b110 | 3 << 15);
-        assert_eq!(writer.finish_at(), 17);
+        assert_eq!(writer.finish(), 17);
         assert_eq!(bytes[..4], [0b1111_0111, 0b1111_1111, 0b0000_0000, 0]);
-    }
-
-    #[test]
-    fn an_empty_stored_block_is_aligned() {
-        let mut bytes = [0; 16];
-        let mut writer = BitWriter::new(&mut bytes);
-        writer.put(1, 2);
-        writer.put_empty_stored_block(true);
-        assert_eq!(writer.finish(), 0);
-        let len = writer.len();
-        assert_eq!(bytes[..len], [0b101, 0, 0, 0xff, 0xff]);
     }
 }

@@ -1,13 +1,13 @@
-//! Inflating with a device's own limits and error codes, resumable.
+//! Inflating with a device's own limits and error codes.
 //!
 //! No library serves: none tells a device's 36 errors apart, bounds distances within its output
-//! buffer, stops before a token that does not fit, or hands out the codes that an AECS keeps.
+//! buffer, or stops before a token that does not fit.
 
 use super::bits::{Bits, Exhausted};
 use super::decode_table::{DecodeTable, Malformed, NoSymbol, BASE, END, LITERAL, MEANINGLESS};
 use super::dynamic::CODE_LENGTH_ORDER;
 use super::symbols::{DISTANCE_BASE, DISTANCE_EXTRA, LENGTH_BASE, LENGTH_EXTRA};
-use crate::aecs::{decoder_state, DISTANCES, LITERALS};
+use crate::aecs::{DISTANCES, LITERALS};
 use crate::{assumptions, ErrorCode};
 
 type LiteralTable = DecodeTable<10, 1024>;
@@ -43,53 +43,31 @@ impl Tables {
     }
 }
 
-/// An output buffer, with `history` logically before it.
+/// An output buffer.
 pub(crate) struct Output<'a> {
     pub buffer: &'a mut [u8],
     pub len: usize,
-    /// The output before the buffer.
-    pub history: &'a [u8],
     /// Longest distance: [`crate::aecs::WINDOW`] for a device.
     pub window: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// At the requested end-of-block symbol, or at the stream's end.
+    /// At the end-of-block symbol.
     End,
-    /// The input ended. `in_header`: inside a dynamic block's header.
-    Input { in_header: bool },
-    /// The next token does not fit into the output.
+    /// The next token does not fit into the output. Another call continues there.
     Output,
-    /// The stream is damaged, or not for this device.
-    Error(ErrorCode),
-}
-
-/// Which end-of-block symbol to stop at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StopAt {
-    AnyBlock,
-    FinalBlock,
 }
 
 /// The kind of the next input bit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// A block header's first bit. `after_block` if a block has ended before.
-    Header { after_block: bool },
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// A block header's first bit.
+    Header,
     /// A token's first bit.
     Tokens { is_final: bool, is_fixed: bool },
     /// A bit of a stored block's next byte, of `left`.
     Stored { is_final: bool, left: u16 },
-    /// The final block has ended.
-    Ended,
-}
-
-/// Code lengths of the current dynamic block, kept to save the state.
-#[derive(Clone)]
-pub(crate) struct Lengths {
-    pub literals: [u8; LITERALS],
-    pub distances: [u8; DISTANCES],
 }
 
 enum Fail {
@@ -108,8 +86,7 @@ pub(crate) struct Inflater {
     fixed: Box<Tables>,
     dynamic: Box<Tables>,
     code_lengths: Box<DecodeTable<7, 128>>,
-    pub lengths: Lengths,
-    pub state: State,
+    state: State,
 }
 
 impl Inflater {
@@ -124,90 +101,63 @@ impl Inflater {
             fixed,
             dynamic: Tables::new(),
             code_lengths: Box::new(DecodeTable::new()),
-            lengths: Lengths { literals: [0; LITERALS], distances: [0; DISTANCES] },
-            state: State::Header { after_block: false },
+            state: State::Header,
         }
     }
 
+    /// Begins a stream.
     pub fn reset(&mut self) {
-        self.state = State::Header { after_block: false };
+        self.state = State::Header;
     }
 
-    /// Continues in the state `code` of an AECS, with the code lengths already in
-    /// [`Inflater::lengths`].
-    pub fn restore(
+    /// Inflates until a [`Stop`]: the end of the final block, or of any with `at_any_block`.
+    ///
+    /// # Errors
+    /// The stream is damaged, cut, or not for this device.
+    pub fn run(
         &mut self,
-        code: u16,
-        is_fixed: bool,
-        stored_left: u16,
-        after_block: bool,
-    ) -> Result<(), ErrorCode> {
-        self.state = match code {
-            decoder_state::HEADER => State::Header { after_block },
-            decoder_state::TOKEN | decoder_state::TOKEN_FINAL => {
-                if !is_fixed {
-                    let lengths = self.lengths.clone();
-                    self.build(&lengths.literals, &lengths.distances).map_err(|_| ErrorCode::INVALID_AECS)?;
-                }
-                State::Tokens { is_final: code == decoder_state::TOKEN_FINAL, is_fixed }
-            }
-            decoder_state::STORED => State::Stored { is_final: false, left: stored_left },
-            decoder_state::STORED_FINAL => State::Stored { is_final: true, left: stored_left },
-            decoder_state::ENDED => State::Ended,
-            _ => return Err(ErrorCode::INVALID_AECS),
-        };
-        Ok(())
-    }
-
-    /// Inflates until a [`Stop`].
-    pub fn run(&mut self, bits: &mut Bits<'_>, output: &mut Output<'_>, stop_at: Option<StopAt>) -> Stop {
+        bits: &mut Bits<'_>,
+        output: &mut Output<'_>,
+        at_any_block: bool,
+    ) -> Result<Stop, ErrorCode> {
         loop {
-            let block_ended = match self.state {
-                State::Ended => return Stop::End,
-                State::Header { .. } => {
-                    let before = *bits;
-                    match self.header(bits) {
-                        Ok(state) => self.state = state,
-                        Err(Fail::Code(code)) => return Stop::Error(code),
-                        Err(Fail::Exhausted) => {
-                            *bits = before;
-                            // The type's bits say dynamic.
-                            let mut peek = before;
-                            let in_header = peek.take(3).is_ok_and(|header| header >> 1 == 2);
-                            return Stop::Input { in_header };
-                        }
-                    }
-                    None
+            let is_final = match self.state {
+                State::Header => {
+                    // The type's bits say dynamic.
+                    let is_dynamic = { *bits }.take(3).is_ok_and(|header| header >> 1 == 2);
+                    self.state = self.header(bits).map_err(|fail| match fail {
+                        Fail::Exhausted if is_dynamic => assumptions::TRUNCATED_HEADER,
+                        Fail::Exhausted => ErrorCode::NO_EOB,
+                        Fail::Code(code) => code,
+                    })?;
+                    continue;
                 }
                 State::Stored { is_final, left } => {
                     let room = &mut output.buffer[output.len..];
                     let most = usize::from(left).min(room.len());
                     let copied = bits.copy(&mut room[..most]);
                     output.len += copied;
-                    let left = left - copied as u16;
-                    self.state = State::Stored { is_final, left };
-                    if left == 0 {
-                        Some(is_final)
-                    } else if copied < most {
-                        return Stop::Input { in_header: false };
-                    } else {
-                        return Stop::Output;
+                    if copied < most {
+                        return Err(ErrorCode::NO_EOB);
                     }
+                    if most < usize::from(left) {
+                        self.state = State::Stored { is_final, left: left - most as u16 };
+                        return Ok(Stop::Output);
+                    }
+                    is_final
                 }
                 State::Tokens { is_final, is_fixed } => {
                     let tables = if is_fixed { &self.fixed } else { &self.dynamic };
-                    match tokens(tables, bits, output) {
-                        Stop::End => Some(is_final),
-                        other => return other,
+                    match tokens(tables, bits, output)? {
+                        Stop::End => is_final,
+                        Stop::Output => return Ok(Stop::Output),
                     }
                 }
             };
-            if let Some(is_final) = block_ended {
-                self.state = if is_final { State::Ended } else { State::Header { after_block: true } };
-                if stop_at == Some(StopAt::AnyBlock) {
-                    return Stop::End;
-                }
+            if is_final || at_any_block {
+                return Ok(Stop::End);
             }
+            self.state = State::Header;
         }
     }
 
@@ -280,10 +230,6 @@ impl Inflater {
             at += run;
         }
         let (literals, distances) = lengths[..total].split_at(literal_count);
-        self.lengths.literals.fill(0);
-        self.lengths.literals[..literal_count].copy_from_slice(literals);
-        self.lengths.distances.fill(0);
-        self.lengths.distances[..distance_count].copy_from_slice(distances);
         self.build(literals, distances).map_err(Fail::Code)
     }
 
@@ -301,18 +247,19 @@ impl Inflater {
 }
 
 /// Inflates tokens of one block: [`Stop::End`] at its end-of-block symbol.
-fn tokens(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Stop {
+fn tokens(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Result<Stop, ErrorCode> {
     loop {
         let before = *bits;
-        let stop = match token(tables, bits, output) {
-            Ok(None) => continue,
-            Ok(Some(Stop::Output)) => Stop::Output,
-            Ok(Some(stop)) => return stop,
-            Err(Fail::Code(code)) => return Stop::Error(code),
-            Err(Fail::Exhausted) => Stop::Input { in_header: false },
-        };
-        *bits = before;
-        return stop;
+        match token(tables, bits, output) {
+            Ok(None) => {}
+            Ok(Some(Stop::End)) => return Ok(Stop::End),
+            Ok(Some(Stop::Output)) => {
+                *bits = before;
+                return Ok(Stop::Output);
+            }
+            Err(Fail::Exhausted) => return Err(ErrorCode::NO_EOB),
+            Err(Fail::Code(code)) => return Err(code),
+        }
     }
 }
 
@@ -337,26 +284,23 @@ fn token(tables: &Tables, bits: &mut Bits<'_>, output: &mut Output<'_>) -> Resul
         return Err(Fail::Code(assumptions::MEANINGLESS_DISTANCE));
     }
     let distance = (entry >> 16) as usize + bits.take(entry >> 4 & 15)? as usize;
-    let (from, history) = (output.len, output.history.len());
+    let from = output.len;
     if distance > output.window {
         return Err(Fail::Code(ErrorCode::BAD_DISTANCE));
     }
-    if distance > from + history {
+    if distance > from {
         return Err(Fail::Code(ErrorCode::BEFORE_START));
     }
     if length > output.buffer.len() - from {
         return Ok(Some(Stop::Output));
     }
     output.len += length;
-    if distance >= length && distance <= from {
+    if distance >= length {
         output.buffer.copy_within(from - distance..from - distance + length, from);
         return Ok(None);
     }
     for at in from..from + length {
-        output.buffer[at] = match at.checked_sub(distance) {
-            Some(earlier) => output.buffer[earlier],
-            None => output.history[history + at - distance],
-        };
+        output.buffer[at] = output.buffer[at - distance];
     }
     Ok(None)
 }

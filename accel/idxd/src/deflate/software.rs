@@ -63,7 +63,7 @@ impl Software {
                 return None;
             }
             *self.aecs = CompressAecs::ZERO;
-            self.aecs.set_dynamic(&self.histogram, true);
+            self.aecs.set_dynamic(&self.histogram);
             let aecs: *const CompressAecs = &*self.aecs;
             self.run(&Descriptor::compress_fixed(ptr::null(), source, destination, aecs))
         };

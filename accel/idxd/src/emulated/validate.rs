@@ -12,54 +12,47 @@ pub(crate) struct Rules {
     pub window: usize,
 }
 
-/// Refuses invalid jobs, in the order opcode, flags, reserved fields, sizes, alignment, codec
-/// flags.
+/// Operation flags of the descriptors that drivers build. A device has more.
+const FLAGS_OF_EVERY_OPERATION: u32 = flags::COMPLETION_VALID | flags::REQUEST_COMPLETION;
+const FLAGS_OF_CODECS: u32 = FLAGS_OF_EVERY_OPERATION | flags::BLOCK_ON_FAULT | flags::CACHE_CONTROL;
+
+/// Refuses invalid jobs, and those that are not served, in the order opcode, flags, reserved
+/// fields, sizes, alignment, codec flags.
 pub(crate) fn validate(job: &Descriptor, rules: Rules) -> Result<(), Record> {
     match job.opcode() {
         Opcode::NOOP | Opcode::DRAIN => {
-            operation_flags(job, assumptions::FLAGS_OF_EVERY_OPERATION)?;
+            operation_flags(job, FLAGS_OF_EVERY_OPERATION)?;
             common_fields(job)?;
-            let unused = job.source
-                | job.destination
-                | u64::from(
-                    job.source_size | job.destination_size | u32::from(job.codec_flags) | job.codec_flags_2,
-                );
-            refuse(unused != 0, Status::NONZERO_RESERVED)?;
-            refuse(job.elements != 0, Status::NONZERO_RESERVED)?;
-            source_2(job, 0)
+            let addresses = job.source | job.destination;
+            let sizes =
+                job.source_size | job.destination_size | u32::from(job.codec_flags) | job.codec_flags_2;
+            refuse(addresses != 0 || sizes != 0, Status::NONZERO_RESERVED)?;
+            source_2(job)
         }
         Opcode::COMPRESS => {
-            operation_flags(job, assumptions::FLAGS_OF_EVERY_OPERATION | assumptions::FLAGS_OF_CODECS)?;
+            operation_flags(job, FLAGS_OF_CODECS | flags::READ_AECS | flags::WRITE_AECS)?;
             common_fields(job)?;
-            refuse(
-                job.elements != 0 || job.codec_flags_2 & !compress_flags::WRITE_TABLES != 0,
-                Status::NONZERO_RESERVED,
-            )?;
-            sizes(job, rules, header(job) < compress_flags::HEADER_TWO_PASS_BARE)?;
-            source_2(job, aecs::COMPRESS_SIZE as u32)?;
+            refuse(job.codec_flags_2 & !compress_flags::WRITE_TABLES != 0, Status::NONZERO_RESERVED)?;
+            let has_output = job.codec_flags != compress_flags::TWO_PASS;
+            sizes(job, rules, has_output)?;
+            source_2(job)?;
             compress(job, rules)?;
-            overlap(job)
+            overlap(job, has_output)
         }
         Opcode::DECOMPRESS => {
-            operation_flags(job, assumptions::FLAGS_OF_EVERY_OPERATION | assumptions::FLAGS_OF_CODECS)?;
+            operation_flags(job, FLAGS_OF_CODECS)?;
             common_fields(job)?;
             refuse(job.codec_flags_2 != 0, Status::INVALID_FILTER_FLAGS)?;
-            refuse(job.elements != 0, Status::NONZERO_RESERVED)?;
             let has_output = job.codec_flags & decompress_flags::SUPPRESS_OUTPUT == 0;
             sizes(job, rules, has_output)?;
-            source_2(job, aecs::DECOMPRESS_SIZE_BARE as u32)?;
-            decompress(job, rules)?;
-            if has_output {
-                overlap(job)?;
-            }
-            Ok(())
+            source_2(job)?;
+            let options = decompress_flags::SELECT_FINAL_EOB | decompress_flags::SUPPRESS_OUTPUT;
+            let is_served = job.codec_flags & !options == decompress_flags::WHOLE_STREAM;
+            refuse(!is_served, Status::INVALID_CODEC_FLAGS)?;
+            overlap(job, has_output)
         }
         _ => Err(Record::of(Status::UNSUPPORTED_OPCODE)),
     }
-}
-
-pub(crate) fn header(job: &Descriptor) -> u16 {
-    job.codec_flags & compress_flags::HEADER_MASK
 }
 
 fn refuse(when: bool, status: Status) -> Result<(), Record> {
@@ -73,12 +66,6 @@ fn refuse(when: bool, status: Status) -> Result<(), Record> {
 fn operation_flags(job: &Descriptor, allowed: u32) -> Result<(), Record> {
     let given = job.flags();
     let mut invalid = given & !allowed;
-    for field in [flags::READ_SOURCE_2_MASK, flags::WRITE_SOURCE_2_MASK] {
-        if given & field == field {
-            invalid |= field;
-        }
-    }
-    invalid |= given & flags::READ_FILTER_INPUT;
     // A record can only be requested at an address.
     if given & flags::COMPLETION_VALID == 0 {
         invalid |= given & flags::REQUEST_COMPLETION;
@@ -92,10 +79,7 @@ fn operation_flags(job: &Descriptor, allowed: u32) -> Result<(), Record> {
 fn common_fields(job: &Descriptor) -> Result<(), Record> {
     refuse(job.pasid >> 31 != 0, Status::PRIVILEGE)?;
     refuse(job.pasid >> 20 != 0, Status::NONZERO_RESERVED)?;
-    let wants_interrupt = job.flags() & flags::REQUEST_INTERRUPT != 0;
-    refuse(!wants_interrupt && job.interrupt_handle != 0, Status::NONZERO_RESERVED)?;
-    // Only handle 0 exists.
-    refuse(wants_interrupt && job.interrupt_handle != 0, Status::BAD_INTERRUPT_HANDLE)
+    refuse(job.interrupt_handle != 0 || job.elements != 0, Status::NONZERO_RESERVED)
 }
 
 fn sizes(job: &Descriptor, rules: Rules, has_output: bool) -> Result<(), Record> {
@@ -105,12 +89,12 @@ fn sizes(job: &Descriptor, rules: Rules, has_output: bool) -> Result<(), Record>
     refuse(null, assumptions::NULL_ADDRESS)
 }
 
-fn source_2(job: &Descriptor, least: u32) -> Result<(), Record> {
-    let used = job.flags() & (flags::READ_AECS | flags::WRITE_SOURCE_2_MASK) != 0;
-    if !used {
+fn source_2(job: &Descriptor) -> Result<(), Record> {
+    if job.flags() & (flags::READ_AECS | flags::WRITE_AECS) == 0 {
         return refuse(job.source_2 != 0 || job.source_2_size != 0, assumptions::UNUSED_SOURCE_2);
     }
-    refuse(job.source_2_size < least || job.source_2_size > 1 << 16, assumptions::AECS_TOO_SHORT)?;
+    let is_long_enough = (aecs::COMPRESS_SIZE as u32..=1 << 16).contains(&job.source_2_size);
+    refuse(!is_long_enough, assumptions::AECS_TOO_SHORT)?;
     refuse(
         !job.source_2.is_multiple_of(32) || !job.source_2_size.is_multiple_of(32),
         Status::MISALIGNED_ADDRESS,
@@ -118,52 +102,34 @@ fn source_2(job: &Descriptor, least: u32) -> Result<(), Record> {
     refuse(job.source_2 == 0, assumptions::NULL_ADDRESS)
 }
 
+/// Serves the four jobs that [`Descriptor`] builds.
 fn compress(job: &Descriptor, rules: Rules) -> Result<(), Record> {
     use compress_flags as f;
-    let given = job.codec_flags;
-    // Big-endian output, mini-blocks and dictionaries are not served.
-    let unserved = f::RESERVED | f::BIG_ENDIAN_16 | f::MINI_BLOCK_MASK | f::LOAD_DICTIONARY_MASK;
-    refuse(given & unserved != 0, Status::INVALID_CODEC_FLAGS)?;
     let reads = job.flags() & flags::READ_AECS != 0;
     let writes = job.flags() & flags::WRITE_AECS != 0;
-    match header(job) {
-        0 => {
-            refuse(job.codec_flags_2 != 0, Status::INVALID_CODEC_FLAGS)?;
-            if given & f::STATISTICS != 0 {
-                return refuse(job.destination_size < aecs::HISTOGRAM_SIZE as u32, Status::INVALID_SIZE);
-            }
-            refuse(!reads, assumptions::COMPRESS_WITHOUT_CODES)
-        }
-        _ if rules.generation < 2 => Err(Record::of(Status::INVALID_CODEC_FLAGS)),
-        f::HEADER_ONE_PASS | f::HEADER_ONE_PASS_FINAL => {
-            refuse(given & f::STATISTICS != 0, Status::INVALID_CODEC_FLAGS)?;
-            refuse(job.source_size > assumptions::ONE_PASS_INPUT_MAX, assumptions::ONE_PASS_TOO_LONG)
-        }
-        f::HEADER_TWO_PASS_BARE | f::HEADER_TWO_PASS | f::HEADER_TWO_PASS_FINAL => {
-            refuse(given & f::STATISTICS != 0, Status::INVALID_CODEC_FLAGS)?;
-            // The pass writes its tables only to the AECS.
-            refuse(!writes || job.codec_flags_2 & f::WRITE_TABLES == 0, Status::INVALID_FLAGS)
-        }
-        _ => Err(Record::of(Status::INVALID_CODEC_FLAGS)),
+    let writes_tables = job.codec_flags_2 & f::WRITE_TABLES != 0;
+    if job.codec_flags == f::TWO_PASS {
+        refuse(rules.generation < 2, Status::INVALID_CODEC_FLAGS)?;
+        // The pass writes its tables only to the AECS.
+        return refuse(!writes || !writes_tables, Status::INVALID_FLAGS);
     }
+    refuse(writes_tables, Status::INVALID_CODEC_FLAGS)?;
+    match job.codec_flags {
+        f::STATISTICS => refuse(job.destination_size < aecs::HISTOGRAM_SIZE as u32, Status::INVALID_SIZE)?,
+        f::WITH_CODES => refuse(!reads, assumptions::COMPRESS_WITHOUT_CODES)?,
+        f::ONE_PASS if rules.generation >= 2 => {
+            refuse(job.source_size > assumptions::ONE_PASS_INPUT_MAX, assumptions::ONE_PASS_TOO_LONG)?;
+        }
+        _ => refuse(true, Status::INVALID_CODEC_FLAGS)?,
+    }
+    refuse(writes, Status::INVALID_FLAGS)
 }
 
-fn decompress(job: &Descriptor, rules: Rules) -> Result<(), Record> {
-    use decompress_flags as f;
-    let given = job.codec_flags;
-    let mut unserved = f::RESERVED | f::BIG_ENDIAN_16 | f::MINI_BLOCK_MASK;
-    if rules.generation < 2 {
-        unserved |= f::IGNORE_END_BITS_HIGH;
-    }
-    refuse(given & unserved != 0, Status::INVALID_CODEC_FLAGS)?;
-    refuse(given & f::ENABLE == 0, assumptions::DECOMPRESS_NOT_ENABLED)
-}
-
-fn overlap(job: &Descriptor) -> Result<(), Record> {
+fn overlap(job: &Descriptor, has_output: bool) -> Result<(), Record> {
     let source = job.source..job.source.saturating_add(u64::from(job.source_size));
     let destination = job.destination..job.destination.saturating_add(u64::from(job.destination_size));
     let overlap = source.start < destination.end && destination.start < source.end;
-    refuse(overlap && assumptions::OVERLAP_IS_REFUSED, Status::OVERLAPPING_BUFFERS)
+    refuse(has_output && overlap && assumptions::OVERLAP_IS_REFUSED, Status::OVERLAPPING_BUFFERS)
 }
 
 /// Whether every entry of the code tables is valid.

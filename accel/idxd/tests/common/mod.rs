@@ -52,7 +52,7 @@ impl Device {
         let first = self.run(Descriptor::compress_statistics(ptr::null(), source(data), &mut histogram));
         assert!(first.is_success(), "{first:?}");
         let mut aecs = CompressAecs::ZERO;
-        aecs.set_dynamic(&histogram, true);
+        aecs.set_dynamic(&histogram);
         let second = self.run(Descriptor::compress_fixed(ptr::null(), source(data), destination(out), &aecs));
         if second.is_success() {
             assert_eq!((first.crc, first.xor), (second.crc, second.xor));
