@@ -231,7 +231,7 @@ impl<'a> Work<'a> {
         match submission {
             Submission::Accepted => self.pending |= 1 << unit,
             Submission::Gone => queue.quarantine(),
-            Submission::Retry | Submission::Full => {}
+            Submission::Retry => {}
         }
         submission
     }
@@ -428,7 +428,7 @@ impl<'a> Work<'a> {
             match self.hand_over(unit, queue) {
                 Submission::Accepted => return,
                 Submission::Gone => break,
-                Submission::Retry | Submission::Full => {
+                Submission::Retry => {
                     queue.portal().progress();
                     std::hint::spin_loop();
                 }

@@ -12,7 +12,6 @@
 pub mod aecs;
 pub mod assumptions;
 mod completion;
-mod counted;
 pub mod deflate;
 mod descriptor;
 mod device_file;
@@ -23,7 +22,6 @@ pub mod sysfs;
 mod wait;
 
 pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STATUS_MASK};
-pub use counted::Counted;
 pub use descriptor::{compress_flags, decompress_flags, flags, Descriptor, Opcode};
 pub use device_file::DeviceFile;
 pub use portal::{Portal, Submission};

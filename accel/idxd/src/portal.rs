@@ -11,10 +11,6 @@ pub enum Submission {
     Accepted,
     /// A shared queue did not take it. Nothing happened; try again, but not for ever.
     Retry,
-    /// No credit: as many descriptors are under way as the queue has entries. Returned by the
-    /// wrapper that counts credits for a dedicated queue (and by the `write` path of one); never by
-    /// the device itself.
-    Full,
     /// The portal is dead: the queue was disabled, or another process opened the file.
     Gone,
 }
@@ -63,28 +59,5 @@ pub trait Portal: Send + Sync {
     /// Whether an emulated device is behind this portal.
     fn is_emulated(&self) -> bool {
         false
-    }
-}
-
-impl<P: Portal + ?Sized> Portal for std::sync::Arc<P> {
-    unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
-        // SAFETY: the caller's promise is passed on unchanged.
-        unsafe { (**self).submit(descriptor) }
-    }
-
-    fn revoke(&self) {
-        (**self).revoke();
-    }
-
-    fn progress(&self) {
-        (**self).progress();
-    }
-
-    fn is_there(&self) -> bool {
-        (**self).is_there()
-    }
-
-    fn is_emulated(&self) -> bool {
-        (**self).is_emulated()
     }
 }

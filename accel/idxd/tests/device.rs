@@ -275,7 +275,6 @@ fn faults_follow_the_seed() {
             (Submission::Accepted, None) => "nothing",
             (Submission::Retry, _) => "retry",
             (Submission::Gone, _) => "gone",
-            (Submission::Full, _) => "full",
         };
         *kinds.entry(kind).or_insert(0) += 1;
     }

@@ -7,8 +7,6 @@ mod probes;
 mod round_trip;
 mod session;
 
-use std::sync::Arc;
-
 use anyhow::{bail, Result};
 use idxd::emulated::{self, QueueId};
 use idxd::sysfs::{Device, Queue, QueueMode, QueueType, State};
@@ -160,7 +158,7 @@ fn test(
         error: None,
         passed: false,
     };
-    let (portal, way): (Arc<dyn Portal>, &'static str) = match open(machine, twin, device, queue) {
+    let (portal, way): (Box<dyn Portal>, &'static str) = match open(machine, twin, device, queue) {
         Ok(opened) => opened,
         Err(refusal) => {
             tested.error = Some(refusal);
@@ -192,7 +190,7 @@ fn test(
     tested
 }
 
-type Opened = (Arc<dyn Portal>, &'static str);
+type Opened = (Box<dyn Portal>, &'static str);
 
 fn open(
     machine: &Machine,
@@ -204,13 +202,13 @@ fn open(
         Some(twin) => {
             let id = QueueId { device: device.number as usize, queue: queue.number as usize };
             let portal = twin.open(id).map_err(|refusal| refusal.to_string())?;
-            Ok((Arc::new(portal), "emulated"))
+            Ok((Box::new(portal), "emulated"))
         }
         None => {
             let portal =
                 idxd::real::open(&machine.dev, device, queue).map_err(|refusal| refusal.to_string())?;
             let way = portal.way().word();
-            Ok((Arc::new(portal), way))
+            Ok((Box::new(portal), way))
         }
     }
 }

@@ -2,8 +2,6 @@
 //! emulated one. A difference is no failure of the device; it corrects
 //! `accel/idxd/src/assumptions.rs`.
 
-use std::sync::Arc;
-
 use idxd::aecs::{CompressAecs, FIXED};
 use idxd::emulated::{EmulateSpec, Machine, QueueId};
 use idxd::{compress_flags, decompress_flags, flags, Completion, Descriptor, Record, Status};
@@ -68,7 +66,7 @@ pub fn ask(session: &mut Session, generation: u32) -> Result<Vec<Probe>, Failure
     let spec = EmulateSpec { generation, ..EmulateSpec::default() };
     let machine = Machine::new(&spec).expect("without threads nothing can fail");
     let twin = machine.open(QueueId { device: 0, queue: 0 }).expect("it has no other user");
-    let mut twin = Session::new(Arc::new(twin), spec.queue_size());
+    let mut twin = Session::new(Box::new(twin), spec.queue_size());
     let pages = make(4);
     let mut memory = Box::new(Memory {
         page: pages[1].clone(),
@@ -182,7 +180,7 @@ mod tests {
             let spec: EmulateSpec = format!("mode=shared,generation={generation}").parse().unwrap();
             let machine = Machine::new(&spec).unwrap();
             let portal = machine.open(QueueId { device: 0, queue: 0 }).unwrap();
-            let mut session = Session::new(Arc::new(portal), 128);
+            let mut session = Session::new(Box::new(portal), 128);
             let probes = ask(&mut session, generation).unwrap();
             assert!(probes.iter().all(|probe| probe.agrees), "{probes:#?}");
             let of = |question: &str| {

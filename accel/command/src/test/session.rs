@@ -1,8 +1,6 @@
 //! Jobs on one queue: submitted, completed or given up, and never left behind.
 
-use std::sync::Arc;
-
-use idxd::{Completion, Counted, Descriptor, Portal, Record, Submission, Waiter};
+use idxd::{Completion, Descriptor, Portal, Record, Submission, Waiter};
 
 /// Time limit of one job. Queues complete jobs in microseconds.
 const PATIENCE_S: u64 = 2;
@@ -30,8 +28,9 @@ pub enum Failure {
 
 /// An open queue.
 pub struct Session {
-    portal: Counted<Arc<dyn Portal>>,
+    portal: Box<dyn Portal>,
     waiter: Waiter,
+    /// One for each entry of the queue: no more jobs than these are under way.
     records: Vec<Completion>,
     /// Jobs resubmitted after a page fault.
     pub page_faults: u64,
@@ -39,17 +38,11 @@ pub struct Session {
     pub retries: u64,
 }
 
-/// Whether the next job may be submitted while others are under way.
-enum Taken {
-    Yes,
-    NotNow,
-}
-
 impl Session {
     /// A session on an open queue with this number of entries.
-    pub fn new(portal: Arc<dyn Portal>, entries: u32) -> Self {
+    pub fn new(portal: Box<dyn Portal>, entries: u32) -> Self {
         Session {
-            portal: Counted::new(portal, entries),
+            portal,
             waiter: Waiter::detect(),
             records: (0..entries).map(|_| Completion::new()).collect(),
             page_faults: 0,
@@ -106,12 +99,11 @@ impl Session {
         loop {
             // SAFETY: the caller's promise; the record is this session's, which revokes the portal
             // before it goes.
-            let taken = match unsafe { self.portal.submit(&job) } {
-                Submission::Accepted => Taken::Yes,
-                Submission::Retry | Submission::Full => Taken::NotNow,
+            match unsafe { self.portal.submit(&job) } {
+                Submission::Accepted => return Ok(()),
+                Submission::Retry => {}
                 Submission::Gone => return Err(Failure::Gone),
-            };
-            let Taken::NotNow = taken else { return Ok(()) };
+            }
             self.retries += 1;
             self.portal.progress();
             let now_ns = sys::now_ns();
@@ -130,7 +122,6 @@ impl Session {
         let mut since_ns = 0;
         loop {
             if let Some(answer) = record.poll() {
-                self.portal.settle(1);
                 return Ok(answer);
             }
             self.portal.progress();
@@ -188,7 +179,7 @@ mod tests {
     fn session(spec: &str) -> (Machine, Session) {
         let machine = Machine::new(&spec.parse().unwrap()).unwrap();
         let portal = machine.open(QueueId { device: 0, queue: 0 }).unwrap();
-        (machine, Session::new(Arc::new(portal), 16))
+        (machine, Session::new(Box::new(portal), 16))
     }
 
     fn noops(session: &mut Session, count: usize) -> Result<Vec<Record>, Failure> {
