@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use idxd::real::OpenError;
 use idxd::sysfs::{discover, Discovery, Files, Queue, QueueMode, QueueType, Tree};
-use idxd::{DeviceFile, Portal};
+use idxd::{DeviceFile, Portal, Refusal};
 
 use crate::device::{Device, Port};
 use crate::source::{Seen, Sight, Source};
@@ -55,7 +54,7 @@ fn open_below(tree: &dyn Tree, dev: &Path) -> Found {
     found
 }
 
-fn open_queue(dev: &Path, device: &idxd::sysfs::Device, queue: &Queue) -> Result<Port, OpenError> {
+fn open_queue(dev: &Path, device: &idxd::sysfs::Device, queue: &Queue) -> Result<Port, Refusal> {
     let portal = idxd::real::open(dev, device, queue)?;
     Ok(Port {
         name: queue.name.clone(),

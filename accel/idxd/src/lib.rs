@@ -18,6 +18,7 @@ mod device_file;
 pub mod emulated;
 mod portal;
 pub mod real;
+mod refusal;
 pub mod sysfs;
 mod wait;
 
@@ -25,4 +26,5 @@ pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STA
 pub use descriptor::{compress_flags, decompress_flags, flags, Descriptor, Opcode};
 pub use device_file::DeviceFile;
 pub use portal::{Portal, Submission};
+pub use refusal::Refusal;
 pub use wait::Waiter;

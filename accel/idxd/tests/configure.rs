@@ -1,8 +1,8 @@
 //! Configuring devices: the writes, and that a failure at any write restores everything.
 
 use idxd::sysfs::{
-    apply, choose, discover, plan, ApplyError, Choice, Configuration, Device, Driver, Effect, Layout,
-    LayoutError, Model, QueueMode, QueueType, State, Tree, Undo,
+    apply, choose, discover, plan, ApplyError, Choice, Configuration, Device, Driver, Effect, Layout, Model,
+    QueueMode, QueueType, State, Tree, Undo,
 };
 
 fn layout() -> Layout {
@@ -328,14 +328,16 @@ fn impossible_layouts_are_refused_before_anything_is_written() {
     refused(Layout { block_on_fault: Some(true), ..layout() }, "block_on_fault");
     let chosen = |choice: Choice| choose(&found.devices, &choice).map(|devices| devices.len());
     assert_eq!(chosen(Choice::PerPackage(2)), Ok(4));
-    assert!(matches!(chosen(Choice::PerPackage(3)), Err(LayoutError::TooFew { found: 2, .. })));
+    let error = chosen(Choice::PerPackage(3)).unwrap_err().to_string();
+    assert!(error.contains("has 2 devices, 3 are wanted"), "{error}");
     assert_eq!(chosen(Choice::Named(vec!["iax1".into(), "iax1".into()])), Ok(1));
     let error = chosen(Choice::Named(vec!["iax9".into()])).unwrap_err().to_string();
     assert!(error.contains("iax0, iax1, iax2, iax3"), "{error}");
 
     let mut fixed = device.clone();
     fixed.configurable = false;
-    assert!(matches!(layout().on(&fixed), Err(LayoutError::NotConfigurable { .. })));
+    let text = layout().on(&fixed).unwrap_err().to_string();
+    assert!(text.contains("cannot be configured by software"), "{text}");
     let mut alone = device.clone();
     alone.pasid_enabled = false;
     let text = layout().on(&alone).unwrap_err().to_string();

@@ -14,22 +14,9 @@ use super::faults::{At, Fault, RETRY_STORM, SLOW_NS};
 use super::spec::{Clock, EmulateSpec, QueueMode, Run, Work, ENTRIES, STEP_NS};
 use super::validate::Rules;
 use crate::{
-    aecs, assumptions, flags, Completion, Descriptor, Opcode, Record, Status, Submission, FAULT_WAS_WRITE,
+    aecs, assumptions, flags, Completion, Descriptor, Opcode, Record, Refusal, Status, Submission,
+    FAULT_WAS_WRITE,
 };
-
-/// Why a queue cannot be opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// No such queue.
-    #[error("no such queue")]
-    Missing,
-    /// The dedicated queue is already open.
-    #[error("the dedicated queue is open already: one opener at a time")]
-    Busy,
-    /// Disabled queue or halted device.
-    #[error("the queue is disabled or its device has halted")]
-    Disabled,
-}
 
 /// An error that a device latches because no completion record can carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -534,17 +521,17 @@ impl Device {
     }
 
     /// Opens queue `index`; returns its portal's epoch.
-    pub fn open(&self, index: usize) -> Result<u64, OpenError> {
-        let queue = self.queues.get(index).ok_or(OpenError::Missing)?;
+    pub fn open(&self, index: usize) -> Result<u64, Refusal> {
+        let refuse = |text: &str| Err(Refusal(text.to_owned()));
         let epoch = self.epoch();
-        if !epoch.is_multiple_of(2) {
-            return Err(OpenError::Missing);
-        }
+        let Some(queue) = self.queues.get(index).filter(|_| epoch.is_multiple_of(2)) else {
+            return refuse("no such queue");
+        };
         if !queue.enabled.load(Ordering::Acquire) || self.halted.load(Ordering::Acquire) {
-            return Err(OpenError::Disabled);
+            return refuse("the queue is disabled or its device has halted");
         }
         if queue.is_open.swap(true, Ordering::AcqRel) && queue.mode == QueueMode::Dedicated {
-            return Err(OpenError::Busy);
+            return refuse("the dedicated queue is open already: one opener at a time");
         }
         Ok(epoch)
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::{io, thread};
 
-use super::device::{CodecPool, Device, OpenError, QueueStatistics, SoftwareError};
+use super::device::{CodecPool, Device, QueueStatistics, SoftwareError};
 use super::spec::{EmulateSpec, Run, Work};
-use crate::{Descriptor, Portal, Submission};
+use crate::{Descriptor, Portal, Refusal, Submission};
 
 /// Most codecs for emulation in callers' threads, which bounds threads at work; 180 KiB each.
 const CODECS_MAX: usize = 16;
@@ -91,9 +91,9 @@ impl Machine {
     ///
     /// # Errors
     /// A dedicated queue has one opener at a time; a disabled one has none.
-    pub fn open(&self, id: QueueId) -> Result<EmulatedPortal, OpenError> {
-        let device = self.shared.devices.get(id.device).ok_or(OpenError::Missing)?;
-        let epoch = device.open(id.queue)?;
+    pub fn open(&self, id: QueueId) -> Result<EmulatedPortal, Refusal> {
+        let device = self.shared.devices.get(id.device);
+        let epoch = device.ok_or_else(|| Refusal("no such device".to_owned()))?.open(id.queue)?;
         let serial = self.shared.opened.fetch_add(1, Ordering::Relaxed);
         let (shared, revoked) = (Arc::clone(&self.shared), AtomicBool::new(false));
         Ok(EmulatedPortal { shared, id, serial, epoch, revoked })

@@ -15,9 +15,7 @@ mod spec;
 pub(crate) mod validate;
 
 pub use control::{Control, Presence};
-pub use device::{OpenError, QueueStatistics, SoftwareError};
+pub use device::{QueueStatistics, SoftwareError};
 pub use faults::{Faults, RETRY_STORM, SLOW_NS};
 pub use machine::{EmulatedPortal, Machine, QueueId};
-pub use spec::{
-    Clock, EmulateSpec, QueueMode, Run, SpecError, Work, ENGINES_MAX, ENTRIES, QUEUES_MAX, STEP_NS,
-};
+pub use spec::{Clock, EmulateSpec, QueueMode, Run, Work, ENGINES_MAX, ENTRIES, QUEUES_MAX, STEP_NS};

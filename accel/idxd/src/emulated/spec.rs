@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::faults::Faults;
+use crate::Refusal;
 
 /// Entries of a device, shared by its queues.
 pub const ENTRIES: u32 = 128;
@@ -123,19 +124,13 @@ impl Default for EmulateSpec {
     }
 }
 
-/// An invalid specification.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("emulation {part:?}: {reason}")]
-pub struct SpecError {
-    /// The wrong part of the text.
-    pub part: String,
-    /// The reason.
-    pub reason: String,
-}
-
 const KEYS: &str = "sockets, devices, engines, queues, generation, mode=dedicated|shared, threshold, \
 run=inline|poll|threads, work=real[:NS]|null|timed:NS, latency_ns, clock=real|steps, block_on_fault=0|1, seed, \
 faults=lost:P/page:P/hardware:P/halt:P/disable:P/retry:P/slow:P, control=FILE";
+
+fn refuse(part: &str, reason: impl std::fmt::Display) -> Refusal {
+    Refusal(format!("emulation {part:?}: {reason}"))
+}
 
 impl EmulateSpec {
     /// Entries of each queue.
@@ -148,8 +143,8 @@ impl EmulateSpec {
     /// output.
     ///
     /// # Errors
-    /// [`SpecError`], which names the part and the fix.
-    pub fn ensure_real_work(&self) -> Result<(), SpecError> {
+    /// The part and the fix.
+    pub fn ensure_real_work(&self) -> Result<(), Refusal> {
         let part = match self.work {
             Work::Real | Work::RealTimed { .. } => return Ok(()),
             Work::Null => "work=null".to_owned(),
@@ -158,7 +153,7 @@ impl EmulateSpec {
         let reason =
             "such a device reports success and writes nothing, so every page would be lost; it is only for \
 benches of the driver: leave out work=";
-        Err(SpecError { part, reason: reason.to_owned() })
+        Err(refuse(&part, reason))
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
@@ -226,12 +221,12 @@ benches of the driver: leave out work=";
 /// Parses `key=value,key=value`; `inline`, `poll` and `threads` may stand alone. Missing keys have
 /// defaults.
 impl FromStr for EmulateSpec {
-    type Err = SpecError;
+    type Err = Refusal;
 
-    fn from_str(text: &str) -> Result<Self, SpecError> {
+    fn from_str(text: &str) -> Result<Self, Refusal> {
         let mut spec = EmulateSpec::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let wrong = |reason: String| SpecError { part: part.to_owned(), reason };
+            let wrong = |reason: String| refuse(part, reason);
             match part.split_once('=') {
                 Some((key, value)) => spec.set(key, value).map_err(wrong)?,
                 None if matches!(part, "inline" | "poll" | "threads") => {
@@ -240,15 +235,14 @@ impl FromStr for EmulateSpec {
                 None => return Err(wrong(format!("wants key=value; known: {KEYS}"))),
             }
         }
-        let wrong = |part: &str, reason: &str| SpecError { part: part.to_owned(), reason: reason.to_owned() };
         if spec.threshold > spec.queue_size() {
-            return Err(wrong(
+            return Err(refuse(
                 "threshold",
                 "above the size of a queue, which is 128 by the number of queues",
             ));
         }
         if spec.run == Run::Threads && spec.clock == Clock::Steps {
-            return Err(wrong("clock=steps", "threads live in real time; use run=inline or run=poll"));
+            return Err(refuse("clock=steps", "threads live in real time; use run=inline or run=poll"));
         }
         Ok(spec)
     }

@@ -10,9 +10,8 @@ mod portal;
 use std::path::Path;
 
 use crate::sysfs::{Device, Queue, QueueType, State};
-use crate::DeviceFile;
+use crate::{DeviceFile, Refusal};
 
-pub use error::OpenError;
 pub use instruction::Instructions;
 pub use portal::{RealPortal, Way};
 
@@ -20,22 +19,30 @@ pub use portal::{RealPortal, Way};
 ///
 /// # Errors
 /// The reason and the fix.
-pub fn open(dev: &Path, device: &Device, queue: &Queue) -> Result<RealPortal, OpenError> {
-    let name = || queue.name.clone();
+pub fn open(dev: &Path, device: &Device, queue: &Queue) -> Result<RealPortal, Refusal> {
+    let refuse = |text: String| Err(Refusal(text));
+    let enable = "`uzswap iaa configure` or `uzswap iaa load` enables it";
     match device.state {
-        State::Disabled => return Err(OpenError::DeviceDisabled(device.name.clone())),
-        State::Halted => return Err(OpenError::DeviceHalted(device.name.clone())),
+        State::Disabled => return refuse(format!("{} is disabled: {enable}", device.name)),
+        State::Halted => {
+            return refuse(format!(
+                "{} has halted after an error: configure it again to reset it; the kernel's log (dmesg) has the cause",
+                device.name
+            ))
+        }
         State::Enabled => {}
     }
+    let name = &queue.name;
     if queue.kind == QueueType::Kernel {
-        return Err(OpenError::ForTheKernel(name()));
+        return refuse(format!(
+            "{name} is the kernel's (type kernel): configure one of type user for programs"
+        ));
     }
     if queue.state != State::Enabled || queue.kind != QueueType::User {
-        return Err(OpenError::QueueDisabled(name()));
+        return refuse(format!("{name} is disabled: {enable}"));
     }
-    let Some(file) = DeviceFile::find(dev, &queue.name) else {
-        let path = dev.join("iax").join(&queue.name);
-        return Err(OpenError::NoFile { queue: name(), path: path.display().to_string() });
+    let Some(file) = DeviceFile::find(dev, name) else {
+        return refuse(error::no_file(name, &dev.join("iax").join(name).display().to_string()));
     };
     RealPortal::open(&file.path, &queue.name, queue.mode)
 }

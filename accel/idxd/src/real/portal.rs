@@ -10,11 +10,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::OnceLock;
 
-use super::error::{map_refusal, write_refusal};
+use super::error::{map_refusal, of_open, other, write_refusal};
 use super::instruction::{enqcmd, movdir64b, Instructions};
-use super::OpenError;
 use crate::sysfs::QueueMode;
-use crate::{Completion, Descriptor, Portal, Submission};
+use crate::{Completion, Descriptor, Portal, Refusal, Submission};
 
 /// Tries of one submission to a shared queue before [`Submission::Retry`]: a refusal costs a round
 /// trip to the device.
@@ -122,7 +121,7 @@ impl RealPortal {
     ///
     /// # Errors
     /// The reason and the fix.
-    pub fn open(path: &Path, name: &str, mode: QueueMode) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, name: &str, mode: QueueMode) -> Result<Self, Refusal> {
         Self::open_with(path, name, mode, Instructions::detect())
     }
 
@@ -132,15 +131,15 @@ impl RealPortal {
         name: &str,
         mode: QueueMode,
         instructions: Instructions,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, Refusal> {
         let shown = || path.display().to_string();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_CLOEXEC)
             .open(path)
-            .map_err(|cause| OpenError::of_open(name, &shown(), cause))?;
-        let other = |cause: io::Error| OpenError::Other { path: shown(), cause };
+            .map_err(|cause| of_open(name, &shown(), &cause))?;
+        let other = |cause: io::Error| Refusal(other(&shown(), &cause));
         let validity = Validity::new().map_err(other)?;
         let (way, has_instruction) = match mode {
             QueueMode::Dedicated => (Way::Movdir64b, instructions.movdir64b),
@@ -167,7 +166,7 @@ impl RealPortal {
             way: Way::Write,
             validity,
         };
-        portal.probe(name, refusal)?;
+        portal.probe(name, &refusal)?;
         Ok(portal)
     }
 
@@ -176,8 +175,7 @@ impl RealPortal {
         self.way
     }
 
-    fn probe(&self, name: &str, map: String) -> Result<(), OpenError> {
-        let queue = name.to_owned();
+    fn probe(&self, queue: &str, map: &str) -> Result<(), Refusal> {
         let record = Completion::new();
         let noop = Descriptor::noop(&record);
         let mut tries = 0;
@@ -186,7 +184,12 @@ impl RealPortal {
             tries += 1;
             let is_full = matches!(cause.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
             if !is_full || tries >= PROBE_TRIES {
-                return Err(OpenError::NoWay { queue, map, write: write_refusal(&cause) });
+                return Err(Refusal(format!(
+                    "{queue} takes no descriptors from this process: {map}; and write: {}. Run with CAP_SYS_RAWIO \
+                     (setcap cap_sys_rawio+ep, or sudo), or use a kernel whose idxd driver has write (6.9 and the \
+                     stable kernels after May 2024)",
+                    write_refusal(&cause)
+                )));
             }
             std::thread::yield_now();
         }
@@ -198,14 +201,22 @@ impl RealPortal {
             if sys::now_ns() >= until {
                 // Ends the device's access to the record, whose memory is about to be freed.
                 self.revoke();
-                return Err(OpenError::NoAnswer { queue, waited_ms: PROBE_NS / 1_000_000 });
+                return Err(Refusal(format!(
+                    "{queue} took a no-op and did not answer within {} ms: check `uzswap iaa list` for errors, and \
+                     that its group has engines",
+                    PROBE_NS / 1_000_000
+                )));
             }
             std::thread::yield_now();
         };
         if answer.is_success() {
             Ok(())
         } else {
-            Err(OpenError::Refused { queue, status: answer.status.0, meaning: answer.meaning() })
+            Err(Refusal(format!(
+                "{queue} answered a no-op with status {:#04x}, {}: see `uzswap iaa list` and the kernel's log",
+                answer.status.0,
+                answer.meaning()
+            )))
         }
     }
 }
@@ -593,12 +604,13 @@ mod tests {
     #[test]
     fn refusals_are_told_apart() {
         let missing = RealPortal::open_with(&path("missing"), "wq1.0", QueueMode::Shared, NONE);
-        assert!(matches!(missing, Err(OpenError::NoFile { .. })));
+        let said = |refused: Result<RealPortal, Refusal>| refused.err().unwrap().to_string();
+        assert!(said(missing).contains("has no device file"));
         // The other end of the pipe is never read, and it cannot be mapped.
         let silent = fifo("silent");
         let both = Instructions { movdir64b: true, enqcmd: true };
         let refused = RealPortal::open_with(&silent, "wq1.0", QueueMode::Shared, both);
-        assert!(matches!(refused, Err(OpenError::NoAnswer { waited_ms: 1000, .. })));
+        assert!(said(refused).contains("did not answer within 1000 ms"));
         fs::remove_file(&silent).unwrap();
         // A file that takes no descriptors: the same error number as a driver without the call.
         let refused =

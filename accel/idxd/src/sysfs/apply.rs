@@ -19,41 +19,33 @@ pub enum Undo {
     Failed(Vec<String>),
 }
 
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Undo::NotNeeded => write!(f, "Nothing was changed"),
+            Undo::Done => write!(f, "Everything was put back as it was"),
+            Undo::Failed(problems) => write!(
+                f,
+                "Not everything could be put back: {}; `uzswap iaa list` shows what is",
+                problems.join(", ")
+            ),
+        }
+    }
+}
+
 /// A write that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {value:?} to {path}: {cause}. {undo}")]
 pub struct ApplyError {
     /// The attribute.
     pub path: String,
     /// The value written.
     pub value: String,
-    /// The system's error, or a state that was not reached.
+    /// The system's error, or a state that was not reached, with the device's explanation and the
+    /// fix, if any.
     pub cause: String,
-    /// The device's explanation and the fix, if any.
-    pub fix: Option<String>,
     /// The outcome of undoing the earlier writes.
     pub undo: Undo,
-}
-
-impl std::error::Error for ApplyError {}
-
-impl fmt::Display for ApplyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot write {:?} to {}: {}", self.value, self.path, self.cause)?;
-        if let Some(fix) = &self.fix {
-            write!(f, "; {fix}")?;
-        }
-        match &self.undo {
-            Undo::NotNeeded => write!(f, ". Nothing was changed"),
-            Undo::Done => write!(f, ". Everything was put back as it was"),
-            Undo::Failed(problems) => {
-                write!(
-                    f,
-                    ". Not everything could be put back: {}; `uzswap iaa list` shows what is",
-                    problems.join(", ")
-                )
-            }
-        }
-    }
 }
 
 /// Brings devices into the wanted configurations. `each` sees every write before it is done.
@@ -83,49 +75,42 @@ pub fn apply(
     };
     for (index, write) in plan(&devices, wanted, driver).iter().enumerate() {
         each(write);
-        if let Err((cause, fix)) = perform(tree, write) {
+        if let Err(cause) = perform(tree, write) {
             // A failed bind may still have done half of its work.
             let undo = if index == 0 && write.effect == Effect::Set {
                 Undo::NotNeeded
             } else {
                 take_back(tree, &devices, &driver_before)
             };
-            return Err(ApplyError {
-                path: tree.shown(&write.path),
-                value: write.value.clone(),
-                cause,
-                fix,
-                undo,
-            });
+            let (path, value) = (tree.shown(&write.path), write.value.clone());
+            return Err(ApplyError { path, value, cause, undo });
         }
     }
     Ok(())
 }
 
 /// Writes, and checks that the effect came about.
-fn perform(tree: &dyn Tree, write: &Write) -> Result<(), (String, Option<String>)> {
+fn perform(tree: &dyn Tree, write: &Write) -> Result<(), String> {
+    let with = |cause: String, fix: Option<String>| match fix {
+        Some(fix) => format!("{cause}; {fix}"),
+        None => cause,
+    };
     if let Err(error) = tree.write(&write.path, &write.value) {
-        let fix = match write.effect {
-            Effect::Enable => refusal(tree, &write.device).or_else(|| advice(&error, write)),
-            _ => advice(&error, write),
-        };
-        return Err((error.to_string(), fix));
+        let refusal = if write.effect == Effect::Enable { refusal(tree, &write.device) } else { None };
+        return Err(with(error.to_string(), refusal.or_else(|| advice(&error, write))));
     }
     let wanted = match write.effect {
         Effect::Set => return Ok(()),
         Effect::Disable => "disabled",
         Effect::Enable => "enabled",
     };
-    let state =
-        tree.read(&format!("{DEVICES}/{}/state", write.value)).unwrap_or_else(|error| error.to_string());
+    let state = tree.read(&format!("{DEVICES}/{}/state", write.value));
+    let state = state.unwrap_or_else(|error| error.to_string());
     if state.trim() == wanted {
-        Ok(())
-    } else {
-        Err((
-            format!("it was taken, but the state is {:?}, not {wanted}", state.trim()),
-            refusal(tree, &write.device),
-        ))
+        return Ok(());
     }
+    let cause = format!("it was taken, but the state is {:?}, not {wanted}", state.trim());
+    Err(with(cause, refusal(tree, &write.device)))
 }
 
 /// The device's explanation of its last command.
@@ -165,7 +150,7 @@ fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
     let mut run = |writes: Vec<Write>| {
         for write in writes {
             changed = true;
-            if let Err((cause, _)) = perform(tree, &write) {
+            if let Err(cause) = perform(tree, &write) {
                 problems.push(format!("{}: {cause}", tree.shown(&write.path)));
             }
         }

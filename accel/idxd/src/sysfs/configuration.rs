@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::discovery::DRIVERS;
 use super::{Device, Engine, Group, Queue, QueueMode, QueueType, State, Tree};
+use crate::Refusal;
 
 /// All settings of one device. Unnamed parts are unused: engines without a group, queues without
 /// entries.
@@ -119,10 +120,14 @@ impl Configuration {
     ///
     /// # Errors
     /// The fault, and the fix.
-    pub fn check(&self, device: &Device) -> Result<(), LayoutError> {
-        let wrong = |reason: String| LayoutError::Impossible { device: self.device.clone(), reason };
+    pub fn check(&self, device: &Device) -> Result<(), Refusal> {
+        let wrong = |reason: String| Refusal(format!("{}: {reason}", self.device));
         if !device.configurable {
-            return Err(LayoutError::NotConfigurable(self.device.clone()));
+            return Err(Refusal(format!(
+                "{} cannot be configured by software: its configuration was fixed by the host or the firmware; use its \
+                 queues as they are (`uzswap iaa list`)",
+                self.device
+            )));
         }
         for queue in &self.queues {
             let name = format!("wq{}.{}", device.number, queue.number);
@@ -131,7 +136,12 @@ impl Configuration {
             }
             let needs_sva = queue.mode == QueueMode::Shared || queue.kind == QueueType::User;
             if queue.enable && needs_sva && !device.pasid_enabled {
-                return Err(LayoutError::NoSharedAddresses(self.device.clone()));
+                return Err(Refusal(format!(
+                    "{} has shared virtual addresses off (pasid_enabled is 0), which queues for programs and shared \
+                     queues need: enable VT-d in the BIOS and boot with intel_iommu=on,sm_on (some machines also need \
+                     no5lvl), on a kernel with CONFIG_INTEL_IDXD_SVM; or use --type kernel --mode dedicated",
+                    self.device
+                )));
             }
             if queue.mode == QueueMode::Shared && !(1..=queue.size).contains(&queue.threshold) && queue.enable
             {
@@ -263,55 +273,11 @@ pub struct Layout {
     pub transfer_max: Option<u64>,
 }
 
-/// Why a layout is impossible.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LayoutError {
-    /// No device by that name.
-    #[error("there is no device {name}; there are {known}")]
-    NoSuchDevice {
-        /// The requested name.
-        name: String,
-        /// All names.
-        known: String,
-    },
-    /// Fewer devices than asked for.
-    #[error("socket {package} has {found} devices, {wanted} are wanted; `uzswap iaa list` shows them")]
-    TooFew {
-        /// The package.
-        package: String,
-        /// Devices of it.
-        found: usize,
-        /// Devices wanted.
-        wanted: u32,
-    },
-    /// Numbers out of range.
-    #[error("{device}: {reason}")]
-    Impossible {
-        /// The device.
-        device: String,
-        /// The reason.
-        reason: String,
-    },
-    /// The device's configuration is fixed.
-    #[error(
-        "{0} cannot be configured by software: its configuration was fixed by the host or the firmware; use its \
-         queues as they are (`uzswap iaa list`)"
-    )]
-    NotConfigurable(String),
-    /// No SVA.
-    #[error(
-        "{0} has shared virtual addresses off (pasid_enabled is 0), which queues for programs and shared queues \
-         need: enable VT-d in the BIOS and boot with intel_iommu=on,sm_on (some machines also need no5lvl), on a \
-         kernel with CONFIG_INTEL_IDXD_SVM; or use --type kernel --mode dedicated"
-    )]
-    NoSharedAddresses(String),
-}
-
 /// Chooses devices.
 ///
 /// # Errors
 /// If one is missing, or a package has too few.
-pub fn choose<'a>(devices: &'a [Device], choice: &Choice) -> Result<Vec<&'a Device>, LayoutError> {
+pub fn choose<'a>(devices: &'a [Device], choice: &Choice) -> Result<Vec<&'a Device>, Refusal> {
     match choice {
         Choice::All => Ok(devices.iter().collect()),
         Choice::Named(names) => {
@@ -319,7 +285,7 @@ pub fn choose<'a>(devices: &'a [Device], choice: &Choice) -> Result<Vec<&'a Devi
             for name in names {
                 let found = devices.iter().find(|device| device.name == *name).ok_or_else(|| {
                     let known: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-                    LayoutError::NoSuchDevice { name: name.clone(), known: known.join(", ") }
+                    Refusal(format!("there is no device {name}; there are {}", known.join(", ")))
                 })?;
                 if !chosen.iter().any(|other| other.name == found.name) {
                     chosen.push(found);
@@ -337,7 +303,10 @@ pub fn choose<'a>(devices: &'a [Device], choice: &Choice) -> Result<Vec<&'a Devi
                 if devices.len() < *wanted as usize {
                     let package =
                         package.map_or_else(|| "of unknown number".to_owned(), |number| number.to_string());
-                    return Err(LayoutError::TooFew { package, found: devices.len(), wanted: *wanted });
+                    return Err(Refusal(format!(
+                        "socket {package} has {} devices, {wanted} are wanted; `uzswap iaa list` shows them",
+                        devices.len()
+                    )));
                 }
                 chosen.extend_from_slice(&devices[..*wanted as usize]);
             }
@@ -352,8 +321,8 @@ impl Layout {
     ///
     /// # Errors
     /// If it does not fit the device.
-    pub fn on(&self, device: &Device) -> Result<Configuration, LayoutError> {
-        let wrong = |reason: String| LayoutError::Impossible { device: device.name.clone(), reason };
+    pub fn on(&self, device: &Device) -> Result<Configuration, Refusal> {
+        let wrong = |reason: String| Refusal(format!("{}: {reason}", device.name));
         let queues_max = device.queues_max.min(device.queues.len() as u32);
         if !(1..=queues_max).contains(&self.queues) {
             return Err(wrong(format!("{} queues are wanted, it has 1 to {queues_max}", self.queues)));

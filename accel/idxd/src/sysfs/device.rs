@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Capabilities, QueueMode};
+use crate::Refusal;
 
 /// Whether a device or queue works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +28,6 @@ pub enum QueueType {
     User,
 }
 
-/// An unknown word.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is none of {1}")]
-pub struct UnknownWord(String, &'static str);
-
 macro_rules! words {
     ($name:ident, $known:literal, $($variant:ident => $word:literal),+) => {
         impl $name {
@@ -46,11 +42,11 @@ macro_rules! words {
             }
         }
         impl FromStr for $name {
-            type Err = UnknownWord;
-            fn from_str(text: &str) -> Result<Self, UnknownWord> {
+            type Err = Refusal;
+            fn from_str(text: &str) -> Result<Self, Refusal> {
                 match text {
                     $($word => Ok(Self::$variant),)+
-                    _ => Err(UnknownWord(text.to_owned(), $known)),
+                    _ => Err(Refusal(format!("{text:?} is none of {}", $known))),
                 }
             }
         }

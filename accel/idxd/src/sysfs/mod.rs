@@ -20,8 +20,8 @@ mod tree;
 
 pub use apply::{apply, ApplyError, Undo};
 pub use capabilities::Capabilities;
-pub use configuration::{choose, Choice, Configuration, Driver, Layout, LayoutError, QueueSettings};
-pub use device::{Device, Engine, Group, Queue, QueueType, State, UnknownWord};
+pub use configuration::{choose, Choice, Configuration, Driver, Layout, QueueSettings};
+pub use device::{Device, Engine, Group, Queue, QueueType, State};
 pub use discovery::{discover, Discovery, Problem};
 pub use model::{Image, Model};
 pub use plan::{plan, Effect, Write};
