@@ -311,7 +311,7 @@ fn write_all(
 ) -> Result<()> {
     let devices: Vec<&Device> = wanted.iter().filter_map(|wanted| found.device(&wanted.device)).collect();
     let tree = &*machine.tree;
-    for driver in wanted.iter().flat_map(|wanted| &wanted.queues).map(|queue| queue.driver.as_str()) {
+    for driver in wanted.iter().flat_map(|wanted| &wanted.queues).map(|queue| queue.driver_name()) {
         if tree.list(&format!("bus/dsa/drivers/{driver}")).is_err() {
             let module = if driver == "crypto" { "iaa_crypto" } else { "idxd" };
             bail!("the kernel's driver {driver:?} is not loaded: modprobe {module}");
@@ -373,12 +373,9 @@ fn write_all(
 
 fn give(machine: &Machine, wanted: &[Configuration], gid: u32) -> Result<()> {
     for configuration in wanted.iter().filter(|configuration| configuration.enable) {
-        let number = configuration.device.trim_start_matches("iax");
-        let queues = configuration.queues.iter();
-        for queue in queues.filter(|queue| queue.enable && queue.kind == QueueType::User) {
-            let name = format!("wq{number}.{}", queue.number);
-            let file = DeviceFile::find(&machine.dev, &name).with_context(|| {
-                format!("{name} is enabled, but has no file in {}", machine.dev.join("iax").display())
+        for queue in configuration.queues.iter().filter(|queue| queue.is_for_programs()) {
+            let file = DeviceFile::find(&machine.dev, &queue.name).with_context(|| {
+                format!("{} is enabled, but has no file in {}", queue.name, machine.dev.join("iax").display())
             })?;
             let set = || {
                 std::os::unix::fs::chown(&file.path, None, Some(gid))?;

@@ -2,7 +2,7 @@
 //! its queues and engines. Keys come in accel-config's order: it wants `dev` first.
 
 use anyhow::{bail, Context, Result};
-use idxd::sysfs::{Configuration, Device, Engine, Group, QueueMode, QueueSettings, QueueType};
+use idxd::sysfs::{Configuration, Device, Engine, Group, Queue, QueueMode, QueueType, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -221,18 +221,15 @@ fn group_number(own: Option<i64>, listed: u32) -> Option<u32> {
 }
 
 impl QueueEntry {
-    fn settings(&self, group: u32) -> Result<QueueSettings> {
+    fn settings(&self, group: u32) -> Result<Queue> {
         let number = numbers(&self.dev, "wq")?.1.context("the name lacks a number after the dot")?;
         let mode: QueueMode = self.mode.parse().context("mode")?;
         let kind: QueueType = self.kind.parse().context("type")?;
-        let driver = match (&self.driver_name, kind) {
-            (Some(driver), _) if !driver.is_empty() => driver.clone(),
-            (_, QueueType::Kernel) => "crypto".to_owned(),
-            _ => "user".to_owned(),
-        };
-        Ok(QueueSettings {
+        let is_used = kind != QueueType::None && self.size > 0;
+        Ok(Queue {
+            name: self.dev.clone(),
             number,
-            enable: kind != QueueType::None && self.size > 0,
+            state: if is_used { State::Enabled } else { State::Disabled },
             mode,
             size: self.size,
             group: group_number(self.group_id, group),
@@ -240,13 +237,16 @@ impl QueueEntry {
             threshold: if mode == QueueMode::Shared { self.threshold } else { 0 },
             kind,
             label: self.name.clone(),
-            driver,
+            driver: self.driver_name.clone(),
             block_on_fault: self.block_on_fault != 0,
             prs_disable: self.prs_disable.map(|flag| flag != 0),
             ats_disable: self.ats_disable.map(|flag| flag != 0),
             transfer_max: self.max_transfer_size,
             operations: self.op_config.clone(),
             enqcmds_retries: self.enqcmds_retries,
+            clients: 0,
+            occupancy: None,
+            minor: None,
         })
     }
 }
@@ -264,7 +264,6 @@ pub fn print<'a>(devices: impl Iterator<Item = &'a Device>) -> Result<String> {
 
 fn entry(device: &Device) -> DeviceEntry {
     let configuration = Configuration::of(device);
-    let number = device.number;
     let groups = configuration.groups.iter().filter_map(|group| {
         let in_group = |other: Option<u32>| other == Some(group.number);
         let queues: Vec<QueueEntry> = configuration
@@ -272,7 +271,7 @@ fn entry(device: &Device) -> DeviceEntry {
             .iter()
             .filter(|queue| in_group(queue.group))
             .map(|queue| QueueEntry {
-                dev: format!("wq{number}.{}", queue.number),
+                dev: queue.name.clone(),
                 mode: queue.mode.to_string(),
                 size: queue.size,
                 group_id: queue.group.map(i64::from),
@@ -280,12 +279,7 @@ fn entry(device: &Device) -> DeviceEntry {
                 block_on_fault: u32::from(queue.block_on_fault),
                 max_transfer_size: queue.transfer_max,
                 kind: queue.kind.to_string(),
-                driver_name: device
-                    .queues
-                    .iter()
-                    .find(|present| present.number == queue.number)
-                    .and_then(|present| present.driver.as_ref())
-                    .map(|_| queue.driver.clone()),
+                driver_name: queue.driver.as_ref().map(|_| queue.driver_name().to_owned()),
                 name: queue.label.clone(),
                 threshold: queue.threshold,
                 ats_disable: queue.ats_disable.map(u32::from),
@@ -352,7 +346,7 @@ mod tests {
             assert_eq!(profile.remarks, [""; 0]);
             let mut present: Vec<Configuration> = before.devices.iter().map(Configuration::of).collect();
             for queue in present.iter_mut().flat_map(|configuration| &mut configuration.queues) {
-                queue.enqcmds_retries = None;
+                (queue.enqcmds_retries, queue.occupancy, queue.minor) = (None, None, None);
             }
             // Groups without members are not saved.
             let members = |configurations: &[Configuration]| -> Vec<_> {
@@ -385,8 +379,8 @@ mod tests {
         assert!(profile.remarks[0].contains("dsa0") && profile.remarks[1].contains("wheels"));
         let configuration = &profile.configurations[0];
         let queue = &configuration.queues[0];
-        assert_eq!((queue.driver.as_str(), queue.label.as_str(), queue.group), ("user", "app1", Some(0)));
-        assert!(queue.enable && queue.block_on_fault);
+        assert_eq!((queue.driver_name(), queue.label.as_str(), queue.group), ("user", "app1", Some(0)));
+        assert!(queue.is_enabled() && queue.block_on_fault);
         assert_eq!(configuration.engines.len(), 2);
     }
 

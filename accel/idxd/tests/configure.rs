@@ -294,8 +294,8 @@ fn what_cannot_be_undone_is_said() {
 fn refusals_carry_the_devices_reason_and_the_fix() {
     let model = Model::unconfigured(&"devices=1".parse().unwrap());
     let mut wanted = configurations(&model, &Choice::All, &layout());
-    wanted[0].queues[0].driver = "dmaengine".to_owned();
-    wanted[0].queues[1].driver = "wheels".to_owned();
+    wanted[0].queues[0].driver = Some("dmaengine".to_owned());
+    wanted[0].queues[1].driver = Some("wheels".to_owned());
     let error = apply(&model, &discover(&model), &wanted[..], &Driver::default(), &mut |_| {});
     // The model has no driver of the second name; the first queue is bound to the driver it names.
     let text = error.unwrap_err().to_string();
@@ -448,7 +448,7 @@ mod walks {
                     prop_assert_eq!(&present.engines, &wanted.engines);
                     prop_assert_eq!(present.queues.len(), wanted.queues.len());
                     for (present, wanted) in present.queues.iter().zip(&wanted.queues) {
-                        prop_assert!(present.enable && present.size == wanted.size);
+                        prop_assert!(present.is_enabled() && present.size == wanted.size);
                         prop_assert_eq!(
                             (present.mode, present.kind, present.priority, present.threshold, present.block_on_fault),
                             (wanted.mode, wanted.kind, wanted.priority, wanted.threshold, wanted.block_on_fault)

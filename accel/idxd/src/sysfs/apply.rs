@@ -187,7 +187,7 @@ fn take_back(tree: &dyn Tree, before: &[&Device], driver: &Driver) -> Undo {
             let mut all = queues.chain([(&present.name, present.state)]);
             all.any(|(there, state)| there == name && state == State::Enabled)
         };
-        run(start(&wanted, device.number, &up));
+        run(start(&wanted, &up));
     }
     for device in before {
         let status = format!("{DEVICES}/{}/cmd_status", device.name);

@@ -20,45 +20,8 @@ pub struct Configuration {
     pub groups: Vec<Group>,
     /// The engines in use, with their groups.
     pub engines: Vec<Engine>,
-    /// The queues in use.
-    pub queues: Vec<QueueSettings>,
-}
-
-/// Settings of a queue. `None` fields stay unchanged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueSettings {
-    /// The queue's number within the device.
-    pub number: u32,
-    /// Whether to enable the queue.
-    pub enable: bool,
-    /// One opener or many.
-    pub mode: QueueMode,
-    /// Entries.
-    pub size: u32,
-    /// Its group; required to enable it.
-    pub group: Option<u32>,
-    /// 1 to 15.
-    pub priority: u32,
-    /// 1 to size for a shared queue, 0 for a dedicated one.
-    pub threshold: u32,
-    /// For programs or for the kernel.
-    pub kind: QueueType,
-    /// Its name, not empty.
-    pub label: String,
-    /// The driver that binds it.
-    pub driver: String,
-    /// Jobs may ask to wait for page faults.
-    pub block_on_fault: bool,
-    /// Page requests are off.
-    pub prs_disable: Option<bool>,
-    /// Address translation services are off.
-    pub ats_disable: Option<bool>,
-    /// Largest transfer in bytes.
-    pub transfer_max: Option<u64>,
-    /// Operations that it allows (generation 2).
-    pub operations: Option<String>,
-    /// How often the kernel tries to submit.
-    pub enqcmds_retries: Option<u32>,
+    /// The queues in use: enabled are those to enable. `None` fields stay unchanged.
+    pub queues: Vec<Queue>,
 }
 
 impl Configuration {
@@ -93,26 +56,7 @@ impl Configuration {
             event_log_size: device.event_log_size,
             groups: device.groups.clone(),
             engines: device.engines.iter().filter(|engine| engine.group.is_some()).cloned().collect(),
-            queues: queues
-                .map(|queue| QueueSettings {
-                    number: queue.number,
-                    enable: queue.state == State::Enabled,
-                    mode: queue.mode,
-                    size: queue.size,
-                    group: queue.group,
-                    priority: queue.priority,
-                    threshold: queue.threshold,
-                    kind: queue.kind,
-                    label: queue.label.clone(),
-                    driver: queue.driver_name().to_owned(),
-                    block_on_fault: queue.block_on_fault,
-                    prs_disable: queue.prs_disable,
-                    ats_disable: queue.ats_disable,
-                    transfer_max: Some(queue.transfer_max),
-                    operations: queue.operations.clone(),
-                    enqcmds_retries: queue.enqcmds_retries,
-                })
-                .collect(),
+            queues: queues.cloned().collect(),
         }
     }
 
@@ -130,12 +74,12 @@ impl Configuration {
             )));
         }
         for queue in &self.queues {
-            let name = format!("wq{}.{}", device.number, queue.number);
+            let name = &queue.name;
             if !device.queues.iter().any(|there| there.number == queue.number) {
                 return Err(wrong(format!("there is no {name}; it has {} queues", device.queues.len())));
             }
             let needs_sva = queue.mode == QueueMode::Shared || queue.kind == QueueType::User;
-            if queue.enable && needs_sva && !device.pasid_enabled {
+            if queue.is_enabled() && needs_sva && !device.pasid_enabled {
                 return Err(Refusal(format!(
                     "{} has shared virtual addresses off (pasid_enabled is 0), which queues for programs and shared \
                      queues need: enable VT-d in the BIOS and boot with intel_iommu=on,sm_on (some machines also need \
@@ -143,7 +87,9 @@ impl Configuration {
                     self.device
                 )));
             }
-            if queue.mode == QueueMode::Shared && !(1..=queue.size).contains(&queue.threshold) && queue.enable
+            if queue.mode == QueueMode::Shared
+                && !(1..=queue.size).contains(&queue.threshold)
+                && queue.is_enabled()
             {
                 let threshold = queue.threshold;
                 return Err(wrong(format!(
@@ -157,17 +103,17 @@ impl Configuration {
                     device.groups_max.saturating_sub(1)
                 )));
             }
-            if queue.enable && (queue.priority == 0 || queue.priority > 15) {
+            if queue.is_enabled() && (queue.priority == 0 || queue.priority > 15) {
                 return Err(wrong(format!("{name} has priority {}, not 1 to 15", queue.priority)));
             }
-            if queue.enable && queue.label.is_empty() {
+            if queue.is_enabled() && queue.label.is_empty() {
                 return Err(wrong(format!("{name} has no name")));
             }
             if queue.block_on_fault && !device.capabilities.block_on_fault() {
                 return Err(wrong(format!("{name} wants block_on_fault, which the device does not have")));
             }
             let engines = self.engines.iter().filter(|engine| engine.group == queue.group).count();
-            if queue.enable && engines == 0 {
+            if queue.is_enabled() && engines == 0 {
                 return Err(wrong(format!("{name} is in a group without engines")));
             }
         }
@@ -353,9 +299,8 @@ impl Layout {
                 .collect(),
             queues: device.queues[..self.queues as usize]
                 .iter()
-                .map(|queue| QueueSettings {
-                    number: queue.number,
-                    enable: true,
+                .map(|queue| Queue {
+                    state: State::Enabled,
                     mode: self.mode,
                     size,
                     group: Some(0),
@@ -367,13 +312,14 @@ impl Layout {
                     },
                     kind: self.kind,
                     label: self.label.clone(),
-                    driver: driver.to_owned(),
+                    driver: Some(driver.to_owned()),
                     block_on_fault,
                     prs_disable: None,
                     ats_disable: None,
                     transfer_max: self.transfer_max,
                     operations: None,
                     enqcmds_retries: None,
+                    ..queue.clone()
                 })
                 .collect(),
         };

@@ -190,7 +190,7 @@ pub struct Queue {
     /// Address translation services are off.
     pub ats_disable: Option<bool>,
     /// Largest transfer in bytes.
-    pub transfer_max: u64,
+    pub transfer_max: Option<u64>,
     /// Allowed operations (generation 2).
     pub operations: Option<String>,
     /// How often the kernel tries to submit to it.
@@ -204,9 +204,14 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// Whether it takes work.
+    pub fn is_enabled(&self) -> bool {
+        self.state == State::Enabled
+    }
+
     /// Whether programs can open it.
     pub fn is_for_programs(&self) -> bool {
-        self.kind == QueueType::User && self.state == State::Enabled
+        self.kind == QueueType::User && self.is_enabled()
     }
 
     /// The driver that binds it, for every version of the kernel.

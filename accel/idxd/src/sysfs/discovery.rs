@@ -173,7 +173,7 @@ fn queue(tree: &dyn Tree, name: &str, number: u32, problems: &mut Vec<Problem>) 
         block_on_fault: at.optional_flag("block_on_fault").unwrap_or(false),
         prs_disable: at.optional_flag("prs_disable"),
         ats_disable: at.optional_flag("ats_disable"),
-        transfer_max: at.optional_number("max_transfer_size").unwrap_or(0),
+        transfer_max: at.optional_number("max_transfer_size"),
         operations: at.optional_text("op_config"),
         enqcmds_retries: at.optional_count("enqcmds_retries"),
         clients: at.optional_count("clients").unwrap_or(0),

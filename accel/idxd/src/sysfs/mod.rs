@@ -20,7 +20,7 @@ mod tree;
 
 pub use apply::{apply, ApplyError, Undo};
 pub use capabilities::Capabilities;
-pub use configuration::{choose, Choice, Configuration, Driver, Layout, QueueSettings};
+pub use configuration::{choose, Choice, Configuration, Driver, Layout};
 pub use device::{Device, Engine, Group, Queue, QueueType, State};
 pub use discovery::{discover, Discovery, Problem};
 pub use model::{Image, Model};

@@ -1,6 +1,6 @@
 //! The writes that bring devices from one configuration to another.
 
-use super::configuration::{Driver, QueueSettings};
+use super::configuration::Driver;
 use super::discovery::{DEVICES, DRIVERS};
 use super::{Configuration, Device, Queue, QueueType, State, Tree};
 
@@ -62,7 +62,7 @@ pub fn plan(devices: &[&Device], wanted: &[Configuration], driver: &Driver) -> V
     for (device, wanted) in pairs {
         // Disabling an enabled device resets it.
         writes.extend(settings(device, wanted, device.state != State::Disabled));
-        writes.extend(start(wanted, device.number, &|_| false));
+        writes.extend(start(wanted, &|_| false));
     }
     writes
 }
@@ -84,7 +84,7 @@ pub(super) fn stop(device: &Device) -> Vec<Write> {
 }
 
 /// Enables the wanted device and queues, except those for which `is_up` returns true.
-pub(super) fn start(wanted: &Configuration, number: u32, is_up: &dyn Fn(&str) -> bool) -> Vec<Write> {
+pub(super) fn start(wanted: &Configuration, is_up: &dyn Fn(&str) -> bool) -> Vec<Write> {
     let bind = |name: &str, driver: &str| Write {
         path: format!("{DRIVERS}/{driver}/bind"),
         value: name.to_owned(),
@@ -95,10 +95,9 @@ pub(super) fn start(wanted: &Configuration, number: u32, is_up: &dyn Fn(&str) ->
     if wanted.enable && !is_up(&wanted.device) {
         writes.push(bind(&wanted.device, "idxd"));
     }
-    for queue in wanted.queues.iter().filter(|queue| queue.enable && wanted.enable) {
-        let name = format!("wq{number}.{}", queue.number);
-        if !is_up(&name) {
-            writes.push(bind(&name, &queue.driver));
+    for queue in wanted.queues.iter().filter(|queue| queue.is_enabled() && wanted.enable) {
+        if !is_up(&queue.name) {
+            writes.push(bind(&queue.name, queue.driver_name()));
         }
     }
     writes
@@ -176,7 +175,7 @@ pub(super) fn settings(device: &Device, wanted: &Configuration, reset: bool) -> 
 }
 
 /// Whether the attributes of a queue are those wanted, regardless of its state.
-pub(super) fn is_as_wanted(queue: &Queue, wanted: &QueueSettings) -> bool {
+pub(super) fn is_as_wanted(queue: &Queue, wanted: &Queue) -> bool {
     fn agrees<T: PartialEq>(present: &Option<T>, wanted: &Option<T>) -> bool {
         present.is_none() || wanted.is_none() || present == wanted
     }
@@ -187,11 +186,11 @@ pub(super) fn is_as_wanted(queue: &Queue, wanted: &QueueSettings) -> bool {
         && queue.threshold == wanted.threshold
         && queue.kind == wanted.kind
         && queue.label == wanted.label
-        && queue.driver_name() == wanted.driver
+        && queue.driver_name() == wanted.driver_name()
         && queue.block_on_fault == wanted.block_on_fault
         && agrees(&queue.prs_disable, &wanted.prs_disable)
         && agrees(&queue.ats_disable, &wanted.ats_disable)
-        && agrees(&Some(queue.transfer_max), &wanted.transfer_max)
+        && agrees(&queue.transfer_max, &wanted.transfer_max)
         && agrees(&queue.operations, &wanted.operations)
         && agrees(&queue.enqcmds_retries, &wanted.enqcmds_retries)
 }
@@ -223,7 +222,7 @@ fn forget(queue: &Queue, set: &mut dyn FnMut(&str, &str, String)) {
 fn set_queue(
     device: &Device,
     queue: &Queue,
-    wanted: &QueueSettings,
+    wanted: &Queue,
     reset: bool,
     set: &mut dyn FnMut(&str, &str, String),
 ) {
@@ -246,7 +245,7 @@ fn set_queue(
     }
     // Attributes that only some kernels have are present when the queue has them now.
     if queue.driver.is_some() && wanted.kind != QueueType::None {
-        set(name, "driver_name", wanted.driver.clone());
+        set(name, "driver_name", wanted.driver_name().to_owned());
     }
     // Devices without the ability refuse any value for these attributes, so clear ones are not
     // cleared.
