@@ -24,6 +24,12 @@ mod table;
 mod topology;
 mod work;
 
+#[cfg(test)]
+extern crate self as iaa;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 pub use algorithm::Iaa;
 pub use device::{Device, Port};
 pub use driver::Driver;

@@ -74,7 +74,7 @@ const LOOKS_MAX: u64 = 60;
 
 /// This machine's queues over time.
 pub(crate) struct Real {
-    tree: Box<dyn Tree + Send + Sync>,
+    tree: Arc<dyn Tree>,
     dev: PathBuf,
     /// Of the queues' files at the last full look.
     identities: AtomicU64,
@@ -83,10 +83,10 @@ pub(crate) struct Real {
 
 impl Real {
     pub fn new() -> Self {
-        Self::below(Box::new(Files::system()), "/dev".into())
+        Self::below(Arc::new(Files::system()), "/dev".into())
     }
 
-    pub fn below(tree: Box<dyn Tree + Send + Sync>, dev: PathBuf) -> Self {
+    pub fn below(tree: Arc<dyn Tree>, dev: PathBuf) -> Self {
         Real { tree, dev, identities: AtomicU64::new(0), looks: AtomicU64::new(0) }
     }
 
@@ -154,13 +154,13 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use acomp::{Algorithm, CompressRequest, DecompressRequest, Object, UnitError, UnitResult, PAGE_SIZE};
     use idxd::emulated::{Machine, QueueId};
     use idxd::sysfs::Model;
     use idxd::Descriptor;
 
     use super::*;
-    use crate::{Driver, Iaa, Patience, Settings, Topology};
+    use crate::common::{fixed, there_and_back};
+    use crate::{Driver, Patience, Settings, Topology};
 
     /// Configured queues without device files are refused, each with its reason; unconfigured ones
     /// are not named.
@@ -246,41 +246,6 @@ mod tests {
         }
     }
 
-    fn pages() -> Vec<[u8; PAGE_SIZE]> {
-        let byte = |page: usize, at: usize| (at / (page + 1) * 7 % 113) as u8;
-        (0..8).map(|page| std::array::from_fn(|at| byte(page, at))).collect()
-    }
-
-    /// Compresses and decompresses a batch; every page must return unchanged.
-    fn round_trip(driver: &Arc<Driver>) {
-        let mut context = Iaa::fixed(Arc::clone(driver)).context_for(PAGE_SIZE).unwrap();
-        let pages = pages();
-        let sources: Vec<&[u8; PAGE_SIZE]> = pages.iter().collect();
-        let mut packed = vec![[0u8; PAGE_SIZE]; pages.len()];
-        let mut results: Vec<UnitResult> = vec![Err(UnitError::Failed); pages.len()];
-        let mut outputs: Vec<&mut [u8]> = packed.iter_mut().map(|page| &mut page[..]).collect();
-        context.compress(&mut CompressRequest {
-            pages: &sources,
-            unit_size: PAGE_SIZE,
-            outputs: &mut outputs,
-            results: &mut results,
-        });
-        let sizes: Vec<usize> = results.iter().map(|result| result.unwrap()).collect();
-        let objects: Vec<Object> = packed
-            .iter()
-            .zip(&sizes)
-            .map(|(page, size)| Object { head: &page[..*size], tail: &[] })
-            .collect();
-        let mut plain = vec![[0u8; PAGE_SIZE]; pages.len()];
-        let mut outputs: Vec<&mut [u8]> = plain.iter_mut().map(|page| &mut page[..]).collect();
-        context.decompress(&mut DecompressRequest {
-            objects: &objects,
-            outputs: &mut outputs,
-            results: &mut results,
-        });
-        assert!(results.iter().all(|result| *result == Ok(PAGE_SIZE)) && plain == pages);
-    }
-
     /// Queues whose portals cannot be mapped, as those of generation 1 without privilege: the whole
     /// driver through `write`.
     #[test]
@@ -298,32 +263,12 @@ mod tests {
         let driver = Arc::new(Driver::new(found.devices, Topology::regular(1, 2), settings));
         assert!(!driver.is_emulated());
         for _ in 0..4 {
-            round_trip(&driver);
+            there_and_back(&mut *fixed(&driver));
         }
         let counted = driver.statistics();
         assert_eq!((counted.total_comp_calls, counted.total_decomp_calls), (32, 32));
         assert_eq!((counted.total_sw_comp_calls, counted.total_sw_decomp_calls), (0, 0));
         assert_eq!(driver.outstanding(), 0);
-    }
-
-    struct Shared(Arc<Model>);
-
-    impl Tree for Shared {
-        fn read(&self, path: &str) -> std::io::Result<String> {
-            self.0.read(path)
-        }
-        fn write(&self, path: &str, value: &str) -> std::io::Result<()> {
-            self.0.write(path, value)
-        }
-        fn list(&self, path: &str) -> std::io::Result<Vec<String>> {
-            self.0.list(path)
-        }
-        fn link(&self, path: &str) -> Option<String> {
-            self.0.link(path)
-        }
-        fn shown(&self, path: &str) -> String {
-            self.0.shown(path)
-        }
     }
 
     fn attached(driver: &Driver) -> Vec<String> {
@@ -340,14 +285,14 @@ mod tests {
         let dev = std::env::temp_dir().join(format!("uzswap-iaa-later-dev-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dev);
         std::fs::create_dir_all(&dev).unwrap();
-        let real = Real::below(Box::new(Shared(Arc::clone(&model))), dev.clone());
+        let real = Real::below(Arc::clone(&model) as Arc<dyn Tree>, dev.clone());
         let settings = Settings { patience: Patience::Time(Duration::from_secs(60)), ..Settings::default() };
         let spec = "generation=2".parse().unwrap();
         let driver = Arc::new(Driver::emulated_for_now(&spec, real, settings).unwrap());
         let expect = |names: &[&str], is_emulated: bool| {
             assert_eq!(attached(&driver), names);
             assert_eq!(driver.is_emulated(), is_emulated);
-            round_trip(&driver);
+            there_and_back(&mut *fixed(&driver));
             assert_eq!(driver.outstanding(), 0);
         };
         expect(&["wq0.0-emulated"], true);
@@ -391,7 +336,7 @@ mod tests {
         assert_eq!(found.devices.len(), 1, "{:?}", found.refusals);
         let driver = Arc::new(Driver::new(found.devices, Topology::regular(1, 2), Settings::default()));
         for _ in 0..3 {
-            round_trip(&driver);
+            there_and_back(&mut *fixed(&driver));
         }
         let counted = driver.statistics();
         assert!(counted.total_sw_comp_calls > 0 && counted.total_sw_decomp_calls > 0, "{counted:?}");

@@ -150,6 +150,7 @@ mod tests {
     use idxd::emulated::{EmulateSpec, Machine};
 
     use super::*;
+    use crate::common::settings;
     use crate::device::Port;
     use crate::shared_counters::SharedCounters;
 
@@ -180,15 +181,6 @@ mod tests {
     fn names(table: &Table, cpu: usize, is_compress: bool) -> (Vec<String>, usize) {
         let (list, start) = table.choose(cpu, is_compress, 0);
         (list.iter().map(|queue| queue.name.clone()).collect(), start)
-    }
-
-    fn settings(text: &str) -> Settings {
-        let mut settings = Settings::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (key, value) = part.split_once('=').unwrap();
-            settings.set(key, value).unwrap().unwrap();
-        }
-        settings
     }
 
     #[test]

@@ -7,27 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use acomp::{Context, Page, UnitError, PAGE_SIZE};
+use acomp::{Page, UnitError, PAGE_SIZE};
 use common::*;
 use iaa::{Device, Driver, Port, Settings, Topology};
 use idxd::{Completion, Descriptor, Opcode, Portal, Record, Status, Submission};
-
-fn pages(count: u64) -> Vec<Page> {
-    (0..).filter(|&index| !is_noise(index)).take(count as usize).map(page).collect()
-}
-
-/// Eight pages there and back; returns their streams.
-fn there_and_back(context: &mut dyn Context) -> Vec<Vec<u8>> {
-    let pages = pages(8);
-    let packed = compress(context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
-    let streams: Vec<Vec<u8>> = packed.into_iter().map(Result::unwrap).collect();
-    let objects: Vec<_> = streams.iter().map(|stream| (stream.as_slice(), PAGE_SIZE)).collect();
-    for ((plain, page), stream) in decompress(context, &objects).iter().zip(&pages).zip(&streams) {
-        check_stream(stream, page);
-        assert!(*plain.as_ref().unwrap() == *page);
-    }
-    streams
-}
 
 #[test]
 fn lost_completions_go_to_software_once_the_queue_is_settled() {
@@ -165,7 +148,7 @@ fn without_any_queue_software_does_it_or_compression_fails() {
         let streams = there_and_back(&mut *context);
         assert!(driver.detach("wq0.0"));
         assert!(!driver.detach("wq0.0"));
-        let pages = pages(8);
+        let pages: Vec<Page> = shrinking(8).map(page).collect();
         let packed = compress(&mut *context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
         assert!(packed.iter().all(|result| match result {
             Ok(_) => succeeds,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use acomp::{Page, UnitError, PAGE_SIZE};
+use acomp::{Page, PAGE_SIZE};
 use common::*;
 use iaa::Driver;
 
@@ -17,22 +17,7 @@ fn load(driver: &Arc<Driver>, seed: u64, stop: &AtomicBool, requests: &AtomicU64
     while !stop.load(Ordering::Relaxed) {
         let context = &mut *contexts[usize::from(random.below(8) == 0)];
         let indices: Vec<u64> = (0..1 + random.below(8)).map(|_| random.below(500) as u64).collect();
-        let pages: Vec<Page> = indices.iter().map(|&index| page(index)).collect();
-        let packed = compress(context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
-        let mut kept = Vec::new();
-        for (at, result) in packed.iter().enumerate() {
-            match result {
-                Ok(stream) => kept.push((at, stream)),
-                Err(error) => assert!(is_noise(indices[at]) && *error == UnitError::NoSpace, "{error}"),
-            }
-        }
-        if kept.is_empty() {
-            continue;
-        }
-        let objects: Vec<_> = kept.iter().map(|(_, stream)| (stream.as_slice(), PAGE_SIZE)).collect();
-        for (plain, (at, _)) in decompress(context, &objects).iter().zip(&kept) {
-            assert!(*plain.as_ref().unwrap() == pages[*at]);
-        }
+        round_trip(context, indices);
         requests.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -98,12 +83,7 @@ fn queues_are_disabled_and_enabled_a_thousand_times_under_load() {
         let mut context = fixed(&driver);
         let before = driver.statistics();
         for _ in 0..10 {
-            let streams = compress(&mut *context, &[&page(0); 8], PAGE_SIZE, PAGE_SIZE);
-            let objects: Vec<_> =
-                streams.iter().map(|stream| (stream.as_deref().unwrap(), PAGE_SIZE)).collect();
-            assert!(decompress(&mut *context, &objects)
-                .iter()
-                .all(|plain| *plain.as_ref().unwrap() == page(0)));
+            round_trip(&mut *context, [0; 8]);
         }
         let after = driver.statistics();
         assert!(after.total_comp_calls - before.total_comp_calls >= 72, "{after:?}");

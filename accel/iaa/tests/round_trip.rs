@@ -26,38 +26,7 @@ fn pages_come_back_and_others_can_read_them() {
                 for mut context in [fixed(&driver), dynamic(&driver)] {
                     for first in [0, 8, 16, 21] {
                         let count = if first == 21 { 3 } else { MAX_BATCH as u64 };
-                        let pages: Vec<Page> = (first..first + count).map(page).collect();
-                        let packed = compress(
-                            &mut *context,
-                            &pages.iter().collect::<Vec<_>>(),
-                            PAGE_SIZE,
-                            PAGE_SIZE - 1,
-                        );
-                        let mut kept = Vec::new();
-                        for (at, result) in packed.iter().enumerate() {
-                            match result {
-                                Ok(stream) => {
-                                    assert!(!is_noise(first + at as u64));
-                                    check_stream(stream, &pages[at]);
-                                    kept.push((at, stream.as_slice()));
-                                }
-                                Err(error) => {
-                                    assert!(
-                                        is_noise(first + at as u64),
-                                        "{spec} page {}: {error}",
-                                        first + at as u64
-                                    );
-                                    assert_eq!(*error, UnitError::NoSpace);
-                                }
-                            }
-                        }
-                        let objects: Vec<_> = kept.iter().map(|&(_, stream)| (stream, PAGE_SIZE)).collect();
-                        for (result, &(at, _)) in decompress(&mut *context, &objects).iter().zip(&kept) {
-                            assert!(
-                                result.as_ref().is_ok_and(|plain| *plain == pages[at]),
-                                "{spec} page {at}"
-                            );
-                        }
+                        round_trip(&mut *context, first..first + count);
                     }
                 }
                 let statistics = driver.statistics();

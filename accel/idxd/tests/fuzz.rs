@@ -49,9 +49,9 @@ fn mutated_streams_get_the_verdict_of_an_independent_inflater() {
             let at = random.below(stream.len().min(within));
             match random.below(4) {
                 0 => stream[at] ^= 1 << random.below(8),
-                1 => stream[at] = random.next() as u8,
+                1 => stream[at] = random.number() as u8,
                 2 => stream.truncate(at.max(1)),
-                _ => stream.insert(at, random.next() as u8),
+                _ => stream.insert(at, random.number() as u8),
             }
         }
         let mut out = vec![0xa5; MOST + 64];
@@ -134,7 +134,7 @@ fn random_bits_never_hang_or_write_outside() {
     let device = Device::new("generation=2");
     let mut random = Random(77);
     for _ in 0..20_000 {
-        let mut stream: Vec<u8> = (0..1 + random.below(400)).map(|_| random.next() as u8).collect();
+        let mut stream: Vec<u8> = (0..1 + random.below(400)).map(|_| random.number() as u8).collect();
         stream[0] = stream[0] & 0xf8 | random.below(8) as u8;
         let mut out = vec![0xa5; 1000 + 64];
         let record = device.decompress(&stream, &mut out[..1000]);

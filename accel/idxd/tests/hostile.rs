@@ -64,7 +64,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random, within: usize) {
         let range = if random.below(2) == 0 { within } else { bytes.len() };
         let at = random.below(range.min(bytes.len()).max(1));
         if let Some(byte) = bytes.get_mut(at) {
-            *byte = if random.below(2) == 0 { *byte ^ 1 << random.below(8) } else { random.next() as u8 };
+            *byte = if random.below(2) == 0 { *byte ^ 1 << random.below(8) } else { random.number() as u8 };
         }
     }
     if random.below(4) == 0 {
@@ -75,8 +75,8 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random, within: usize) {
 /// Some of the allowed bits, sometimes any.
 fn bits(random: &mut Random, allowed: u32) -> u32 {
     match random.below(20) {
-        0 => random.next() as u32,
-        _ => random.next() as u32 & random.next() as u32 & allowed,
+        0 => random.number() as u32,
+        _ => random.number() as u32 & random.number() as u32 & allowed,
     }
 }
 
@@ -100,7 +100,7 @@ fn any_descriptor_is_answered_within_its_buffers() {
     for round in 0..rounds {
         let device = &devices[random.below(2)];
         let opcode = match random.below(20) {
-            0 => Opcode(random.next() as u8),
+            0 => Opcode(random.number() as u8),
             1 => Opcode::NOOP,
             at if at < 10 => Opcode::COMPRESS,
             _ => Opcode::DECOMPRESS,
@@ -132,9 +132,9 @@ fn any_descriptor_is_answered_within_its_buffers() {
         if random.below(30) == 0 {
             job.control |= 1 << random.below(24);
             job.codec_flags ^= 1 << random.below(16);
-            job.codec_flags_2 = random.next() as u32;
+            job.codec_flags_2 = random.number() as u32;
             job.elements = random.below(3) as u32;
-            job.pasid = (random.next() & random.next()) as u32;
+            job.pasid = (random.number() & random.number()) as u32;
         }
 
         if opcode != Opcode::NOOP || random.below(2) == 0 {

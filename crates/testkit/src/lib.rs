@@ -1,4 +1,4 @@
-//! Skips that are visible.
+//! Skips that are visible, and random numbers.
 //!
 //! A test that cannot run on this machine calls [`skip!`] with its need and a reason, and returns.
 //! The skip is printed past libtest's capture and recorded in `target/skipped`, one line
@@ -53,6 +53,24 @@ pub const NEEDS: [&str; 15] = [
     "build",
     "request",
 ];
+
+/// Random numbers (xorshift64*), the same at every run.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.number() % limit as u64) as usize
+    }
+}
 
 /// Records that a test, or a part of it, cannot run here: the need, then a reason as for `format!`.
 ///

@@ -7,6 +7,7 @@ use acomp::{
     Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, UnitError, UnitResult, PAGE_SIZE,
 };
 use iaa::{Driver, Iaa, Settings};
+pub use testkit::Random;
 
 pub fn settings(text: &str) -> Settings {
     let mut settings = Settings::default();
@@ -91,32 +92,52 @@ pub fn decompress(context: &mut dyn Context, objects: &[(&[u8], usize)]) -> Vec<
         .collect()
 }
 
+/// Compresses and decompresses the pages of `indices`, a batch at most. Returns the streams of
+/// those that shrink; panics if a page changes, or one that is not noise does not shrink.
+pub fn round_trip(context: &mut dyn Context, indices: impl IntoIterator<Item = u64>) -> Vec<Vec<u8>> {
+    let indices: Vec<u64> = indices.into_iter().collect();
+    let pages: Vec<Page> = indices.iter().map(|&index| page(index)).collect();
+    let packed = compress(context, &pages.iter().collect::<Vec<_>>(), PAGE_SIZE, PAGE_SIZE - 1);
+    let (mut kept, mut streams) = (Vec::new(), Vec::new());
+    for ((result, index), page) in packed.into_iter().zip(indices).zip(&pages) {
+        match result {
+            Ok(stream) => {
+                check_stream(&stream, page);
+                kept.push(page);
+                streams.push(stream);
+            }
+            Err(error) => assert!(is_noise(index) && error == UnitError::NoSpace, "page {index}: {error}"),
+        }
+    }
+    if !kept.is_empty() {
+        let objects: Vec<_> = streams.iter().map(|stream| (stream.as_slice(), PAGE_SIZE)).collect();
+        for (plain, page) in decompress(context, &objects).iter().zip(kept) {
+            assert!(plain.as_ref().is_ok_and(|plain| plain == page), "a page changed");
+        }
+    }
+    streams
+}
+
+/// [`round_trip`] of eight pages that shrink.
+pub fn there_and_back(context: &mut dyn Context) -> Vec<Vec<u8>> {
+    round_trip(context, shrinking(8))
+}
+
+/// Indices of pages that shrink.
+pub fn shrinking(count: usize) -> impl Iterator<Item = u64> {
+    (0..).filter(|&index| !is_noise(index)).take(count)
+}
+
 /// Inflates with an independent library; panics unless it agrees with `data`.
 pub fn check_stream(stream: &[u8], data: &[u8]) {
     let plain = miniz_oxide::inflate::decompress_to_vec(stream).expect("miniz inflates it");
     assert!(plain == data, "miniz got something else");
 }
 
-/// A small generator of random numbers (xorshift64*), the same at every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-}
-
 /// Page `index` of an endless book: text, pointers, small numbers, records, runs, noise.
 pub fn page(index: u64) -> Page {
     let mut random = Random(index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    random.next();
+    random.number();
     let mut page = Vec::with_capacity(PAGE_SIZE + 64);
     let kind = index % 7;
     while page.len() < PAGE_SIZE {
@@ -125,20 +146,20 @@ pub fn page(index: u64) -> Page {
                 // One of sixty words, the first ones more often.
                 let mut word = Random(1 + random.below(60) as u64 * random.below(60) as u64 / 60);
                 for _ in 0..3 + word.below(6) {
-                    page.push(b'a' + (word.next() >> 40) as u8 % 26);
+                    page.push(b'a' + (word.number() >> 40) as u8 % 26);
                 }
                 page.push(b' ');
             }
-            1 => page.extend_from_slice(&(0x7f12_3456_0000 + (random.next() & 0x3_fff8)).to_le_bytes()),
+            1 => page.extend_from_slice(&(0x7f12_3456_0000 + (random.number() & 0x3_fff8)).to_le_bytes()),
             2 => page.extend_from_slice(&(random.below(1000) as u64).to_le_bytes()),
             3 => {
-                page.extend_from_slice(&(0x5581_0040_2000u64 + (random.next() & 0xff0)).to_le_bytes());
+                page.extend_from_slice(&(0x5581_0040_2000u64 + (random.number() & 0xff0)).to_le_bytes());
                 page.extend_from_slice(&(random.below(3) as u64).to_le_bytes());
                 page.extend_from_slice(&[0; 14]);
             }
             4 => page.extend(std::iter::repeat_n(random.below(4) as u8, 1 + random.below(300))),
             5 => page.extend_from_slice(&[(index % 5) as u8; 64]),
-            _ => page.push(random.next() as u8),
+            _ => page.push(random.number() as u8),
         }
     }
     page.truncate(PAGE_SIZE);

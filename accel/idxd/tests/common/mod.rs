@@ -7,6 +7,7 @@ use idxd::aecs::{CompressAecs, Histogram, FIXED};
 use idxd::emulated::{EmulateSpec, EmulatedPortal, Machine, QueueId};
 use idxd::{Completion, Descriptor, Portal, Record, Submission};
 use libz_sys as z;
+pub use testkit::Random;
 
 pub struct Device {
     pub portal: EmulatedPortal,
@@ -83,68 +84,27 @@ pub fn destination(data: &mut [u8]) -> (*mut u8, u32) {
     (data.as_mut_ptr(), data.len() as u32)
 }
 
+const STREAM_SIZE: i32 = size_of::<z::z_stream>() as i32;
+
 /// Raw deflate by zlib with a 4 KiB window.
 pub fn zlib_deflate(data: &[u8], level: i32, strategy: i32, memory: i32) -> Vec<u8> {
     let mut out = vec![0; data.len() * 2 + 1000];
     // SAFETY: the documented calls in their order; the stream has both whole buffers.
     unsafe {
-        let mut stream: z::z_stream = zeroed();
-        let size = size_of::<z::z_stream>() as i32;
-        let ready = z::deflateInit2_(
-            &mut stream,
-            level,
-            z::Z_DEFLATED,
-            -12,
-            memory,
-            strategy,
-            z::zlibVersion(),
-            size,
-        );
+        let mut stream = std::mem::MaybeUninit::<z::z_stream>::zeroed();
+        let (at, method, window) = (stream.as_mut_ptr(), z::Z_DEFLATED, -12);
+        let ready =
+            z::deflateInit2_(at, level, method, window, memory, strategy, z::zlibVersion(), STREAM_SIZE);
         assert_eq!(ready, z::Z_OK);
+        // zlib has put its allocator in the place of the null pointers. The stream must not move.
+        let stream = stream.assume_init_mut();
         (stream.next_in, stream.avail_in) = (data.as_ptr().cast_mut(), data.len() as u32);
         (stream.next_out, stream.avail_out) = (out.as_mut_ptr(), out.len() as u32);
-        assert_eq!(z::deflate(&mut stream, z::Z_FINISH), z::Z_STREAM_END);
+        assert_eq!(z::deflate(stream, z::Z_FINISH), z::Z_STREAM_END);
         out.truncate(stream.total_out as usize);
-        z::deflateEnd(&mut stream);
+        z::deflateEnd(stream);
     }
     out
-}
-
-/// A stream of zlib's with its usual allocator.
-unsafe fn zeroed() -> z::z_stream {
-    extern "C" fn allocate(_: *mut std::ffi::c_void, items: u32, size: u32) -> *mut std::ffi::c_void {
-        let layout = std::alloc::Layout::from_size_align(items as usize * size as usize + 16, 16).unwrap();
-        // SAFETY: the layout is not empty; its size is kept in front of the memory handed out.
-        unsafe {
-            let at = std::alloc::alloc_zeroed(layout);
-            at.cast::<usize>().write(layout.size());
-            at.add(16).cast()
-        }
-    }
-    extern "C" fn free(_: *mut std::ffi::c_void, at: *mut std::ffi::c_void) {
-        // SAFETY: handed out by `allocate`, which put the size in front.
-        unsafe {
-            let at = at.cast::<u8>().sub(16);
-            let size = at.cast::<usize>().read();
-            std::alloc::dealloc(at, std::alloc::Layout::from_size_align(size, 16).unwrap());
-        }
-    }
-    z::z_stream {
-        next_in: ptr::null_mut(),
-        avail_in: 0,
-        total_in: 0,
-        next_out: ptr::null_mut(),
-        avail_out: 0,
-        total_out: 0,
-        msg: ptr::null_mut(),
-        state: ptr::null_mut(),
-        zalloc: allocate,
-        zfree: free,
-        opaque: ptr::null_mut(),
-        data_type: 0,
-        adler: 0,
-        reserved: 0,
-    }
 }
 
 pub enum Refused {
@@ -160,14 +120,15 @@ pub fn zlib_inflate(data: &[u8], most: usize) -> Result<Vec<u8>, Refused> {
     // SAFETY: the documented calls in their order; the stream has the whole input and one byte of
     // output at a time.
     unsafe {
-        let mut stream: z::z_stream = zeroed();
-        let size = size_of::<z::z_stream>() as i32;
-        assert_eq!(z::inflateInit2_(&mut stream, -12, z::zlibVersion(), size), z::Z_OK);
+        let mut stream = std::mem::MaybeUninit::<z::z_stream>::zeroed();
+        assert_eq!(z::inflateInit2_(stream.as_mut_ptr(), -12, z::zlibVersion(), STREAM_SIZE), z::Z_OK);
+        // As above.
+        let stream = stream.assume_init_mut();
         (stream.next_in, stream.avail_in) = (data.as_ptr().cast_mut(), data.len() as u32);
         let result = loop {
             let mut byte = 0u8;
             (stream.next_out, stream.avail_out) = (&mut byte, 1);
-            let code = z::inflate(&mut stream, z::Z_NO_FLUSH);
+            let code = z::inflate(stream, z::Z_NO_FLUSH);
             if stream.avail_out == 0 {
                 out.push(byte);
                 if out.len() > most {
@@ -185,7 +146,7 @@ pub fn zlib_inflate(data: &[u8], most: usize) -> Result<Vec<u8>, Refused> {
                 other => panic!("inflate: {other}"),
             }
         };
-        z::inflateEnd(&mut stream);
+        z::inflateEnd(stream);
         result.map(|()| out)
     }
 }
@@ -213,22 +174,6 @@ pub fn libdeflate_inflate(data: &[u8], most: usize) -> Option<Vec<u8>> {
     })
 }
 
-/// A small generator of random numbers (xorshift64*), the same at every run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-}
-
 /// Pages like those of programs: zero, text, pointers, small integers, records, noise, and
 /// mixtures.
 pub fn pages() -> Vec<[u8; 4096]> {
@@ -247,22 +192,22 @@ pub fn pages() -> Vec<[u8; 4096]> {
                     page.extend_from_slice(words[rank].as_bytes());
                     page.push(b' ');
                 }
-                1 => page.extend_from_slice(&(0x7f12_3456_0000 + (random.next() & 0x3_fff8)).to_le_bytes()),
+                1 => page.extend_from_slice(&(0x7f12_3456_0000 + (random.number() & 0x3_fff8)).to_le_bytes()),
                 2 => page.extend_from_slice(&(random.below(1000) as u32).to_le_bytes()),
                 3 => {
-                    page.extend_from_slice(&(0x5581_0040_2000u64 + (random.next() & 0xff0)).to_le_bytes());
+                    page.extend_from_slice(&(0x5581_0040_2000u64 + (random.number() & 0xff0)).to_le_bytes());
                     page.extend_from_slice(&(random.below(3) as u64).to_le_bytes());
-                    page.extend_from_slice(&(random.next() as u16).to_le_bytes());
+                    page.extend_from_slice(&(random.number() as u16).to_le_bytes());
                     page.extend_from_slice(&[0; 14]);
                 }
-                4 => page.push(random.next() as u8),
+                4 => page.push(random.number() as u8),
                 5 => page.extend(std::iter::repeat_n(random.below(4) as u8, 1 + random.below(300))),
                 _ => {
                     let from = random.below(page.len().max(1));
                     let len = (3 + random.below(60)).min(page.len() - from.min(page.len()));
                     let piece = page[from.min(page.len())..][..len].to_vec();
                     page.extend_from_slice(&piece);
-                    page.push(random.next() as u8);
+                    page.push(random.number() as u8);
                 }
             }
         }
