@@ -121,9 +121,9 @@ fn left_overs_are_given_up_first() {
 fn it_can_be_repeated() {
     let model = Model::unconfigured(&"devices=2,generation=2".parse().unwrap());
     configure(&model, &layout(), &Driver::default()).unwrap();
-    let once = model.image();
+    let once = model.files();
     configure(&model, &layout(), &Driver::default()).unwrap();
-    assert_eq!(once, model.image());
+    assert_eq!(once, model.files());
 }
 
 /// A dry run prints exactly the writes that are done.

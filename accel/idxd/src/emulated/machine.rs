@@ -186,13 +186,6 @@ pub struct EmulatedPortal {
     revoked: AtomicBool,
 }
 
-impl EmulatedPortal {
-    /// The portal's queue.
-    pub fn id(&self) -> QueueId {
-        self.id
-    }
-}
-
 impl Portal for EmulatedPortal {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submission {
         if !self.is_there() {

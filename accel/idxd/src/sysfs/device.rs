@@ -93,8 +93,6 @@ pub struct Device {
     pub pasid_enabled: bool,
     /// Open files of all its queues.
     pub clients: u32,
-    /// Major number of its queues' device files.
-    pub major: Option<u32>,
     /// Entries of the event log.
     pub event_log_size: Option<u32>,
     /// Words of the software error register; zero without an error.

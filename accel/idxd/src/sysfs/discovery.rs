@@ -102,11 +102,9 @@ fn device(
     // Both are read before either is missed, so that both are reported.
     let (state, version) = (at.word::<State>("state"), at.number("version"));
     let (state, version) = (state?, u32::try_from(version?).ok()?);
-    let operations = at.optional_text("op_cap").unwrap_or_default();
     let capabilities = Capabilities {
         general: at.optional_number("gen_cap").unwrap_or(0),
         analytics: at.optional_number("iaa_cap").unwrap_or(0),
-        operations: Capabilities::parse_operations(&operations).unwrap_or([0; 8]),
     };
     let numa_node = at.optional_index("numa_node");
     let mut device = Device {
@@ -126,7 +124,6 @@ fn device(
         configurable: at.optional_flag("configurable").unwrap_or(capabilities.configurable()),
         pasid_enabled: at.optional_flag("pasid_enabled").unwrap_or(false),
         clients: at.optional_count("clients").unwrap_or(0),
-        major: at.optional_count("cdev_major"),
         event_log_size: at.optional_count("event_log_size"),
         errors: at.optional_text("errors"),
         command_status: at.optional_count("cmd_status").unwrap_or(0),

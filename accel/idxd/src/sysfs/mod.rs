@@ -23,7 +23,7 @@ pub use capabilities::Capabilities;
 pub use configuration::{choose, Choice, Configuration, Driver, Layout};
 pub use device::{Device, Engine, Group, Queue, QueueType, State};
 pub use discovery::{discover, Discovery, Problem};
-pub use model::{Image, Model};
+pub use model::Model;
 pub use plan::{plan, Effect, Write};
 pub use status::command_status;
 pub use tree::{Files, Tree};

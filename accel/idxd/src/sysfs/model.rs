@@ -54,10 +54,6 @@ pub struct Model {
     inner: Mutex<Inner>,
 }
 
-/// A model's whole content, for comparison.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image(Content);
-
 impl Model {
     /// The devices of an emulated machine, configured and enabled by the specification.
     pub fn new(spec: &EmulateSpec) -> Self {
@@ -130,11 +126,6 @@ impl Model {
         let mut inner = self.lock();
         inner.writes = 0;
         inner.fail_at = Some((index, errno));
-    }
-
-    /// The model's content.
-    pub fn image(&self) -> Image {
-        Image(self.lock().content.clone())
     }
 
     /// Sets an attribute without any rule, so that tests can make odd devices.

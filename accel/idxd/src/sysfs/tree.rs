@@ -2,7 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Attributes by path, relative to `/sys` and without a leading slash:
 /// `bus/dsa/devices/iax1/state`.
@@ -49,11 +49,6 @@ impl Files {
     /// `/sys`.
     pub fn system() -> Self {
         Self::new("/sys")
-    }
-
-    /// The directory.
-    pub fn root(&self) -> &Path {
-        &self.root
     }
 }
 
