@@ -21,6 +21,7 @@ pub mod real;
 mod refusal;
 pub mod sysfs;
 mod wait;
+mod words;
 
 pub use completion::{Completion, ErrorCode, Record, Status, FAULT_WAS_WRITE, STATUS_MASK};
 pub use descriptor::{compress_flags, decompress_flags, flags, Descriptor, Opcode};

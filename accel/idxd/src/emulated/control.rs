@@ -10,6 +10,8 @@ use std::str::FromStr;
 use std::{fs, io};
 
 use super::machine::{Machine, QueueId};
+use crate::words::words;
+use crate::Refusal;
 
 /// The absent devices and queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,18 +31,7 @@ pub enum Presence {
     Removed,
 }
 
-impl FromStr for Presence {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "enabled" => Ok(Presence::Enabled),
-            "disabled" => Ok(Presence::Disabled),
-            "removed" => Ok(Presence::Removed),
-            _ => Err(format!("{text:?} is none of enabled, disabled, removed")),
-        }
-    }
-}
+words!(Presence, "enabled, disabled, removed", Enabled => "enabled", Disabled => "disabled", Removed => "removed");
 
 fn parse_name(name: &str) -> Option<(usize, Option<usize>)> {
     if let Some(device) = name.strip_prefix("iax") {
@@ -111,7 +102,8 @@ impl FromStr for Control {
             let (name, state) = line
                 .split_once(char::is_whitespace)
                 .ok_or_else(|| wrong(format!("{line:?} is not a name and a state")))?;
-            control.set(name, state.trim().parse().map_err(wrong)?).map_err(wrong)?;
+            let state = state.trim().parse().map_err(|Refusal(reason)| wrong(reason))?;
+            control.set(name, state).map_err(wrong)?;
         }
         Ok(control)
     }

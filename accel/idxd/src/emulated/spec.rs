@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::faults::Faults;
+use crate::words::words;
 use crate::Refusal;
 
 /// Entries of a device, shared by its queues.
@@ -62,6 +63,14 @@ pub enum Clock {
     Real,
     /// [`STEP_NS`] for each poll: the same at every run.
     Steps,
+}
+
+words!(QueueMode, "dedicated, shared", Dedicated => "dedicated", Shared => "shared");
+words!(Run, "inline, poll, threads", Inline => "inline", Poll => "poll", Threads => "threads");
+words!(Clock, "real, steps", Real => "real", Steps => "steps");
+
+fn word<T: FromStr<Err = Refusal>>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|Refusal(reason)| reason)
 }
 
 /// Nanoseconds that a poll adds to [`Clock::Steps`].
@@ -177,28 +186,9 @@ benches of the driver: leave out work=";
                 true => self.control = Some(value.into()),
                 false => return Err("wants an absolute path: programs change their directory".to_owned()),
             },
-            "mode" => {
-                self.mode = match value {
-                    "dedicated" => QueueMode::Dedicated,
-                    "shared" => QueueMode::Shared,
-                    _ => return Err("wants dedicated or shared".to_owned()),
-                }
-            }
-            "run" => {
-                self.run = match value {
-                    "inline" => Run::Inline,
-                    "poll" => Run::Poll,
-                    "threads" => Run::Threads,
-                    _ => return Err("wants inline, poll or threads".to_owned()),
-                }
-            }
-            "clock" => {
-                self.clock = match value {
-                    "real" => Clock::Real,
-                    "steps" => Clock::Steps,
-                    _ => return Err("wants real or steps".to_owned()),
-                }
-            }
+            "mode" => self.mode = word(value)?,
+            "run" => self.run = word(value)?,
+            "clock" => self.clock = word(value)?,
             "work" => {
                 let page_ns = |ns: &str| match ns.parse() {
                     Ok(page_ns @ 1..=1_000_000_000) => Ok(page_ns),

@@ -1,10 +1,7 @@
 //! Devices, groups, engines and queues: the values of their attributes.
 
-use std::fmt;
-use std::str::FromStr;
-
 use super::{Capabilities, QueueMode};
-use crate::Refusal;
+use crate::words::words;
 
 /// Whether a device or queue works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,34 +25,8 @@ pub enum QueueType {
     User,
 }
 
-macro_rules! words {
-    ($name:ident, $known:literal, $($variant:ident => $word:literal),+) => {
-        impl $name {
-            /// The word in sysfs.
-            pub fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word),+ }
-            }
-        }
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.word())
-            }
-        }
-        impl FromStr for $name {
-            type Err = Refusal;
-            fn from_str(text: &str) -> Result<Self, Refusal> {
-                match text {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err(Refusal(format!("{text:?} is none of {}", $known))),
-                }
-            }
-        }
-    };
-}
-
 words!(State, "disabled, enabled, halted", Disabled => "disabled", Enabled => "enabled", Halted => "halted");
 words!(QueueType, "none, kernel, user", None => "none", Kernel => "kernel", User => "user");
-words!(QueueMode, "dedicated, shared", Dedicated => "dedicated", Shared => "shared");
 
 /// A device.
 #[derive(Debug, Clone, PartialEq)]
