@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         rest = left;
         changes.push((place, byte));
     }
-    encode::damaged(&page_of(rest), |object| {
+    encode::Objects::of(&page_of(rest)).damaged(|object| {
         for &(place, byte) in &changes {
             let len = object.len();
             let at = place / 2 % len;

@@ -20,7 +20,9 @@
 
 #![deny(missing_docs)]
 
+#[path = "../../tests/support/decode.rs"]
 pub mod decode;
+#[path = "../../tests/support/encode.rs"]
 pub mod encode;
 pub mod units;
 

@@ -1,5 +1,9 @@
-//! Pages of every class of program memory, from a seeded generator.
+//! Pages of every class of program memory, from a seeded generator. The checks in `decode` and
+//! `encode` are also those of the fuzz targets.
 #![allow(dead_code, missing_docs)]
+
+pub mod decode;
+pub mod encode;
 
 pub type Page = [u8; 4096];
 
@@ -92,6 +96,24 @@ fn machine_code(random: &mut Random) -> Page {
 }
 
 pub type Class = (&'static str, fn(&mut Random) -> Page);
+
+/// `count` pages of each class.
+pub fn pages(seed: u64, count: usize) -> impl Iterator<Item = (&'static str, Page)> {
+    CLASSES.iter().flat_map(move |(name, class)| {
+        let mut random = Random(seed);
+        (0..count).map(move |_| (*name, class(&mut random)))
+    })
+}
+
+/// A page of the class of that name.
+pub fn page_of(name: &str, seed: u64) -> Page {
+    CLASSES.iter().find(|class| class.0 == name).expect("a class of that name").1(&mut Random(seed))
+}
+
+/// A number from the environment, for example of rounds.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
 
 pub const CLASSES: &[Class] = &[
     ("zero", |_| [0; 4096]),

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use pagecodec::numeric::Shape;
 use pagecodec::{lz, numeric, sparse, t16, t16h, Isa};
 
-use crate::{decode, Page};
+use super::{decode, Page};
 
 /// Reused encoders: their past must not show, and creating them takes longer than their work.
 struct Kept {
@@ -26,15 +26,18 @@ fn same(room: usize, encode: impl Fn(&mut Kept, &mut [u8]) -> Option<usize>) -> 
     let object = |kept: &mut Kept| {
         let mut out = vec![0; room];
         let len = encode(kept, &mut out)?;
-        let mut exact = vec![0; len];
-        assert_eq!(encode(kept, &mut exact), Some(len), "{}: in its own length", kept.isa);
-        assert!(exact == out[..len], "{}: other bytes in its own length", kept.isa);
+        let mut exact = vec![0xa5; len + 64];
+        let (exact, guard) = exact.split_at_mut(len);
+        assert_eq!(encode(kept, exact), Some(len), "{}: in its own length", kept.isa);
+        assert!(*exact == out[..len], "{}: other bytes in its own length", kept.isa);
+        assert!(guard.iter().all(|&byte| byte == 0xa5), "{}: wrote behind the object", kept.isa);
         assert!(
             len == 0 || encode(kept, &mut exact[..len - 1]).is_none(),
             "{}: in too little room",
             kept.isa
         );
-        Some(exact)
+        out.truncate(len);
+        Some(out)
     };
     KEPT.with_borrow_mut(|all| {
         let (first, rest) = all.split_first_mut().expect("the portable one");
@@ -77,31 +80,39 @@ pub fn sparse(page: &Page) -> Option<Vec<u8>> {
     same(sparse::OBJECT_MAX, |_, out| sparse::encode(page, out))
 }
 
-/// The T16H object made of the T16 object `source`; `None` for a damaged one.
-pub fn t16h(source: &[u8]) -> Option<Vec<u8>> {
+fn same_dense(encode: impl Fn(&mut t16h::Coder, &mut [u8]) -> Option<usize>) -> Option<Vec<u8>> {
     decode::with_coders(|coder| {
         let mut out = vec![0; t16h::OBJECT_MAX];
-        let len = coder.encode(t16h::builtin(), source, &mut out)?;
+        let len = encode(coder, &mut out)?;
+        assert_eq!(encode(coder, &mut out[..len - 1]), None, "in too little room");
         out.truncate(len);
         Some(out)
     })
 }
 
-/// The T16H object of `page` as page LZ.
-pub fn t16h_page(page: &Page) -> Vec<u8> {
-    decode::with_coders(|coder| {
-        let mut out = vec![0; t16h::OBJECT_MAX];
-        let len = coder.encode_page(t16h::builtin_page(), page, &mut out).expect("room");
-        out.truncate(len);
-        out
-    })
+/// The T16H object made of the T16 object `source`; `None` for a damaged one.
+pub fn t16h(source: &[u8]) -> Option<Vec<u8>> {
+    same_dense(|coder, out| coder.encode(t16h::builtin(), source, out))
 }
 
-/// Encodes `page` in every format and decodes it. Also compares the cheap tests of a page.
-pub fn round_trip(page: &Page) {
-    assert!(decode::t16(&t16(page)).as_ref() == Some(page), "T16");
-    assert!(decode::lz(&lz(page), 4096).as_deref() == Some(page), "page LZ");
-    assert!(decode::lz(&lz_even(page), 4096).as_deref() == Some(page), "page LZ of even places");
+/// The T16H object of `page` as page LZ.
+pub fn t16h_page(page: &Page) -> Vec<u8> {
+    same_dense(|coder, out| coder.encode_page(t16h::builtin_page(), page, out)).expect("room")
+}
+
+/// Encodes `input` as page LZ and decodes it.
+pub fn lz_round_trip(input: &[u8]) {
+    for object in [lz(input), lz_even(input)] {
+        assert!(decode::lz(&object, input.len()).as_deref() == Some(input), "page LZ");
+    }
+}
+
+/// Encodes `page` in every format and decodes it. Also compares the cheap tests of a page. Returns
+/// the T16 object.
+pub fn round_trip(page: &Page) -> Vec<u8> {
+    let plain = t16(page);
+    assert!(decode::t16(&plain).as_ref() == Some(page), "T16");
+    lz_round_trip(page);
     // One shape per page: eight would take most of the time.
     let shape = Shape::ALL[usize::from(page[0]) % Shape::ALL.len()];
     assert!(decode::numeric(&numeric(page, shape)).as_ref() == Some(page), "{shape:?}");
@@ -109,7 +120,6 @@ pub fn round_trip(page: &Page) {
         assert!(decode::sparse(&object).as_ref() == Some(page), "sparse");
     }
 
-    let plain = t16(page);
     let dense = t16h(&plain).expect("an object of the encoder");
     decode::with_coders(|coder| {
         assert!(coder.decode(t16h::builtin(), &dense).expect("its own object") == plain, "T16H");
@@ -123,32 +133,58 @@ pub fn round_trip(page: &Page) {
 
     let looks = |isa| {
         let repeats = (lz::repeats(isa, page), lz::repeats_in(isa, page), lz::breaks(isa, page, 16));
-        (numeric::estimate(isa, page), repeats)
+        (numeric::estimate(isa, page), numeric::estimate_below(isa, page, 2048), repeats)
     };
     assert!(Isa::available().all(|isa| looks(isa) == looks(Isa::Portable)), "a look that differs");
+    plain
 }
 
-/// Decodes the objects of `page` after `damage` has changed them.
-pub fn damaged(page: &Page, damage: impl Fn(&mut Vec<u8>)) {
-    let damaged = |mut object: Vec<u8>| {
-        damage(&mut object);
-        // Without spare capacity.
-        object.into_boxed_slice()
-    };
-    let plain = t16(page);
-    decode::t16h(&damaged(t16h(&plain).expect("an object of the encoder")));
-    decode::t16h(&damaged(t16h_page(page)));
-    let plain = damaged(plain);
-    decode::t16(&plain);
-    // The coder refuses a damaged object, or codes it so that it returns.
-    if let Some(dense) = t16h(&plain) {
-        decode::with_coders(|coder| {
-            assert!(coder.decode(t16h::builtin(), &dense).expect("its own object") == &*plain);
-        });
+/// Formats of [`Objects`], of which T16H counts as two.
+pub const FORMATS: usize = 7;
+
+/// The objects of a page in every format.
+pub struct Objects {
+    t16: Vec<u8>,
+    t16h: [Vec<u8>; 2],
+    lz: [Vec<u8>; 2],
+    numeric: Vec<u8>,
+    sparse: Option<Vec<u8>>,
+}
+
+impl Objects {
+    /// Encodes `page`.
+    pub fn of(page: &Page) -> Self {
+        let t16 = t16(page);
+        let (shape, _) = numeric::estimate(Isa::Portable, page);
+        Objects {
+            t16h: [t16h(&t16).expect("an object of the encoder"), t16h_page(page)],
+            t16,
+            lz: [lz(page), lz_even(page)],
+            numeric: numeric(page, shape),
+            sparse: sparse(page),
+        }
     }
-    decode::lz(&damaged(lz(page)), 4096);
-    decode::lz(&damaged(lz_even(page)), 4096);
-    let (shape, _) = numeric::estimate(Isa::Portable, page);
-    decode::numeric(&damaged(numeric(page, shape)));
-    sparse(page).map(|object| decode::sparse(&damaged(object)));
+
+    /// Decodes the objects after `damage` has changed them. Returns whether each was accepted, also
+    /// if the page has no sparse object.
+    pub fn damaged(&self, mut damage: impl FnMut(&mut Vec<u8>)) -> [bool; FORMATS] {
+        let mut damaged = |object: &Vec<u8>| {
+            let mut object = object.clone();
+            damage(&mut object);
+            // Without spare capacity.
+            object.into_boxed_slice()
+        };
+        let plain = damaged(&self.t16);
+        // The coder refuses a damaged object, or codes it so that it returns.
+        if let Some(dense) = t16h(&plain) {
+            decode::with_coders(|coder| {
+                assert!(coder.decode(t16h::builtin(), &dense).expect("its own object") == &*plain);
+            });
+        }
+        let [of_object, of_page] = [0, 1].map(|kind| decode::t16h(&damaged(&self.t16h[kind]))[kind]);
+        let [lz, lz_even] = [0, 1].map(|kind| decode::lz(&damaged(&self.lz[kind]), 4096).is_some());
+        let numeric = decode::numeric(&damaged(&self.numeric)).is_some();
+        let sparse = self.sparse.as_ref().is_none_or(|object| decode::sparse(&damaged(object)).is_some());
+        [decode::t16(&plain).is_some(), of_object, of_page, lz, lz_even, numeric, sparse]
+    }
 }
