@@ -4,7 +4,7 @@ mod pages;
 
 use acomp::{Context, Page, MAX_BATCH, PAGE_SIZE};
 use pages::broad::{classes, mix, seed, Class, MIXES};
-use pages::{algorithm, compress, decompress, Random};
+use pages::{algorithm, compress, decompress, Random, CLASSES};
 use proptest::prelude::*;
 
 const PAGES: usize = 320;
@@ -38,8 +38,10 @@ fn excess(pages: &[Page], first: usize, percent: usize) -> Option<(usize, usize)
 #[test]
 fn no_class_is_worse_than_lz4() {
     let mut worse = Vec::new();
-    for class in classes() {
-        if let Some((own, theirs)) = excess(&class.pages(PAGES), FIRST, PERCENT) {
+    for (number, class) in classes().into_iter().enumerate() {
+        // The simple ones come first. They keep the promise from the first page on.
+        let (count, first) = if number < CLASSES.len() { (FIRST, 0) } else { (PAGES, FIRST) };
+        if let Some((own, theirs)) = excess(&class.pages(count), first, PERCENT) {
             worse.push(format!("{}: {own} bytes a page against {theirs}", class.name));
         }
     }

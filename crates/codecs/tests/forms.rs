@@ -2,29 +2,17 @@
 
 mod pages;
 
-use acomp::{Algorithm, CompressRequest, Object, Page, FORMS_MAX, PAGE_SIZE};
-use pagecodec::Isa;
-use pages::{algorithm, compress, make, CLASSES};
-
-fn class(name: &str, pages: usize) -> Vec<Page> {
-    make(CLASSES.iter().find(|class| class.0 == name).expect(name), pages)
-}
+use acomp::{Algorithm, Object, Page, FORMS_MAX, PAGE_SIZE};
+use pages::{algorithm, compress, in_two, of_class as class};
 
 /// Returns the pages by form, without empty forms.
 fn forms(algorithm: &dyn Algorithm, pages: &[Page]) -> Vec<(&'static str, u32)> {
-    let mut space = vec![0; pages.len() * PAGE_SIZE];
-    let mut results = [Ok(0)];
-    algorithm.context().unwrap().compress(&mut CompressRequest {
-        pages: &pages.iter().collect::<Vec<_>>(),
-        unit_size: space.len(),
-        outputs: &mut [&mut space],
-        results: &mut results,
-    });
-    let object = &space[..results[0].expect("it shrinks")];
+    let mut context = algorithm.context().expect("memory");
+    let object = compress(context.as_mut(), pages, pages.len() * PAGE_SIZE).pop().flatten();
+    let object = object.expect("it shrinks");
     let mut counts = vec![0; algorithm.forms().len()];
     // In two pieces, as an allocator may hold it.
-    let (head, tail) = object.split_at(object.len() / 3);
-    algorithm.count_forms(Object { head, tail }, pages.len(), &mut counts);
+    algorithm.count_forms(in_two(&object, object.len() / 3), pages.len(), &mut counts);
     algorithm.forms().iter().copied().zip(counts).filter(|(_, count)| *count > 0).collect()
 }
 
@@ -67,25 +55,6 @@ fn there_is_room_for_every_form() {
             let mut counts = vec![0; algorithm.forms().len()];
             algorithm.count_forms(Object::whole(&[255; 9][..pages]), pages, &mut counts);
             assert_eq!(counts.iter().sum::<u32>(), pages as u32, "{name}");
-        }
-    }
-}
-
-#[test]
-fn all_instruction_sets_write_the_same() {
-    let of = |names: &[&str]| names.iter().flat_map(|name| class(name, 1)).collect::<Vec<_>>();
-    let unit = of(&["objects", "random", "zero", "prose"]);
-    for (family, pages) in
-        [("auto", unit.clone()), ("t16h", unit), ("t16h", of(&["objects"])), ("t16h", of(&["prose"]))]
-    {
-        let object = |isa: Isa| {
-            let mut context = algorithm(&format!("{family}:{isa}")).context().expect("memory");
-            compress(context.as_mut(), &pages, pages.len() * PAGE_SIZE)
-        };
-        let portable = object(Isa::Portable);
-        assert!(portable[0].is_some());
-        for isa in Isa::available() {
-            assert!(object(isa) == portable, "{} pages of {family} by {isa}", pages.len());
         }
     }
 }

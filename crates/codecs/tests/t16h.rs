@@ -1,98 +1,18 @@
-//! `t16h` through the interface: every class, unit sizes, promotion, training and the life of sets.
+//! `t16h` and `auto-t16h` through the interface: promotion, samples of the second tier.
 
 mod pages;
 
-use acomp::{CompressRequest, Context, Object, Page, PromoteRequest, UnitError, MAX_BATCH, PAGE_SIZE};
+use acomp::{Context, Object, Page, PromoteRequest, UnitError, MAX_BATCH, PAGE_SIZE};
 use codecs::auto::Kind;
-use codecs::t16h::{release, Dense, KIND_PAGE, KIND_T16H};
-use pages::{algorithm, compress, decompress, make, Random, CLASSES};
-
-#[test]
-fn every_class_returns() {
-    for isa in pagecodec::Isa::available() {
-        let mut context = algorithm(&format!("t16h:{isa}")).context().expect("memory");
-        for class in CLASSES {
-            let pages = make(class, 8);
-            for (object, page) in compress(context.as_mut(), &pages, PAGE_SIZE).iter().zip(&pages) {
-                let Some(object) = object else { continue };
-                let back = decompress(context.as_mut(), object, PAGE_SIZE).expect(class.0);
-                assert!(back == page, "{}", class.0);
-            }
-        }
-    }
-}
-
-#[test]
-fn larger_units_return_and_short_outputs_are_refused() {
-    let mut context = algorithm("t16h").context().expect("memory");
-    let mut random = Random(1);
-    for pages_per_unit in [2, 4, 16] {
-        let pages: Vec<Page> = (0..pages_per_unit)
-            .map(|_| make(&CLASSES[random.below(CLASSES.len() as u64) as usize], 1)[0])
-            .collect();
-        let unit_size = pages_per_unit * PAGE_SIZE;
-        let Some(object) = &compress(context.as_mut(), &pages, unit_size)[0] else { continue };
-        let back = decompress(context.as_mut(), object, unit_size).expect("its own object");
-        assert!(back == pages.concat());
-        for len in [0, 1, 5, object.len() / 2, object.len() - 1] {
-            let sources: Vec<&Page> = pages.iter().collect();
-            let mut output = vec![0; len];
-            let mut results = [Ok(0)];
-            context.compress(&mut CompressRequest {
-                pages: &sources,
-                unit_size,
-                outputs: &mut [&mut output],
-                results: &mut results,
-            });
-            // Another form may fit where the first choice does not.
-            if let Ok(short) = results[0] {
-                let back = decompress(context.as_mut(), &output[..short], unit_size);
-                assert!(
-                    back.expect("its own object") == pages.concat(),
-                    "{pages_per_unit} pages in {len} bytes"
-                );
-                release(Object::whole(&output[..short]), pages_per_unit);
-            }
-        }
-        release(Object::whole(object), pages_per_unit);
-    }
-}
-
-#[test]
-fn objects_of_auto_are_promoted() {
-    let mut auto = algorithm("auto").context().expect("memory");
-    let mut dense = Dense::open().expect("memory");
-    let mut promoted = 0;
-    for class in CLASSES {
-        for page in make(class, 8) {
-            let Some(object) = &compress(auto.as_mut(), &[page], PAGE_SIZE)[0] else { continue };
-            let mut output = [0; PAGE_SIZE];
-            if let Ok(len) = dense.promote(object, &mut output) {
-                let kind = if object[0] == Kind::Lz as u8 { KIND_PAGE } else { KIND_T16H };
-                assert!(len <= object.len() && output[0] == kind);
-                assert!(decompress(&mut dense, &output[..len], PAGE_SIZE).expect(class.0) == page);
-                release(Object::whole(&output[..len]), 1);
-                promoted += 1;
-            }
-            // This compressor also reads objects that were not promoted.
-            assert!(decompress(&mut dense, object, PAGE_SIZE).expect(class.0) == page);
-        }
-    }
-    assert!(promoted > 16, "{promoted} objects promoted");
-}
+use codecs::t16h::{KIND_PAGE, KIND_T16H};
+use pages::{algorithm, compress, decompress, in_two, make, of_class, Random, CLASSES};
 
 /// Promotes objects as a store does, into outputs `less` bytes shorter than the objects.
 fn promote(context: &mut dyn Context, objects: &[Vec<u8>], less: usize) -> Vec<Result<Vec<u8>, UnitError>> {
     let mut all = Vec::new();
     for batch in objects.chunks(MAX_BATCH) {
         // In two pieces, as allocators may keep them.
-        let sources: Vec<Object> = batch
-            .iter()
-            .map(|object| {
-                let (head, tail) = object.split_at(object.len() / 3);
-                Object { head, tail }
-            })
-            .collect();
+        let sources: Vec<Object> = batch.iter().map(|object| in_two(object, object.len() / 3)).collect();
         let mut space: Vec<Vec<u8>> =
             batch.iter().map(|object| vec![0; object.len().saturating_sub(less)]).collect();
         let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|space| &mut space[..]).collect();
@@ -132,7 +52,8 @@ fn both_tiers_return_every_class() {
                 // Read before `forget`, which may free a set.
                 assert!(decompress(context.as_mut(), object, PAGE_SIZE).expect(class.0) == page);
                 let Ok(dense) = dense else { continue };
-                assert!(dense.len() + 16 <= object.len());
+                let kind = if object[0] == Kind::Lz as u8 { KIND_PAGE } else { KIND_T16H };
+                assert!(dense.len() + 16 <= object.len() && dense[0] == kind);
                 assert!(
                     decompress(context.as_mut(), &dense, PAGE_SIZE).expect(class.0) == page,
                     "{}",
@@ -153,7 +74,7 @@ fn samples_tell_what_the_second_tier_saves_and_it_is_chosen_for_new_pages() {
         let tiered = algorithm(&format!("auto-t16h:{isa}"));
         let (tiers, mut context) = (tiered.tiers().expect("two tiers"), tiered.context().expect("memory"));
         let mut auto = algorithm(&format!("auto:{isa}")).context().expect("memory");
-        let pages = make(CLASSES.iter().find(|class| class.0 == "objects").unwrap(), 640);
+        let pages = of_class("objects", 640);
         let mut bytes = [0, 0];
         for (number, dense) in [false, true].into_iter().enumerate() {
             tiers.set_dense(dense);
@@ -176,8 +97,7 @@ fn samples_tell_what_the_second_tier_saves_and_it_is_chosen_for_new_pages() {
         assert!(bytes[1] < bytes[0], "{bytes:?}");
         // Pages that do not shrink, and larger units, are no samples.
         let before = tiers.sample();
-        let mut random = Random(3);
-        let noise: Vec<Page> = (0..64).map(|_| std::array::from_fn(|_| random.next() as u8)).collect();
+        let noise = of_class("random", 64);
         noise.chunks(MAX_BATCH).for_each(|pages| drop(compress(context.as_mut(), pages, PAGE_SIZE)));
         compress(context.as_mut(), &pages[..64], 8 * PAGE_SIZE);
         assert_eq!(tiers.sample(), before);
@@ -186,7 +106,8 @@ fn samples_tell_what_the_second_tier_saves_and_it_is_chosen_for_new_pages() {
 
 #[test]
 fn damaged_objects_are_not_promoted_or_to_something() {
-    let mut context = algorithm("auto-t16h").context().expect("memory");
+    let tiers = algorithm("auto-t16h");
+    let mut context = tiers.context().expect("memory");
     let mut random = Random(9);
     for class in CLASSES {
         for object in compress(context.as_mut(), &make(class, 4), PAGE_SIZE).into_iter().flatten() {
@@ -198,7 +119,7 @@ fn damaged_objects_are_not_promoted_or_to_something() {
                 }
                 damaged.truncate(1 + random.below(damaged.len() as u64) as usize);
                 if let Ok(dense) = &promote(context.as_mut(), &[damaged], 0)[0] {
-                    release(Object::whole(dense), 1);
+                    tiers.forget(Object::whole(dense), 1);
                 }
             }
         }

@@ -139,7 +139,7 @@ struct HeldSets {
 }
 
 /// A context of `t16h`, which codes pages and promotes `auto`'s objects.
-pub struct Dense {
+pub(crate) struct Dense {
     codec: PageCodec,
     coder: t16h::Coder,
     isa: Isa,
@@ -149,14 +149,6 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Creates a context for [`Dense::promote`].
-    ///
-    /// # Errors
-    /// None today: missing memory ends the process.
-    pub fn open() -> Result<Dense, ContextError> {
-        Ok(Dense::new(Isa::best()))
-    }
-
     pub(crate) fn new(isa: Isa) -> Dense {
         sets(Family::T16);
         sets(Family::Page);
@@ -175,7 +167,7 @@ impl Dense {
     ///
     /// # Errors
     /// [`UnitError::NoSpace`] if the object holds neither form or does not become shorter: keep it.
-    pub fn promote(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {
+    pub(crate) fn promote(&mut self, object: &[u8], output: &mut [u8]) -> UnitResult {
         let room = output.len().min(object.len());
         if object.first() == Some(&(Kind::Lz as u8)) {
             return self.promote_lz(object, &mut output[..room]);

@@ -8,8 +8,10 @@ pub mod broad;
 use std::sync::Arc;
 
 use acomp::{
-    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitResult, PAGE_SIZE,
+    Algorithm, CompressRequest, Context, DecompressRequest, Object, Page, Registry, UnitError, UnitResult,
+    PAGE_SIZE,
 };
+use pagecodec::Isa;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Random(pub u64);
@@ -217,26 +219,64 @@ pub fn algorithm(name: &str) -> Arc<dyn Algorithm> {
     registry.find(name).expect("registered")
 }
 
+/// Returns a context of a compressor for each instruction set of the machine, the portable one
+/// first; of the compressor alone if it has no such parameter.
+pub fn contexts(name: &str) -> Vec<Box<dyn Context>> {
+    let mut registry = Registry::new();
+    codecs::register_all(&mut registry);
+    let names = Isa::available().map(|isa| format!("{name}:{isa}"));
+    let found: Vec<_> = names.filter_map(|name| registry.find(&name).ok()).collect();
+    let all = if found.is_empty() { vec![algorithm(name)] } else { found };
+    all.iter().map(|algorithm| algorithm.context().expect("memory")).collect()
+}
+
+/// Returns `count` pages of the class of that name.
+pub fn of_class(name: &str, count: usize) -> Vec<Page> {
+    make(CLASSES.iter().find(|class| class.0 == name).expect(name), count)
+}
+
+/// Returns a page of pointers and counts, text, mostly zeroes, or noise.
+pub fn any_kind(kind: usize, random: &mut Random) -> Page {
+    let name = ["objects", "prose", "sparse bytes", "random"][kind % 4];
+    let class = CLASSES.iter().find(|class| class.0 == name).expect(name);
+    *(class.1)(random.below(100) as usize, random).first_chunk().expect("a page's bytes")
+}
+
 /// Returns the objects of units of `unit_size`, `None` for a unit without one.
 pub fn compress(context: &mut dyn Context, pages: &[Page], unit_size: usize) -> Vec<Option<Vec<u8>>> {
+    compress_into(context, pages, unit_size, unit_size).into_iter().map(Result::ok).collect()
+}
+
+/// [`compress`] into outputs of `room` bytes.
+pub fn compress_into(
+    context: &mut dyn Context,
+    pages: &[Page],
+    unit_size: usize,
+    room: usize,
+) -> Vec<Result<Vec<u8>, UnitError>> {
     let sources: Vec<&Page> = pages.iter().collect();
     let units = (pages.len() * PAGE_SIZE).div_ceil(unit_size);
-    let mut space = vec![vec![0; unit_size]; units];
-    let mut outputs: Vec<&mut [u8]> = space.iter_mut().map(|slot| &mut slot[..]).collect();
+    let mut space = vec![vec![0xEE; room + 64]; units];
     let mut results: Vec<UnitResult> = vec![Ok(0); units];
     context.compress(&mut CompressRequest {
         pages: &sources,
         unit_size,
-        outputs: &mut outputs,
+        outputs: &mut space.iter_mut().map(|space| &mut space[..room]).collect::<Vec<_>>(),
         results: &mut results,
     });
-    let results = space.into_iter().zip(results);
-    results.map(|(bytes, result)| result.ok().map(|len| bytes[..len].to_vec())).collect()
+    assert!(space.iter().all(|space| space[room..].iter().all(|&byte| byte == 0xEE)), "overrun");
+    space.into_iter().zip(results).map(|(space, result)| result.map(|len| space[..len].to_vec())).collect()
 }
 
 /// Returns the `len` bytes of an object, `None` if it is damaged.
 pub fn decompress(context: &mut dyn Context, object: &[u8], len: usize) -> Option<Vec<u8>> {
     rebuild(context, Object::whole(object), len)
+}
+
+/// An object in two pieces.
+pub fn in_two(object: &[u8], cut: usize) -> Object<'_> {
+    let (head, tail) = object.split_at(cut);
+    Object { head, tail }
 }
 
 /// [`decompress`] for an object in two pieces.
