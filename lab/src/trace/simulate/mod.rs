@@ -4,9 +4,7 @@
 //! and evictions alone; LRU and the kernel's two lists see every use, as hardware and simulations
 //! do; MIN sees the future, and is the bound for all.
 
-mod list;
-mod lru;
-mod min;
+mod ordered;
 mod pager;
 mod references;
 #[cfg(test)]
@@ -48,13 +46,12 @@ pub const POLICIES: [&str; 5] = ["pager", "tracking", "lru", "kernel", "min"];
 
 /// A policy by name, for a memory of `pages`; `None` for an unknown name.
 pub fn policy<'a>(name: &str, references: &'a References, pages: usize) -> Option<Box<dyn Replacement + 'a>> {
-    let count = references.pages();
     Some(match name {
         "pager" => Box::new(pager::Pager::new(references, pages)),
         "tracking" => Box::new(pager::Pager::tracking(references, pages)),
-        "lru" => Box::new(lru::Lru::new(count, pages)),
-        "kernel" => Box::new(two_lists::TwoLists::new(count, pages)),
-        "min" => Box::new(min::Min::new(references, pages)),
+        "lru" => Box::new(ordered::Ordered::lru(references, pages)),
+        "kernel" => Box::new(two_lists::TwoLists::new(references.pages(), pages)),
+        "min" => Box::new(ordered::Ordered::min(references, pages)),
         _ => return None,
     })
 }

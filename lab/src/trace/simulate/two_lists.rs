@@ -4,14 +4,19 @@
 //! is less than the memory's size. The active list is shortened to the inactive one's length, used
 //! pages included.
 
-use super::list::{Rows, NOWHERE};
+use std::collections::BTreeMap;
+
 use super::Replacement;
 
-const INACTIVE: u8 = 0;
-const ACTIVE: u8 = 1;
+const INACTIVE: usize = 0;
+const ACTIVE: usize = 1;
 
 pub struct TwoLists {
-    rows: Rows,
+    /// Pages by the time of their insertion.
+    lists: [BTreeMap<u64, u32>; 2],
+    /// A page's list and time.
+    places: Vec<Option<(usize, u64)>>,
+    time: u64,
     used: Vec<bool>,
     /// Evictions and activations when a page was evicted; 0 for other pages.
     went: Vec<u64>,
@@ -24,7 +29,9 @@ impl TwoLists {
     /// A memory of `pages` of `count` pages.
     pub fn new(count: usize, pages: usize) -> Self {
         TwoLists {
-            rows: Rows::new(count, 2),
+            lists: Default::default(),
+            places: vec![None; count],
+            time: 0,
             used: vec![false; count],
             went: vec![0; count],
             age: 1,
@@ -33,21 +40,32 @@ impl TwoLists {
         }
     }
 
+    fn push(&mut self, list: usize, page: u32) {
+        self.time += 1;
+        self.lists[list].insert(self.time, page);
+        self.places[page as usize] = Some((list, self.time));
+    }
+
+    /// Takes the page that has been in a list for the longest time.
+    fn pop(&mut self, list: usize) -> u32 {
+        let (_, page) = self.lists[list].pop_first().expect("the list is not empty");
+        self.places[page as usize] = None;
+        page
+    }
+
     fn make_room(&mut self) {
-        while self.rows.len(INACTIVE) + self.rows.len(ACTIVE) >= self.pages {
-            while self.rows.len(ACTIVE) > self.rows.len(INACTIVE) {
-                let page = self.rows.last(ACTIVE).expect("longer than the other");
-                self.rows.take(page);
+        while self.lists[INACTIVE].len() + self.lists[ACTIVE].len() >= self.pages {
+            while self.lists[ACTIVE].len() > self.lists[INACTIVE].len() {
+                let page = self.pop(ACTIVE);
                 self.used[page as usize] = false;
-                self.rows.push(INACTIVE, page);
+                self.push(INACTIVE, page);
                 self.looks += 1;
             }
-            let page = self.rows.last(INACTIVE).expect("at least as long as the other");
-            self.rows.take(page);
+            let page = self.pop(INACTIVE);
             self.looks += 1;
             self.age += 1;
             if std::mem::take(&mut self.used[page as usize]) {
-                self.rows.push(ACTIVE, page);
+                self.push(ACTIVE, page);
             } else {
                 self.went[page as usize] = self.age;
             }
@@ -57,7 +75,7 @@ impl TwoLists {
 
 impl Replacement for TwoLists {
     fn has(&self, page: u32) -> bool {
-        self.rows.of(page) != NOWHERE
+        self.places[page as usize].is_some()
     }
 
     fn hit(&mut self, page: u32, _at: usize) {
@@ -68,12 +86,14 @@ impl Replacement for TwoLists {
         self.make_room();
         let went = std::mem::take(&mut self.went[page as usize]);
         let is_soon = went != 0 && self.age - went <= self.pages as u64;
-        self.rows.push(if is_soon { ACTIVE } else { INACTIVE }, page);
+        self.push(if is_soon { ACTIVE } else { INACTIVE }, page);
         self.age += u64::from(is_soon);
     }
 
     fn remove(&mut self, page: u32) {
-        self.rows.take(page);
+        if let Some((list, time)) = self.places[page as usize].take() {
+            self.lists[list].remove(&time);
+        }
         self.used[page as usize] = false;
     }
 
