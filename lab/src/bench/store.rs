@@ -3,18 +3,17 @@
 //! A row is one file, compressor, batch, unit and number of threads. A call hands over `batch`
 //! units: batch 1 measures a store without batches.
 //!
-//! Two kinds of traffic can be measured. *Steady*, the default: the pool is full, and each call
-//! that loads pages is followed by one that stores pages loaded 64 calls before, in random order,
-//! as when a program runs at its budget. *Growing*: everything is stored, then everything loaded,
-//! so that the figures include the system's price for fresh memory. In both, passes of the codec
-//! alone, over the same pages in the same order, alternate with passes of the store, so that
-//! disturbances of the machine fall on both; a figure is the fastest round's, the least disturbed.
-//! With several threads each has its own share of the corpus, and a figure is the slowest thread's:
-//! it stays the same if threads do not hinder each other.
+//! The pool is full, and each call that loads pages is followed by one that stores pages loaded 64
+//! calls before, in random order, as when a program runs at its budget. Passes of the codec alone,
+//! over the same pages in the same order, alternate with passes of the store, so that disturbances
+//! of the machine fall on both; a figure is the fastest round's, the least disturbed. With several
+//! threads each has its own share of the corpus, and a figure is the slowest thread's: it stays the
+//! same if threads do not hinder each other.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
+use anyhow::{ensure, Context as _, Result};
 use pagecodec::t16::prefetch;
 use uzswap::acomp::{CompressRequest, DecompressRequest, Object, UnitError, UnitResult, MAX_BATCH};
 use uzswap::{Algorithm, Group, Keep, Page, Pool, PoolConfig, PAGE_SIZE};
@@ -30,10 +29,6 @@ pub struct Case<'a> {
     /// Most pages chained to one zspage.
     pub chain: usize,
     pub threads: usize,
-    /// All threads' pages are in one group.
-    pub shared_group: bool,
-    /// The pool grows from nothing and shrinks to nothing each round.
-    pub growing: bool,
     /// Rounds, of which the fastest counts.
     pub rounds: usize,
 }
@@ -61,37 +56,6 @@ pub struct Row {
     pub emulated: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum CaseError {
-    #[error("{file}: {pages} pages are too few for {threads} threads")]
-    TooFew {
-        file: String,
-        /// Pages of the corpus.
-        pages: usize,
-        threads: usize,
-    },
-    /// No pool, or no context.
-    #[error(transparent)]
-    Pool(#[from] uzswap::PoolError),
-    /// No context for the codec alone.
-    #[error(transparent)]
-    Context(#[from] uzswap::acomp::ContextError),
-    #[error("{file}: page {page} was refused: {error}")]
-    Refused {
-        file: String,
-        /// The first page of the call.
-        page: usize,
-        error: uzswap::StoreError,
-    },
-    /// A page came back changed.
-    #[error("{file}: page {page} did not come back as it was")]
-    Wrong {
-        file: String,
-        /// Index of the page.
-        page: usize,
-    },
-}
-
 /// Nanoseconds a page of each pass, one number a round.
 #[derive(Default)]
 struct Passes {
@@ -101,8 +65,6 @@ struct Passes {
     load: Vec<f64>,
     /// Each store call by itself, of the round fastest at storing.
     calls: Vec<f64>,
-    /// The same of the round in progress.
-    calls_now: Vec<f64>,
 }
 
 /// Figures of the full store after the first fill: later the allocator keeps some memory of objects
@@ -115,17 +77,11 @@ struct Full {
     stored_pages: u64,
 }
 
-pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
+pub fn measure(case: &Case<'_>) -> Result<Row> {
     let call_pages = case.batch * case.unit_size / PAGE_SIZE;
     // Whole folios of 64 KiB for each thread, so that no two threads share a leaf.
     let share = case.pages.len() / case.threads / 16 * 16;
-    if share == 0 {
-        return Err(CaseError::TooFew {
-            file: case.file.to_owned(),
-            pages: case.pages.len(),
-            threads: case.threads,
-        });
-    }
+    ensure!(share > 0, "{}: {} pages are too few for {} threads", case.file, case.pages.len(), case.threads);
     let pool = Pool::new(
         PoolConfig {
             unit_size: case.unit_size,
@@ -138,7 +94,7 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
         case.algorithm.clone(),
     )?;
     let barrier = Barrier::new(case.threads);
-    let outcomes: Vec<Result<(Passes, Full), CaseError>> = std::thread::scope(|scope| {
+    let all = std::thread::scope(|scope| {
         let run = |thread: usize| {
             let first = thread * share;
             let worker = Worker {
@@ -153,14 +109,10 @@ pub fn measure(case: &Case<'_>) -> Result<Row, CaseError> {
             worker.run()
         };
         let others: Vec<_> = (1..case.threads).map(|thread| scope.spawn(move || run(thread))).collect();
-        let mut outcomes = vec![run(0)];
-        outcomes.extend(others.into_iter().map(|other| other.join().expect("no panic while measuring")));
-        outcomes
-    });
-    let mut all = Vec::new();
-    for outcome in outcomes {
-        all.push(outcome?);
-    }
+        let first = run(0);
+        let others = others.into_iter().map(|other| other.join().expect("no panic while measuring"));
+        std::iter::once(first).chain(others).collect::<Result<Vec<(Passes, Full)>>>()
+    })?;
     let full = all[0].1;
     // The slowest thread of each round; the fastest of the rounds.
     let figure = |of: fn(&Passes) -> &Vec<f64>| {
@@ -207,98 +159,75 @@ struct Worker<'a> {
 /// codec's wait.
 const FETCHED: usize = 12 * 64;
 
-/// Calls between a page's load and its next store, in steady traffic.
+/// Calls between a page's load and its next store.
 const LAG: usize = 64;
 
 impl Worker<'_> {
-    fn run(&self) -> Result<(Passes, Full), CaseError> {
+    fn run(&self) -> Result<(Passes, Full)> {
         let refs: Vec<&Page> = self.pages.iter().collect();
         let mut back = vec![[0u8; PAGE_SIZE]; self.pages.len()];
         let mut slots: Vec<&mut Page> = back.iter_mut().collect();
         let mut alone = Alone::new(self.case, self.pages)?;
         let mut order: Vec<usize> = (0..self.pages.len().div_ceil(self.call_pages)).collect();
-        if !self.case.growing {
-            shuffle(&mut order);
+        shuffle(&mut order);
+        self.barrier.wait();
+        for &call in &order {
+            alone.compress(&refs, call);
+            self.store(&refs, call, &mut Vec::new())?;
         }
+        self.barrier.wait();
+        let full = self.full();
+        self.barrier.wait();
+        let lag = LAG.min(order.len() / 2);
         let mut passes = Passes::default();
-        let mut full = Full::default();
-        // The first round warms up, and fills the pool for steady traffic; its figures are dropped.
-        for round in 0..=self.case.rounds {
-            let fill = round == 0 || self.case.growing;
-            let lag = if fill { usize::MAX } else { LAG.min(order.len() / 2) };
+        for _ in 0..self.case.rounds {
+            // The stores trail the loads; the pages still out at the end go back untimed.
             let (mut compress, mut decompress, mut store, mut load) = (0, 0, 0, 0);
-            if fill {
-                self.barrier.wait();
-                for &call in &order {
-                    compress += timed(|| alone.compress(&refs, call));
-                }
-                self.barrier.wait();
-                for &call in &order {
-                    store += self.store(&refs, call, &mut passes.calls_now)?;
-                }
-                self.barrier.wait();
-                if round == 0 {
-                    full = self.full();
-                    self.barrier.wait();
+            let mut calls = Vec::new();
+            self.barrier.wait();
+            for (at, &call) in order.iter().enumerate() {
+                decompress += timed(|| alone.decompress(&mut slots, call));
+                if let Some(at) = at.checked_sub(lag) {
+                    compress += timed(|| alone.compress(&refs, order[at]));
                 }
             }
-            // In steady traffic the stores trail the loads; the pages still out at the end go back
-            // untimed.
-            if !fill || self.case.growing {
-                self.barrier.wait();
-                for (at, &call) in order.iter().enumerate() {
-                    decompress += timed(|| alone.decompress(&mut slots, call));
-                    if let Some(at) = at.checked_sub(lag) {
-                        compress += timed(|| alone.compress(&refs, order[at]));
-                    }
+            self.barrier.wait();
+            for (at, &call) in order.iter().enumerate() {
+                load += self.load(&mut slots, call)?;
+                if let Some(at) = at.checked_sub(lag) {
+                    store += self.store(&refs, order[at], &mut calls)?;
                 }
-                self.barrier.wait();
-                for (at, &call) in order.iter().enumerate() {
-                    load += self.load(&mut slots, call)?;
-                    if let Some(at) = at.checked_sub(lag) {
-                        store += self.store(&refs, order[at], &mut passes.calls_now)?;
-                    }
-                }
-                let wrong = slots.iter().zip(self.pages).position(|(back, page)| **back != *page);
-                if let Some(page) = wrong {
-                    return Err(self.wrong(page));
-                }
-                slots.iter_mut().for_each(|slot| slot.fill(0xEE));
             }
-            if !fill {
-                for &call in &order[order.len().saturating_sub(lag)..] {
-                    self.store(&refs, call, &mut Vec::new())?;
-                }
-                self.barrier.wait();
+            let wrong = slots.iter().zip(self.pages).position(|(back, page)| **back != *page);
+            ensure!(wrong.is_none(), self.wrong(wrong.unwrap_or(0)));
+            slots.iter_mut().for_each(|slot| slot.fill(0xEE));
+            for &call in &order[order.len() - lag..] {
+                self.store(&refs, call, &mut Vec::new())?;
             }
-            if round == 0 {
-                passes.calls_now.clear();
-            } else {
-                let pages = self.pages.len() as f64;
-                let out = if fill { pages } else { pages - (lag * self.call_pages) as f64 };
-                passes.compress.push(compress as f64 / out);
-                let store = store as f64 / out;
-                if passes.store.iter().all(|&other| store < other) {
-                    std::mem::swap(&mut passes.calls, &mut passes.calls_now);
-                }
-                passes.calls_now.clear();
-                passes.store.push(store);
-                passes.decompress.push(decompress as f64 / pages);
-                passes.load.push(load as f64 / pages);
+            self.barrier.wait();
+            let pages = self.pages.len() as f64;
+            let out = pages - (lag * self.call_pages) as f64;
+            let store = store as f64 / out;
+            if passes.store.iter().all(|&other| store < other) {
+                passes.calls = calls;
             }
+            passes.compress.push(compress as f64 / out);
+            passes.store.push(store);
+            passes.decompress.push(decompress as f64 / pages);
+            passes.load.push(load as f64 / pages);
         }
         Ok((passes, full))
     }
 
     fn group(&self) -> Group {
-        Group(if self.case.shared_group { 0 } else { self.thread as u16 })
+        Group(self.thread as u16)
     }
 
     fn range(&self, call: usize) -> std::ops::Range<usize> {
         call * self.call_pages..((call + 1) * self.call_pages).min(self.pages.len())
     }
 
-    fn store(&self, refs: &[&Page], call: usize, calls: &mut Vec<f64>) -> Result<u64, CaseError> {
+    fn store(&self, refs: &[&Page], call: usize, calls: &mut Vec<f64>) -> Result<u64> {
         let range = self.range(call);
         let (at, len) = (range.start, range.len());
         let mut stored = Ok(());
@@ -306,23 +235,22 @@ impl Worker<'_> {
         let time =
             timed(|| stored = self.pool.store_any(self.group(), (self.first + at) as u64, &refs[range]));
         calls.push(time as f64 / len as f64);
-        let file = || self.case.file.to_owned();
-        stored.map_err(|error| CaseError::Refused { file: file(), page: self.first + at, error })?;
+        stored.with_context(|| format!("{}: page {} was refused", self.case.file, self.first + at))?;
         Ok(time)
     }
 
-    fn load(&self, slots: &mut [&mut Page], call: usize) -> Result<u64, CaseError> {
+    fn load(&self, slots: &mut [&mut Page], call: usize) -> Result<u64> {
         let range = self.range(call);
         let at = range.start;
         let mut loaded = Ok(());
         let key = (self.first + at) as u64;
         let time = timed(|| loaded = self.pool.load(self.group(), key, &mut slots[range], Keep::Exclusive));
-        loaded.map_err(|_| self.wrong(at))?;
+        ensure!(loaded.is_ok(), self.wrong(at));
         Ok(time)
     }
 
-    fn wrong(&self, page: usize) -> CaseError {
-        CaseError::Wrong { file: self.case.file.to_owned(), page: self.first + page }
+    fn wrong(&self, page: usize) -> String {
+        format!("{}: page {} did not come back as it was", self.case.file, self.first + page)
     }
 
     fn full(&self) -> Full {
@@ -366,7 +294,7 @@ struct Alone<'a> {
 }
 
 impl<'a> Alone<'a> {
-    fn new(case: &Case<'_>, pages: &'a [Page]) -> Result<Self, CaseError> {
+    fn new(case: &Case<'_>, pages: &'a [Page]) -> Result<Self> {
         Ok(Alone {
             context: case.algorithm.context_for(case.unit_size)?,
             unit_size: case.unit_size,

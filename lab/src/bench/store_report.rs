@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
-use uzswap::{Page, PAGE_SIZE};
+use uzswap::PAGE_SIZE;
 
 use super::store::{measure, Case, Row};
 use program::pages::unit_size;
@@ -30,13 +30,6 @@ pub struct StoreArgs {
     /// Threads at once.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
-    /// All threads' pages in one group, instead of a group each.
-    #[arg(long)]
-    shared_group: bool,
-    /// Let the pool grow from nothing and shrink to nothing each round, instead of steady traffic
-    /// at a full pool: the system's price for fresh memory is in the figures then.
-    #[arg(long)]
-    growing: bool,
     /// Rounds, of which the fastest counts.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -73,11 +66,7 @@ impl StoreArgs {
         let registry = uzswap::registry();
         let mut out = std::io::stdout().lock();
         let progress = std::io::stderr().is_terminal();
-        let mut widths = Vec::new();
-        let mut first = true;
-        if self.json {
-            writeln!(out, "[")?;
-        }
+        let mut rows = Vec::new();
         for path in &self.pages {
             let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
             let (pages, rest) = bytes.as_chunks::<PAGE_SIZE>();
@@ -90,7 +79,6 @@ impl StoreArgs {
                         if progress {
                             eprint!("\r{file} {name} batch {batch} unit {unit_size} ...\x1b[K\r");
                         }
-                        let pages: &[Page] = pages;
                         let row = measure(&Case {
                             file: &file,
                             pages,
@@ -99,46 +87,31 @@ impl StoreArgs {
                             unit_size,
                             chain: self.chain.into(),
                             threads: self.threads.into(),
-                            shared_group: self.shared_group,
-                            growing: self.growing,
                             rounds: self.rounds.into(),
                         })?;
-                        if self.json {
-                            write!(
-                                out,
-                                "{}  {}",
-                                if first { "" } else { ",\n" },
-                                serde_json::to_string(&row)?
-                            )?;
-                        } else {
-                            if first {
-                                widths = print_header(&mut out, &row)?;
+                        if !self.json {
+                            if rows.is_empty() {
+                                print(&mut out, &row, |(name, ..)| name)?;
                             }
-                            print_row(&mut out, &row, &widths)?;
+                            print(&mut out, &row, |(_, value, _)| value)?;
                         }
-                        first = false;
-                        out.flush()?;
+                        rows.push(row);
                     }
                 }
             }
         }
         if self.json {
-            writeln!(out, "\n]")?;
+            writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
         }
-        if registry_has_emulated(&registry, &self.compressor) {
+        if rows.iter().any(|row| row.emulated) {
             eprintln!("Figures of compressors on an emulated device say nothing of the device's own speed.");
         }
         Ok(())
     }
 }
 
-fn registry_has_emulated(registry: &uzswap::Registry, names: &[Names]) -> bool {
-    let names = names.iter().flat_map(|names| &names.0);
-    names.into_iter().any(|name| registry.find(name).is_ok_and(|algorithm| algorithm.is_emulated()))
-}
-
 /// The row's columns in order: name, value, and whether the value is a text.
-fn columns(row: &Row) -> [(&'static str, String, bool); 16] {
+fn columns(row: &Row) -> [Column; 16] {
     let whole = |value: f64| format!("{value:.0}");
     let fine = |value: f64| format!("{value:.3}");
     [
@@ -161,32 +134,26 @@ fn columns(row: &Row) -> [(&'static str, String, bool); 16] {
     ]
 }
 
-fn print_header(out: &mut impl Write, row: &Row) -> std::io::Result<Vec<usize>> {
-    let columns = columns(row);
-    let widths: Vec<usize> =
-        columns.iter().map(|(name, _, text)| name.len().max(if *text { 14 } else { 0 })).collect();
-    for ((name, _, text), &width) in columns.iter().zip(&widths) {
-        match text {
-            true => write!(out, "{name:<width$} ")?,
-            false => write!(out, "{name:>width$} ")?,
+type Column = (&'static str, String, bool);
+
+/// Prints a line of the table: of each column what `cell` takes.
+fn print(out: &mut impl Write, row: &Row, cell: fn(&Column) -> &str) -> std::io::Result<()> {
+    for column in &columns(row) {
+        let (name, _, is_text) = column;
+        let cell = cell(column);
+        match is_text {
+            true => write!(out, "{cell:<14} ")?,
+            false => write!(out, "{cell:>width$} ", width = name.len())?,
         }
     }
     writeln!(out)?;
-    Ok(widths)
-}
-
-fn print_row(out: &mut impl Write, row: &Row, widths: &[usize]) -> std::io::Result<()> {
-    for ((_, value, text), &width) in columns(row).iter().zip(widths) {
-        match text {
-            true => write!(out, "{value:<width$} ")?,
-            false => write!(out, "{value:>width$} ")?,
-        }
-    }
-    writeln!(out)
+    out.flush()
 }
 
 #[cfg(test)]
 mod tests {
+    use uzswap::Page;
+
     use super::*;
 
     #[test]
@@ -203,9 +170,7 @@ mod tests {
         let pages: Vec<Page> = (0..64u32)
             .map(|n| std::array::from_fn(|at| if at % 4 == 0 { (n + at as u32 / 64) as u8 } else { 0 }))
             .collect();
-        for (batch, unit_size, threads, growing) in
-            [(8, 4096, 1, false), (1, 4096, 2, false), (3, 16384, 1, true), (2, 65536, 2, true)]
-        {
+        for (batch, unit_size, threads) in [(8, 4096, 1), (1, 4096, 2), (3, 16384, 1), (2, 65536, 2)] {
             let row = measure(&Case {
                 file: "a \"corpus\"",
                 pages: &pages,
@@ -214,8 +179,6 @@ mod tests {
                 unit_size,
                 chain: 16,
                 threads,
-                shared_group: false,
-                growing,
                 rounds: 2,
             })
             .unwrap();
@@ -240,8 +203,6 @@ mod tests {
             unit_size: 4096,
             chain: 16,
             threads: 1,
-            shared_group: false,
-            growing: false,
             rounds: 1,
         };
         assert!(measure(&case).unwrap_err().to_string().contains("8 pages are too few"));
