@@ -130,23 +130,27 @@ fn missing() -> Option<String> {
     (!managed.status.success()).then(|| String::from_utf8_lossy(&managed.stderr).into_owned())
 }
 
-/// A whole comparison, repeated while another process makes one. An error is a reason to skip.
-fn compare(size: &str) -> Result<Value, String> {
+/// Runs a comparison, again while another process makes one.
+fn patiently(run: impl Fn() -> Ended) -> Ended {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        let (code, out, err) = Comparison::start(size).end();
-        if code == Some(0) {
-            return Ok(serde_json::from_str(&out).expect("JSON"));
-        }
-        let is_busy = err.contains("another comparison");
-        if !is_busy || Instant::now() > give_up {
-            // A container may have no disk for a swap file, or no cgroup; other errors are
-            // failures.
-            let is_place = err.contains("no place for a swap file") || err.contains("cgroup") || is_busy;
-            assert!(is_place, "{err}");
-            return Err(err);
+        let ended = run();
+        if !ended.2.contains("another comparison") || Instant::now() > give_up {
+            return ended;
         }
     }
+}
+
+/// A whole comparison. An error is a reason to skip.
+fn compare(size: &str) -> Result<Value, String> {
+    let (code, out, err) = patiently(|| Comparison::start(size).end());
+    if code == Some(0) {
+        return Ok(serde_json::from_str(&out).expect("JSON"));
+    }
+    // A container may have no disk for a swap file, or no cgroup; other errors are failures.
+    let reasons = ["no place for a swap file", "cgroup", "another comparison"];
+    assert!(reasons.iter().any(|reason| err.contains(reason)), "{err}");
+    Err(err)
 }
 
 #[test]
@@ -180,13 +184,7 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     assert!((ratio - rate("managed") / rate("kernel_zswap")).abs() < 1e-9);
 
     let again = |versus: &str, check: &dyn Fn(Comparison) -> Ended| {
-        let give_up = Instant::now() + PATIENCE;
-        loop {
-            let (code, out, err) = check(Comparison::start_with("96M", versus));
-            if !err.contains("another comparison") || Instant::now() > give_up {
-                return (code, out, err);
-            }
-        }
+        patiently(|| check(Comparison::start_with("96M", versus)))
     };
 
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGKILL] {
@@ -222,14 +220,8 @@ fn the_machine_is_as_before_however_a_comparison_ends() {
     assert_eq!(Machine::at_rest(), before, "after a refusal");
 
     // Both with a disk: the kernel's swap file beside ours.
-    let give_up = Instant::now() + PATIENCE;
-    let (code, out, err) = loop {
-        let arguments = ["--size", "96M", "--random", "--swap", "256M", "--json", "--versus", "kernel-swap"];
-        let ended = Comparison::start_by(&arguments).end();
-        if !ended.2.contains("another comparison") || Instant::now() > give_up {
-            break ended;
-        }
-    };
+    let arguments = ["--size", "96M", "--random", "--swap", "256M", "--json", "--versus", "kernel-swap"];
+    let (code, out, err) = patiently(|| Comparison::start_by(&arguments).end());
     assert_eq!(Machine::at_rest(), before, "after swap alone");
     if err.contains("no swap file") || err.contains("--swap-dir") {
         testkit::skip!("swap", "{err}");

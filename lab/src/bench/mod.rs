@@ -3,9 +3,11 @@
 mod program;
 pub mod store;
 pub mod store_report;
+mod under;
 mod usemem;
 
-use anyhow::Result;
+use ::program::size::{self, Amount};
+use anyhow::{anyhow, Result};
 
 /// What to measure.
 #[derive(Debug, clap::Subcommand)]
@@ -39,4 +41,12 @@ impl Bench {
             Bench::UsememUndo => usemem::versus::undo::watch(),
         }
     }
+}
+
+/// The bytes of an option that is a size, or a percentage of `whole`.
+pub fn size_or_share(option: &str, text: &str, whole: u64) -> Result<u64> {
+    Ok(match size::parse(text).map_err(|error| anyhow!("{option}: {error}"))? {
+        Amount::Percent(percent) => (whole as f64 * percent / 100.0) as u64,
+        Amount::Bytes(bytes) => bytes,
+    })
 }

@@ -44,8 +44,7 @@ pub struct RecordArguments {
 
 /// Records; returns the program's exit status.
 pub fn record(arguments: &RecordArguments) -> Result<i32> {
-    let ram_bytes =
-        size::parse(&arguments.ram).map_err(|error| anyhow::anyhow!("--ram: {error}"))?.bytes()?;
+    let ram_bytes = size::of_option("--ram", &arguments.ram)?;
     anyhow::ensure!(
         ram_bytes >= RAM_BYTES_MIN,
         "--ram {}: the minimum is {}",

@@ -8,7 +8,8 @@ use sys::PAGE_SIZE;
 
 use super::file;
 use super::simulate::{self, References, POLICIES};
-use program::size::{self, Amount, Size};
+use crate::bench::size_or_share;
+use program::size::Size;
 
 /// Play a trace under replacement policies: how many pages each brings in
 #[derive(Debug, clap::Args)]
@@ -130,10 +131,7 @@ pub fn replay(arguments: &ReplayArguments) -> Result<()> {
 
 /// Pages of a size, or of a share of `peak` pages.
 fn memory_pages(text: &str, peak: usize) -> Result<usize> {
-    let pages = match size::parse(text).map_err(|error| anyhow::anyhow!("--memory: {error}"))? {
-        Amount::Percent(percent) => (peak as f64 * percent / 100.0) as usize,
-        Amount::Bytes(bytes) => bytes as usize / PAGE_SIZE,
-    };
+    let pages = size_or_share("--memory", text, (peak * PAGE_SIZE) as u64)? as usize / PAGE_SIZE;
     ensure!(pages >= 64, "--memory {text}: fewer than 64 pages");
     Ok(pages)
 }

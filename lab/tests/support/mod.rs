@@ -1,6 +1,5 @@
 //! Helpers of the laboratory's tests.
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use sys::userfaultfd::Userfaultfd;
@@ -17,26 +16,4 @@ pub fn can_manage() -> bool {
         testkit::skip!("userfaultfd", "{error}");
     }
     opened.map(Userfaultfd::close).is_ok()
-}
-
-/// A directory of one test, removed at its end.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("uzswap-lab-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

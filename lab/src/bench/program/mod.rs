@@ -17,11 +17,12 @@ use serde::Serialize;
 
 use self::outcome::Outcome;
 use self::statistics::Statistics;
-use super::usemem::versus::command::ByKernel;
+use super::size_or_share;
+use super::under::{compression_ratio, number, Report, RunArguments};
+use super::usemem::versus::command::{ByKernel, Figures};
 use super::usemem::versus::Versus;
-use program::run::SwapArguments;
 use program::run::RAM_BYTES_MIN;
-use program::size::{self, Amount, Size};
+use program::size::Size;
 
 /// Run any program bare, under uzswap and under the kernel's zswap in the same memory
 #[derive(Debug, clap::Args)]
@@ -43,7 +44,7 @@ pub struct ProgramArgs {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["67%", "50%"], conflicts_with = "slowdown")]
     ram: Vec<String>,
     #[command(flatten)]
-    swap: SwapArguments,
+    run: RunArguments,
     /// Compare with the kernel's own zswap (root only), =COMPRESSOR for another than lzo; or with a
     /// swap file alone
     #[arg(long, value_name = "kernel-zswap[=COMPRESSOR]|kernel-swap")]
@@ -57,12 +58,6 @@ pub struct ProgramArgs {
     /// Runs of each side before those, which do not count
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=99))]
     warmup: u32,
-    /// Compressor, as for `uzswap run`
-    #[arg(long, value_name = "NAME")]
-    compressor: Option<String>,
-    /// Pages that one request to the compressor holds, as for `uzswap run`
-    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
-    batch: Option<u32>,
     /// Print JSON instead of the table, or write it to =FILE beside it
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -116,15 +111,8 @@ struct Run {
     outcome: Outcome,
     /// Output and status equal those of bare.
     is_same: bool,
-    /// Peak of anonymous memory and pool together.
-    peak_bytes: u64,
-    /// Pages brought in: from the pool, from staging and from the disk.
-    pages_in: u64,
-    pages_out: u64,
-    /// Total written to the swap file; 0 without one.
-    disk_written_bytes: u64,
-    disk_read_bytes: u64,
-    ratio: f64,
+    #[serde(flatten)]
+    figures: Figures,
     /// The report of `uzswap run`, without its time series.
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<serde_json::Value>,
@@ -156,7 +144,7 @@ impl ProgramArgs {
         }
         say("without a limit");
         let free = self.under_uzswap(1 << 46, Vec::new(), None, None)?;
-        let wanted_bytes = free.peak_bytes;
+        let wanted_bytes = free.figures.peak_bytes;
         ensure!(wanted_bytes > 0, "the program was over before its memory was looked at");
         say("bare");
         let first = outcome::run(self.bare(), None)?;
@@ -221,10 +209,7 @@ impl ProgramArgs {
     }
 
     fn ram_bytes(&self, text: &str, wanted_bytes: u64) -> Result<u64> {
-        let bytes = match size::parse(text).map_err(|error| anyhow::anyhow!("--ram: {error}"))? {
-            Amount::Percent(percent) => (wanted_bytes as f64 * percent / 100.0) as u64,
-            Amount::Bytes(bytes) => bytes,
-        };
+        let bytes = size_or_share("--ram", text, wanted_bytes)?;
         ensure!(
             bytes >= RAM_BYTES_MIN,
             "--ram {text} of {wanted_bytes} bytes that the program wants is less than `uzswap run` can do with ({RAM_BYTES_MIN})"
@@ -234,82 +219,55 @@ impl ProgramArgs {
 
     /// One run of a side. `first` is the run whose output is the reference.
     fn one(&self, side: Side, wanted_bytes: u64, first: &Outcome, patience: Option<Duration>) -> Result<Run> {
-        match (side.kind, &self.versus) {
+        let (outcome, figures) = match (side.kind, &self.versus) {
             (Kind::Uzswap, _) => {
-                self.under_uzswap(side.limit_bytes, self.swap.words(), Some(first), patience)
+                return self.under_uzswap(side.limit_bytes, self.run.swap.words(), Some(first), patience);
             }
             (Kind::Kernel, Some(versus)) => {
-                let (outcome, figures) =
-                    self.by_kernel(versus, wanted_bytes)
-                        .run(side.limit_bytes, side.ram_bytes, |enter| self.in_kernel(enter, patience))?;
-                Ok(Run {
-                    is_same: outcome.is_like(first),
-                    outcome,
-                    peak_bytes: figures.total_peak_bytes,
-                    pages_in: figures.pages_in,
-                    pages_out: figures.pages_out,
-                    disk_written_bytes: figures.disk_written_bytes,
-                    disk_read_bytes: figures.disk_read_bytes,
-                    ratio: figures.ratio,
-                    report: None,
-                })
+                self.by_kernel(versus, wanted_bytes)
+                    .run(side.limit_bytes, side.ram_bytes, |enter| self.in_kernel(enter, patience))?
             }
             _ => {
-                let outcome = outcome::run(self.bare(), patience)?;
-                Ok(Run {
-                    is_same: outcome.is_like(first),
-                    outcome,
-                    peak_bytes: wanted_bytes,
-                    pages_in: 0,
-                    pages_out: 0,
-                    disk_written_bytes: 0,
-                    disk_read_bytes: 0,
-                    ratio: 0.0,
-                    report: None,
-                })
+                let figures = Figures { peak_bytes: wanted_bytes, ..Figures::default() };
+                (outcome::run(self.bare(), patience)?, figures)
             }
-        }
+        };
+        Ok(Run { is_same: outcome.is_like(first), outcome, figures, report: None })
     }
 
     fn under_uzswap(
         &self,
         ram_bytes: u64,
-        words: Vec<OsString>,
+        swap: Vec<OsString>,
         first: Option<&Outcome>,
         patience: Option<Duration>,
     ) -> Result<Run> {
-        let report = outcome::memory_file()?;
-        let mut command = Command::new("/proc/self/exe");
-        command.args(["run", "--quiet", "--ram", &ram_bytes.to_string(), "--report", &report.path()]);
-        if let Some(name) = &self.compressor {
-            command.args(["--compressor", name]);
-        }
-        if let Some(batch) = self.batch {
-            command.args(["--batch", &batch.to_string()]);
-        }
-        command.args(words).arg("--").args(&self.command);
+        let report = Report::new()?;
+        let mut command = report.command(&self.run, swap, ram_bytes);
+        command.args(&self.command);
         let outcome = outcome::run(command, patience)?;
-        let mut report: serde_json::Value = match outcome.is_overdue {
+        let report = match outcome.is_overdue {
             // Killed before it wrote a report.
             true => serde_json::json!({}),
-            false => serde_json::from_str(&report.text()?).context("uzswap run left no report")?,
+            false => report.read()?,
         };
-        report.as_object_mut().context("the report is no object")?.remove("series");
         Ok(Run {
             is_same: first.is_none_or(|first| outcome.is_like(first)),
             outcome,
-            peak_bytes: field(&report, "ram_peak_bytes"),
-            pages_in: field(&report, "zswpin") + field(&report, "refaults"),
-            pages_out: field(&report, "zswpout"),
-            disk_written_bytes: disk(&report, "bytes_written"),
-            disk_read_bytes: disk(&report, "bytes_read"),
-            ratio: report.get("compression_ratio").and_then(serde_json::Value::as_f64).unwrap_or(0.0),
+            figures: Figures {
+                peak_bytes: number(&report, "/ram_peak_bytes"),
+                pages_in: number(&report, "/zswpin") + number(&report, "/refaults"),
+                pages_out: number(&report, "/zswpout"),
+                disk_written_bytes: number(&report, "/swap/bytes_written"),
+                disk_read_bytes: number(&report, "/swap/bytes_read"),
+                ratio: compression_ratio(&report),
+            },
             report: Some(report),
         })
     }
 
     fn by_kernel<'a>(&'a self, versus: &'a Versus, wanted_bytes: u64) -> ByKernel<'a> {
-        ByKernel { versus, wanted_bytes, disk: self.swap.directory() }
+        ByKernel { versus, wanted_bytes, disk: self.run.swap.directory() }
     }
 
     fn in_kernel(
@@ -330,12 +288,4 @@ impl Side {
             _ => format!("{}, {}", self.name, Size::from(self.ram_bytes)),
         }
     }
-}
-
-fn disk(report: &serde_json::Value, name: &str) -> u64 {
-    report.get("swap").map_or(0, |swap| field(swap, name))
-}
-
-fn field(report: &serde_json::Value, name: &str) -> u64 {
-    report.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0)
 }

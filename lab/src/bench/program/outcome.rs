@@ -1,9 +1,7 @@
 //! One run of a command: its time, exit status and output.
 
-use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{Read, Seek};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -11,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+
+use crate::bench::under::cpu_seconds;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
@@ -52,7 +52,7 @@ pub fn run(mut command: Command, patience: Option<Duration>) -> Result<Outcome> 
             })
         };
     }
-    let before = children_seconds();
+    let before = cpu_seconds(libc::RUSAGE_CHILDREN);
     let started = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
@@ -91,11 +91,11 @@ pub fn run(mut command: Command, patience: Option<Duration>) -> Result<Outcome> 
     let elapsed_seconds = started.elapsed().as_secs_f64();
     let status = child.wait().with_context(|| format!("cannot wait for {name}"))?;
     read.with_context(|| format!("cannot read what {name} writes"))?;
-    let after = children_seconds();
+    let after = cpu_seconds(libc::RUSAGE_CHILDREN);
     Ok(Outcome {
         elapsed_seconds,
-        user_seconds: after.0 - before.0,
-        system_seconds: after.1 - before.1,
+        user_seconds: after[0] - before[0],
+        system_seconds: after[1] - before[1],
         exit_status: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
         is_overdue,
         output_bytes,
@@ -114,46 +114,6 @@ fn wait_without_reaping(pid: libc::pid_t) {
         if waited == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             return;
         }
-    }
-}
-
-/// CPU time of all children that have ended: user, system.
-fn children_seconds() -> (f64, f64) {
-    // SAFETY: all zeroes is a valid structure, which the kernel fills.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
-        usage
-    };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    (seconds(usage.ru_utime), seconds(usage.ru_stime))
-}
-
-/// A file in memory that a child can write to by its path.
-pub struct MemoryFile(File);
-
-pub fn memory_file() -> Result<MemoryFile> {
-    // SAFETY: a terminated name.
-    let raw = unsafe { libc::memfd_create(c"uzswap-report".as_ptr(), libc::MFD_CLOEXEC) };
-    if raw < 0 {
-        return Err(std::io::Error::last_os_error()).context("cannot make a memory file");
-    }
-    // SAFETY: opened just now.
-    Ok(MemoryFile(unsafe { File::from_raw_fd(raw) }))
-}
-
-impl MemoryFile {
-    /// Valid while this process lives.
-    pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
-    }
-
-    pub fn text(&self) -> Result<String> {
-        let mut text = String::new();
-        let mut file = &self.0;
-        file.rewind()?;
-        file.read_to_string(&mut text)?;
-        Ok(text)
     }
 }
 
@@ -185,12 +145,5 @@ mod tests {
         assert!(outcome.is_overdue && outcome.exit_status == 137 && outcome.output_bytes == 6, "{outcome:?}");
         let quick = run(Command::new("true"), Some(Duration::from_secs(1000))).unwrap();
         assert!(!quick.is_overdue && quick.exit_status == 0);
-    }
-
-    #[test]
-    fn a_memory_file_is_written_by_its_path() {
-        let file = memory_file().unwrap();
-        std::fs::write(file.path(), "some text").unwrap();
-        assert_eq!(file.text().unwrap(), "some text");
     }
 }

@@ -15,6 +15,7 @@ pub(super) fn table(measured: &Measured) -> String {
     let bare = measured.sides[0].statistics.median_seconds;
     for side in &measured.sides {
         let (time, run) = (&side.statistics, side.median_run());
+        let figures = &run.figures;
         let _ = writeln!(
             text,
             "{:24} {:>17} {:>17} {:>6.2}x {:>7.2} {:>7.2} {:>9} {:>9} {:>6.2} {:>9} {:>8}  {}",
@@ -24,14 +25,14 @@ pub(super) fn table(measured: &Measured) -> String {
             time.median_seconds / bare,
             run.outcome.user_seconds,
             run.outcome.system_seconds,
-            run.pages_in,
-            run.pages_out,
-            run.ratio,
-            Size::from(run.peak_bytes).to_string(),
-            if run.disk_written_bytes == 0 {
+            figures.pages_in,
+            figures.pages_out,
+            figures.ratio,
+            Size::from(figures.peak_bytes).to_string(),
+            if figures.disk_written_bytes == 0 {
                 String::new()
             } else {
-                Size::from(run.disk_written_bytes).to_string()
+                Size::from(figures.disk_written_bytes).to_string()
             },
             match side.runs.iter().find(|run| !run.is_same) {
                 None => "same".to_owned(),
@@ -58,7 +59,8 @@ pub(super) fn table(measured: &Measured) -> String {
                 "in {}: median {:.2}, pages in {:.2} of the kernel's",
                 Size::from(kernel.side.ram_bytes),
                 uzswap.statistics.median_seconds / kernel.statistics.median_seconds,
-                uzswap.median_run().pages_in as f64 / kernel.median_run().pages_in.max(1) as f64,
+                uzswap.median_run().figures.pages_in as f64
+                    / kernel.median_run().figures.pages_in.max(1) as f64,
             );
         }
     }

@@ -109,10 +109,10 @@ impl ProgramArgs {
         runs.sort_by(|a, b| a.outcome.elapsed_seconds.total_cmp(&b.outcome.elapsed_seconds));
         Ok(Attempt {
             limit_bytes: side.limit_bytes,
-            peak_bytes: runs.iter().map(|run| run.peak_bytes).max().unwrap_or(0),
+            peak_bytes: runs.iter().map(|run| run.figures.peak_bytes).max().unwrap_or(0),
             bare_seconds,
             seconds,
-            pages_in: runs[runs.len() / 2].pages_in,
+            pages_in: runs[runs.len() / 2].figures.pages_in,
             is_same,
             is_within: is_same && seconds <= bare_seconds * (1.0 + slowdown),
         })

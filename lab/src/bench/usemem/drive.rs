@@ -10,8 +10,7 @@ use serde::Serialize;
 
 use super::job::{JobLine, PhaseReport};
 use super::print;
-use super::task::cpu_seconds;
-use super::Progress;
+use crate::bench::under::cpu_seconds;
 
 /// The report of a job that succeeded.
 #[derive(Debug, Serialize)]
@@ -26,7 +25,7 @@ pub struct Driven {
 ///
 /// # Errors
 /// If it cannot be started, or fails: it has reported the reason on stderr.
-pub fn drive(mut command: Command, name: &str, progress: &Progress) -> Result<Driven> {
+pub fn drive(mut command: Command, name: &str) -> Result<Driven> {
     let own = std::process::id() as i32;
     // SAFETY: only async-signal-safe system calls.
     unsafe {
@@ -38,24 +37,15 @@ pub fn drive(mut command: Command, name: &str, progress: &Progress) -> Result<Dr
             Ok(())
         });
     }
-    let cpu = cpu_seconds(libc::RUSAGE_CHILDREN);
+    let cpu: f64 = cpu_seconds(libc::RUSAGE_CHILDREN).iter().sum();
     let before = Instant::now();
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the job")?;
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut report = None;
-    let mut phase = None;
     for line in output.lines() {
         match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
-            Some(JobLine::Begin(begun)) => {
-                phase = Some(begun);
-                progress.show(&format!("{name}: {} ...", begun.name()));
-            }
-            Some(JobLine::Progress(percent)) => {
-                let phase = phase.map_or("", |phase| phase.name());
-                progress.show(&format!("{name}: {phase} {percent} %"));
-            }
-            Some(JobLine::End(report)) => progress.say(&print::phase_line(name, &report)),
+            Some(JobLine::End(report)) => eprintln!("{}", print::phase_line(name, &report)),
             Some(JobLine::Report(all)) => report = Some(all),
             None => {}
         }
@@ -65,7 +55,7 @@ pub fn drive(mut command: Command, name: &str, progress: &Progress) -> Result<Dr
     match report {
         Some(report) if status.success() => Ok(Driven {
             elapsed_seconds,
-            cpu_seconds: cpu_seconds(libc::RUSAGE_CHILDREN) - cpu,
+            cpu_seconds: cpu_seconds(libc::RUSAGE_CHILDREN).iter().sum::<f64>() - cpu,
             phases: report.phases,
         }),
         _ => bail!("the {name} job failed: {status}"),

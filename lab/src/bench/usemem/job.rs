@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
-use uzswap::PAGE_SIZE;
 
 use super::data::DataArguments;
-use super::task::{cpu_seconds, histogram, Line, Outcome, Phase};
+use super::task::{histogram, say, Line, Outcome, Phase};
+use crate::bench::under::cpu_seconds;
 
 /// Slower touches count as faults: a touch of a present page is faster, even after a TLB miss with
 /// every cache cold, and no fault is as fast.
@@ -32,9 +32,6 @@ pub struct JobArgs {
     /// What memory is filled with.
     #[command(flatten)]
     pub data: DataArguments,
-    /// Write how far it is.
-    #[arg(long)]
-    pub progress: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,9 +77,6 @@ pub struct Latency {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobLine {
-    Begin(Phase),
-    /// Percent of the phase.
-    Progress(u8),
     End(PhaseReport),
     Report(JobReport),
 }
@@ -96,10 +90,9 @@ impl JobArgs {
         }
         drop(sender);
         let mut job = Job { args: self, tasks, lines };
-        job.wait_for("start", |line| matches!(line, Line::Ready).then_some(()), |_| Ok(()))?;
+        job.wait_for("start", |line| matches!(line, Line::Ready).then_some(()))?;
         let mut phases = Vec::new();
         for phase in Phase::ALL {
-            say(&JobLine::Begin(phase))?;
             let report = job.phase(phase)?;
             say(&JobLine::End(report.clone()))?;
             phases.push(report);
@@ -109,14 +102,9 @@ impl JobArgs {
             let status = task.child.wait().context("cannot wait for a task")?;
             ensure!(status.success(), "a task ended with {status}");
         }
-        say(&JobLine::Report(JobReport { phases, cpu_seconds: cpu_seconds(libc::RUSAGE_CHILDREN) }))
+        let cpu_seconds = cpu_seconds(libc::RUSAGE_CHILDREN).iter().sum();
+        say(&JobLine::Report(JobReport { phases, cpu_seconds }))
     }
-}
-
-fn say(line: &JobLine) -> Result<()> {
-    let mut text = serde_json::to_string(line)?;
-    text.push('\n');
-    std::io::stdout().lock().write_all(text.as_bytes()).context("the job's output is closed")
 }
 
 struct Task {
@@ -134,9 +122,6 @@ impl Task {
             command.arg("--huge");
         }
         command.args(args.data.words());
-        if args.progress {
-            command.arg("--progress");
-        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start a task")?;
         let (input, output) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
@@ -169,37 +154,20 @@ impl Job<'_> {
             // A task that has ended is noticed below.
             let _ = input.write_all(format!("{}\n", phase.name()).as_bytes());
         }
-        let pages = (self.args.bytes / PAGE_SIZE * self.args.tasks) as u64;
-        let mut done = vec![0; self.args.tasks];
-        let mut percent = 0;
         let take = |line| match line {
             Line::Done(outcome) => Some(outcome),
             _ => None,
         };
-        let outcomes = self.wait_for(phase.name(), take, |(index, at)| {
-            done[index] = at;
-            let now = (done.iter().sum::<u64>() * 100 / pages) as u8;
-            if now > percent {
-                percent = now;
-                say(&JobLine::Progress(percent))?;
-            }
-            Ok(())
-        })?;
+        let outcomes = self.wait_for(phase.name(), take)?;
         Ok(report(phase, self.args.bytes as u64, before.elapsed().as_secs_f64(), &outcomes))
     }
 
     /// Waits until every task has sent a line that `take` accepts; returns the results in the
     /// tasks' order.
-    fn wait_for<T>(
-        &mut self,
-        what: &str,
-        take: impl Fn(Line) -> Option<T>,
-        mut progress: impl FnMut((usize, u64)) -> Result<()>,
-    ) -> Result<Vec<T>> {
+    fn wait_for<T>(&mut self, what: &str, take: impl Fn(Line) -> Option<T>) -> Result<Vec<T>> {
         let mut taken: Vec<Option<T>> = self.tasks.iter().map(|_| None).collect();
         while taken.iter().any(Option::is_none) {
             match self.lines.recv().context("all tasks have ended")? {
-                (index, Some(Line::Progress(pages))) => progress((index, pages))?,
                 (index, Some(line)) => {
                     taken[index] = take(line);
                     ensure!(taken[index].is_some(), "task {index} said something unexpected during {what}");

@@ -12,7 +12,6 @@
 //!               └─ bench usemem-undo                               waits, and restores the machine's settings
 //! ```
 
-mod clock;
 mod data;
 mod drive;
 pub mod job;
@@ -24,13 +23,14 @@ pub mod versus;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context, Result};
 use serde::Serialize;
 
-use program::run::SwapArguments;
+use super::size_or_share;
+use super::under::RunArguments;
 use program::run::RAM_BYTES_MIN;
 use program::size::{self, Amount, Size};
 
@@ -57,13 +57,7 @@ pub struct UsememArgs {
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "50%")]
     ram: String,
     #[command(flatten)]
-    swap: SwapArguments,
-    /// Compressor, as of `uzswap run`
-    #[arg(long, value_name = "NAME")]
-    compressor: Option<String>,
-    /// Pages that one request to the compressor holds, as of `uzswap run`
-    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
-    batch: Option<u32>,
+    run: RunArguments,
     /// Ask for huge pages for the tasks' memory (MADV_HUGEPAGE)
     #[arg(long)]
     huge: bool,
@@ -84,9 +78,7 @@ pub struct UsememArgs {
 pub struct Plan {
     job: job::JobArgs,
     ram_bytes: u64,
-    swap: SwapArguments,
-    compressor: Option<String>,
-    batch: Option<u32>,
+    run: RunArguments,
 }
 
 #[derive(Serialize)]
@@ -107,42 +99,16 @@ struct Outcome<'a> {
     ratios: BTreeMap<String, f64>,
 }
 
-/// Prints progress: a line rewritten on a terminal; elsewhere whole lines, one a phase.
-pub struct Progress {
-    is_terminal: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Progress { is_terminal: std::io::stderr().is_terminal() }
-    }
-
-    /// Shows the current step, on a terminal only.
-    fn show(&self, text: &str) {
-        if self.is_terminal {
-            eprint!("\r{text}\x1b[K");
-        }
-    }
-
-    fn say(&self, text: &str) {
-        if self.is_terminal {
-            eprint!("\r\x1b[K");
-        }
-        eprintln!("{text}");
-    }
-}
-
 impl UsememArgs {
     pub fn run(&self) -> Result<()> {
         let plan = self.plan()?;
-        let progress = Progress::new();
         if let Some(versus) = &self.versus {
             versus.check()?;
         }
-        let managed = managed::run(&plan, &progress)?;
+        let managed = managed::run(&plan)?;
         // The first measurement is printed even if the comparison cannot be made.
         let (kernel_zswap, failure) = match &self.versus {
-            Some(versus) => match versus::run(&plan, versus, &progress) {
+            Some(versus) => match versus::run(&plan, versus) {
                 Ok(kernel) => (Some(kernel), None),
                 Err(error) => (None, Some(error)),
             },
@@ -185,8 +151,7 @@ impl UsememArgs {
         let tasks = usize::from(self.tasks);
         let total =
             bytes.checked_mul(tasks).context("--size and --tasks: that is more than any machine has")?;
-        let ram = size::parse(&self.ram).map_err(|error| anyhow::anyhow!("--ram: {error}"))?;
-        let ram_bytes = ram_bytes(ram, total as u64);
+        let ram_bytes = size_or_share("--ram", &self.ram, total as u64)?;
         ensure!(
             ram_bytes >= RAM_BYTES_MIN,
             "--ram {}: {} is too little, the least that works is {}",
@@ -205,20 +170,10 @@ impl UsememArgs {
         }
         let data = data::DataArguments { pages, random: self.data.random };
         Ok(Plan {
-            job: job::JobArgs { tasks, bytes, huge: self.huge, data, progress: false },
+            job: job::JobArgs { tasks, bytes, huge: self.huge, data },
             ram_bytes,
-            swap: self.swap.clone(),
-            compressor: self.compressor.clone(),
-            batch: self.batch,
+            run: self.run.clone(),
         })
-    }
-}
-
-/// A share is of the job's memory here, not of the machine's.
-fn ram_bytes(ram: Amount, total: u64) -> u64 {
-    match ram {
-        Amount::Bytes(bytes) => bytes,
-        Amount::Percent(percent) => (total as f64 * percent / 100.0) as u64,
     }
 }
 
@@ -228,16 +183,13 @@ impl Plan {
     }
 
     /// The arguments of this program that run the job.
-    fn job_arguments(&self, progress: &Progress) -> Vec<OsString> {
+    fn job_arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = ["bench", "usemem-job", "--tasks"].map(OsString::from).into();
         arguments.push(self.job.tasks.to_string().into());
         arguments.push("--bytes".into());
         arguments.push(self.job.bytes.to_string().into());
         arguments.extend(self.job.huge.then(|| "--huge".into()));
         arguments.extend(self.job.data.words());
-        if progress.is_terminal {
-            arguments.push("--progress".into());
-        }
         arguments
     }
 }
@@ -251,9 +203,7 @@ mod tests {
             tasks: 2,
             size: size.to_owned(),
             ram: ram.to_owned(),
-            swap: SwapArguments::default(),
-            compressor: None,
-            batch: None,
+            run: RunArguments::default(),
             huge: false,
             data: data::DataArguments::default(),
             versus: None,
@@ -286,9 +236,9 @@ mod tests {
     fn the_job_is_told_what_was_planned() {
         let mut plan = args("64M", "50%").plan().unwrap();
         plan.job.data.pages = vec!["a.pages".into(), "b.pages".into()];
-        let words = plan.job_arguments(&Progress { is_terminal: true });
+        let words = plan.job_arguments();
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-        let wanted = "bench usemem-job --tasks 2 --bytes 67108864 --pages a.pages --pages b.pages --progress";
+        let wanted = "bench usemem-job --tasks 2 --bytes 67108864 --pages a.pages --pages b.pages";
         assert_eq!(words.join(" "), wanted);
     }
 }

@@ -4,14 +4,15 @@
 //! the task replies to each with a line of JSON.
 
 use std::io::{BufRead, Write};
+use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use uzswap::{Page, PAGE_SIZE};
 
-use super::clock::Clock;
 use super::data::{mixed, Data, DataArguments};
+use crate::bench::under::cpu_seconds;
 
 /// The phases of a task, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,8 +56,6 @@ pub struct Outcome {
 pub enum Line {
     /// The memory is mapped and the files are open.
     Ready,
-    /// Pages done in this phase so far, on request.
-    Progress(u64),
     Done(Outcome),
 }
 
@@ -73,8 +72,6 @@ pub struct TaskArgs {
     huge: bool,
     #[command(flatten)]
     data: DataArguments,
-    #[arg(long)]
-    progress: bool,
 }
 
 /// Latencies are kept to three digits, in memory of a fixed size.
@@ -85,9 +82,7 @@ pub fn histogram() -> Histogram<u64> {
 struct Task {
     memory: Region,
     data: Data,
-    clock: Clock,
     index: usize,
-    progress: bool,
 }
 
 impl TaskArgs {
@@ -99,9 +94,7 @@ impl TaskArgs {
         let task = Task {
             memory: Region::map(self.bytes, self.huge).context("cannot map the task's memory")?,
             data: Data::open(&self.data, self.index, self.tasks)?,
-            clock: Clock::cheapest(),
             index: self.index,
-            progress: self.progress,
         };
         say(&Line::Ready)?;
         for line in std::io::stdin().lock().lines() {
@@ -114,66 +107,60 @@ impl TaskArgs {
     }
 }
 
-fn say(line: &Line) -> Result<()> {
+/// Writes a line of the job or of a task.
+pub fn say(line: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string(line)?;
     text.push('\n');
-    std::io::stdout().lock().write_all(text.as_bytes()).context("this task's output is closed")
+    std::io::stdout().lock().write_all(text.as_bytes()).context("the output is closed")
 }
 
 impl Task {
     fn measure(&self, phase: Phase) -> Result<Outcome> {
-        let cpu = cpu_seconds(libc::RUSAGE_SELF);
-        let before = self.clock.mark();
+        let cpu = || cpu_seconds(libc::RUSAGE_SELF).iter().sum::<f64>();
+        let (cpu_before, before) = (cpu(), Instant::now());
         let touches = match phase {
-            Phase::Fill => self.fill().map(|()| None),
-            Phase::Read => self.read().map(|()| None),
-            Phase::Touch => self.touch().map(Some),
-        }?;
-        let after = self.clock.mark();
-        let ns_per_tick = before.ns_per_tick(after);
-        let touches = touches.iter().flat_map(|ticks| ticks.iter_recorded());
+            Phase::Fill => {
+                self.fill();
+                None
+            }
+            Phase::Read => {
+                self.read()?;
+                None
+            }
+            Phase::Touch => Some(self.touch()?),
+        };
+        let seconds = before.elapsed().as_secs_f64();
+        let touches = touches.iter().flat_map(|latencies| latencies.iter_recorded());
         Ok(Outcome {
-            seconds: before.ns_until(after) as f64 / 1e9,
-            cpu_seconds: cpu_seconds(libc::RUSAGE_SELF) - cpu,
-            touches: touches
-                .map(|value| {
-                    ((value.value_iterated_to() as f64 * ns_per_tick) as u64, value.count_at_value())
-                })
-                .collect(),
+            seconds,
+            cpu_seconds: cpu() - cpu_before,
+            touches: touches.map(|ns| (ns.value_iterated_to(), ns.count_at_value())).collect(),
         })
     }
 
-    fn fill(&self) -> Result<()> {
+    fn fill(&self) {
         for number in 0..self.memory.pages {
             // SAFETY: no other reference to the page exists.
             self.data.fill(number, unsafe { &mut *self.memory.page(number) });
-            self.tell(number)?;
         }
-        Ok(())
     }
 
     fn read(&self) -> Result<()> {
-        for number in 0..self.memory.pages {
-            self.check(number)?;
-            self.tell(number)?;
-        }
-        Ok(())
+        (0..self.memory.pages).try_for_each(|number| self.check(number))
     }
 
     fn touch(&self) -> Result<Histogram<u64>> {
         let mut latencies = histogram();
         let mut state = 0x9E37_79B9_7F4A_7C15u64.wrapping_mul(self.index as u64 + 1);
-        for count in 0..self.memory.pages {
+        for _ in 0..self.memory.pages {
             let word = next(&mut state);
             let number = below(word, self.memory.pages);
             let at = self.memory.page(number).cast::<u8>().wrapping_add(word as usize % PAGE_SIZE);
-            let before = self.clock.ticks();
+            let before = sys::now_ns();
             // SAFETY: inside the page.
             unsafe { at.read_volatile() };
-            let after = self.clock.ticks();
-            latencies.saturating_record(after.saturating_sub(before));
+            latencies.saturating_record(sys::now_ns() - before);
             self.check(number)?;
-            self.tell(count)?;
         }
         Ok(latencies)
     }
@@ -186,14 +173,6 @@ impl Task {
             "task {}: page {number} at {page:p} is not as it was written",
             self.index
         );
-        Ok(())
-    }
-
-    /// Reports progress 128 times a phase, if requested.
-    fn tell(&self, number: usize) -> Result<()> {
-        if self.progress && number.is_multiple_of(self.memory.pages.div_ceil(128)) {
-            say(&Line::Progress(number as u64))?;
-        }
         Ok(())
     }
 }
@@ -239,30 +218,12 @@ fn below(word: u64, limit: usize) -> usize {
     ((u128::from(word) * limit as u128) >> 64) as usize
 }
 
-/// User and system time of this process or its ended children (`RUSAGE_SELF`, `RUSAGE_CHILDREN`).
-pub fn cpu_seconds(who: libc::c_int) -> f64 {
-    // SAFETY: all zeroes is a valid structure, and the kernel fills it.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(who, &mut usage);
-        usage
-    };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn task(pages: usize) -> Task {
-        Task {
-            memory: Region::map(pages * PAGE_SIZE, false).unwrap(),
-            data: Data::Words,
-            clock: Clock::cheapest(),
-            index: 1,
-            progress: false,
-        }
+        Task { memory: Region::map(pages * PAGE_SIZE, false).unwrap(), data: Data::Words, index: 1 }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{bail, Context, Result};
 
 use super::undo::{Changes, Undo};
+use super::{read_trimmed, write};
 
 pub struct Cgroup {
     path: PathBuf,
@@ -56,7 +57,7 @@ impl Cgroup {
     /// # Errors
     /// If there is no memory controller, or this process may not use it.
     pub fn make(changes: &Changes, bytes_when: impl FnOnce(bool) -> u64) -> Result<Self> {
-        let read = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
+        let read = |path: &str| read_trimmed(Path::new(path));
         let place = find(&read("/proc/self/mounts")?, &read("/proc/self/cgroup")?);
         let place = place.context("no cgroup file system with the memory controller is mounted")?;
         let parent = if place.version == 1 { parent_v1(&place) } else { parent_v2(&place, changes)? };
@@ -66,8 +67,7 @@ impl Cgroup {
         })?;
         let group = Cgroup { path, version: place.version };
         let limit = group.file(["memory.limit_in_bytes", "memory.max"]);
-        fs::write(&limit, bytes_when(group.pays_for_the_pool()).to_string())
-            .with_context(|| limit.display().to_string())?;
+        write(&limit, &bytes_when(group.pays_for_the_pool()).to_string())?;
         Ok(group)
     }
 
@@ -134,8 +134,7 @@ fn parent_v2(place: &Place, changes: &Changes) -> Result<PathBuf> {
         bail!("{} has no memory controller", root.display());
     }
     let control = root.join(HANDED_DOWN);
-    let undo = Undo::HandBack { path: control.clone(), controller: "memory".to_owned() };
-    changes.make(undo, || fs::write(&control, "+memory").with_context(|| control.display().to_string()))?;
+    changes.make(Undo::HandBack(control.clone()), || write(&control, "+memory"))?;
     Ok(root.clone())
 }
 
@@ -198,7 +197,7 @@ mod tests {
         let place = Place { mount: root.clone(), own: "a".into(), version: 2 };
         assert_eq!(handing_down(&place), None);
         let control = root.join(HANDED_DOWN);
-        let undo = Undo::HandBack { path: control.clone(), controller: "memory".to_owned() };
+        let undo = Undo::HandBack(control.clone());
         undo.undo().unwrap();
         assert_eq!(fs::read_to_string(&control).unwrap(), "cpu", "nothing to hand back");
         fs::write(&control, "cpu memory").unwrap();

@@ -7,32 +7,29 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Result;
 use serde::Serialize;
 
 use super::cgroup::Cgroup;
-use super::counters::Counters;
 use super::undo::Changes;
-use super::{counters, lock_machine, Pool, Versus, SAMPLE};
+use super::{lock_machine, sample, Versus};
 
 /// The runs end when the total is within this share of the budget.
 const CLOSE: f64 = 0.03;
 const RUNS_MAX: usize = 5;
 
-/// A command's result under the kernel.
-#[derive(Debug, Clone, Serialize)]
-pub struct InKernel {
-    /// The cgroup's limit that met the budget.
-    pub limit_bytes: u64,
-    pub total_peak_bytes: u64,
-    /// Pages brought in: from the pool and the disk, readahead included.
+/// The memory and pages of a command's run, under any manager.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Figures {
+    /// Peak of anonymous memory and pool together.
+    pub peak_bytes: u64,
+    /// Pages brought in: from the pool, from staging and from the disk, readahead included.
     pub pages_in: u64,
     /// Pages moved out, to the pool or past it.
     pub pages_out: u64,
-    /// Written to the swap file, from the pool and past it.
+    /// Written to the swap file, from the pool and past it; 0 without one.
     pub disk_written_bytes: u64,
     pub disk_read_bytes: u64,
     /// Bytes stored by the pool's bytes, when the pool was largest.
@@ -69,7 +66,7 @@ impl ByKernel<'_> {
             for _ in 0..RUNS_MAX {
                 let (outcome, figures) = run_in(changes, limit, &mut start)?;
                 let ended_well = has_ended_well(&outcome);
-                let off = figures.total_peak_bytes as f64 / budget_bytes as f64 - 1.0;
+                let off = figures.peak_bytes as f64 / budget_bytes as f64 - 1.0;
                 let is_better = |best: &(bool, f64, u64)| {
                     (ended_well, -off.abs()).partial_cmp(&(best.0, -best.1.abs()))
                         == Some(std::cmp::Ordering::Greater)
@@ -105,7 +102,7 @@ impl ByKernel<'_> {
         limit_bytes: u64,
         budget_bytes: u64,
         mut start: impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
-    ) -> Result<(T, InKernel)> {
+    ) -> Result<(T, Figures)> {
         self.on_the_machine(budget_bytes, |changes| run_in(changes, limit_bytes, &mut start))
     }
 
@@ -127,56 +124,27 @@ fn run_in<T>(
     changes: &Changes,
     limit_bytes: u64,
     start: &mut impl FnMut(&mut dyn FnMut(&mut Command) -> Result<()>) -> Result<T>,
-) -> Result<(T, InKernel)> {
+) -> Result<(T, Figures)> {
     let group = Cgroup::make(changes, |_| limit_bytes)?;
-    let before = Counters::now();
-    let pool_before = Pool::now();
-    let stop = AtomicBool::new(false);
-    let largest = Mutex::new((0, Pool::default()));
-    let outcome = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let now = Pool::now();
-                let pool = Pool {
-                    bytes: now.bytes.saturating_sub(pool_before.bytes),
-                    stored_bytes: now.stored_bytes.saturating_sub(pool_before.stored_bytes),
-                };
-                let total = group.anonymous_bytes().unwrap_or(0) + pool.bytes;
-                let mut largest = largest.lock().expect("its holders do not panic");
-                largest.0 = total.max(largest.0);
-                largest.1 = pool.max(largest.1);
-                drop(largest);
-                std::thread::sleep(SAMPLE);
-            }
-        });
-        let outcome = start(&mut |command| group.enter(command));
-        stop.store(true, Ordering::Relaxed);
-        outcome
-    });
-    let counted = before.until(&Counters::now());
-    let count = |name: &str| counted.get(name).copied().unwrap_or(0);
+    let (outcome, sampled) = sample(&group, || start(&mut |command| group.enter(command)));
     group.remove()?;
-    let (total_peak_bytes, pool) = *largest.lock().expect("its holders do not panic");
-    Ok((
-        outcome?,
-        InKernel {
-            limit_bytes,
-            total_peak_bytes,
-            // Pages that zswap stored, and pages that it refused for any reason.
-            pages_in: count("zswpin") + count("pswpin"),
-            // Pages that leave the pool were counted when they entered it.
-            pages_out: (count("zswpout") + count("pswpout")).saturating_sub(count("zswpwb")),
-            disk_written_bytes: counters::disk_bytes(&counted, "pswpout"),
-            disk_read_bytes: counters::disk_bytes(&counted, "pswpin"),
-            ratio: pool.stored_bytes as f64 / pool.bytes.max(1) as f64,
-        },
-    ))
+    let figures = Figures {
+        peak_bytes: sampled.total_peak_bytes,
+        // Pages that zswap stored, and pages that it refused for any reason.
+        pages_in: sampled.count("zswpin") + sampled.count("pswpin"),
+        // Pages that leave the pool were counted when they entered it.
+        pages_out: (sampled.count("zswpout") + sampled.count("pswpout"))
+            .saturating_sub(sampled.count("zswpwb")),
+        disk_written_bytes: sampled.disk_bytes("pswpout"),
+        disk_read_bytes: sampled.disk_bytes("pswpin"),
+        ratio: sampled.ratio(),
+    };
+    Ok((outcome?, figures))
 }
 
 /// The last component of a cgroup's path counts up, so that one can be made while another is being
 /// emptied.
 pub(super) fn next_name() -> String {
-    use std::sync::atomic::AtomicU32;
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("uzswap-bench-{}-{number}", std::process::id())

@@ -80,11 +80,6 @@ impl Counters {
     }
 }
 
-/// The bytes of a counter of pages. `pswpout` and `pswpin` concern the disk alone, without zswap.
-pub fn disk_bytes(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
-    counters.get(name).copied().unwrap_or(0) * uzswap::PAGE_SIZE as u64
-}
-
 fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

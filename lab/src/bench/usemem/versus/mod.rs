@@ -21,7 +21,7 @@ use anyhow::{ensure, Context, Result};
 use serde::Serialize;
 
 use super::drive::{drive, Driven};
-use super::{Plan, Progress};
+use super::Plan;
 use counters::Counters;
 pub use kernel::Versus;
 
@@ -64,11 +64,11 @@ pub struct KernelZswap {
 /// # Errors
 /// If the machine cannot be set up, or the job fails. The settings are restored in any case, unless
 /// the error says otherwise.
-pub fn run(plan: &Plan, versus: &Versus, progress: &Progress) -> Result<KernelZswap> {
+pub fn run(plan: &Plan, versus: &Versus) -> Result<KernelZswap> {
     versus.check()?;
     let machine = lock_machine()?;
     let changes = undo::Changes::begin(&machine)?;
-    let result = in_cgroup(plan, versus, progress, &changes);
+    let result = in_cgroup(plan, versus, &changes);
     changes.end()?;
     result
 }
@@ -83,60 +83,92 @@ fn lock_machine() -> Result<File> {
     Ok(file)
 }
 
-fn in_cgroup(
-    plan: &Plan,
-    versus: &Versus,
-    progress: &Progress,
-    changes: &undo::Changes,
-) -> Result<KernelZswap> {
+fn in_cgroup(plan: &Plan, versus: &Versus, changes: &undo::Changes) -> Result<KernelZswap> {
     let title = versus.title();
-    progress.show(&format!("{title}: setting up ..."));
-    let pool_limit = versus.set_up(changes, plan.total_bytes(), plan.ram_bytes, plan.swap.directory())?;
+    let pool_limit = versus.set_up(changes, plan.total_bytes(), plan.ram_bytes, plan.run.swap.directory())?;
     // The pool beside the group is the kernel's memory, too.
     let beside = pool_limit.unwrap_or(0);
     let group = cgroup::Cgroup::make(changes, |pays_for_the_pool| {
-        if pays_for_the_pool {
-            plan.ram_bytes
-        } else {
-            plan.ram_bytes - beside
-        }
+        plan.ram_bytes - if pays_for_the_pool { 0 } else { beside }
     })?;
-
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("uzswap-lab").args(plan.job_arguments(progress));
+    command.arg0("uzswap-lab").args(plan.job_arguments());
     group.enter(&mut command)?;
-    let before = Counters::now();
-    let stop = AtomicBool::new(false);
-    let (driven, pool) = std::thread::scope(|scope| {
-        let pool = scope.spawn(|| {
-            let mut peak = Pool::default();
-            while !stop.load(Ordering::Relaxed) {
-                peak = peak.max(Pool::now());
-                std::thread::sleep(SAMPLE);
-            }
-            peak
-        });
-        let driven = drive(command, title, progress);
-        stop.store(true, Ordering::Relaxed);
-        (driven, pool.join().expect("sampling does not panic"))
-    });
-    let after = Counters::now();
-    let counters = before.until(&after);
+    let (driven, sampled) = sample(&group, || drive(command, title));
     Ok(KernelZswap {
         driven: driven?,
         kind: title,
         compressor: versus.compressor().map(str::to_owned),
         cgroup_peak_bytes: group.peak_bytes().unwrap_or(0),
-        pool_peak_bytes: pool.bytes,
+        pool_peak_bytes: sampled.pool.bytes,
         pool_within_limit: group.pays_for_the_pool(),
         pool_limit_bytes: pool_limit,
-        disk_written_bytes: counters::disk_bytes(&counters, "pswpout"),
-        disk_read_bytes: counters::disk_bytes(&counters, "pswpin"),
-        compression_ratio: pool.stored_bytes as f64 / pool.bytes.max(1) as f64,
-        stored_pages_by_folio: before.folios_until(&after),
-        counters,
+        disk_written_bytes: sampled.disk_bytes("pswpout"),
+        disk_read_bytes: sampled.disk_bytes("pswpin"),
+        compression_ratio: sampled.ratio(),
+        stored_pages_by_folio: sampled.stored_pages_by_folio,
+        counters: sampled.counters,
         settings: settings(),
     })
+}
+
+/// The machine while a command ran in a cgroup.
+struct Sampled {
+    /// Peak of anonymous memory and pool together.
+    total_peak_bytes: u64,
+    /// The largest pool, without what it held before.
+    pool: Pool,
+    /// The increase of the machine's counters.
+    counters: BTreeMap<String, u64>,
+    stored_pages_by_folio: BTreeMap<String, u64>,
+}
+
+impl Sampled {
+    fn count(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// The bytes of a counter of pages. `pswpout` and `pswpin` concern the disk alone, without
+    /// zswap.
+    fn disk_bytes(&self, name: &str) -> u64 {
+        self.count(name) * uzswap::PAGE_SIZE as u64
+    }
+
+    fn ratio(&self) -> f64 {
+        self.pool.stored_bytes as f64 / self.pool.bytes.max(1) as f64
+    }
+}
+
+/// Samples a group's memory and the machine's pool during `run`.
+fn sample<T>(group: &cgroup::Cgroup, run: impl FnOnce() -> T) -> (T, Sampled) {
+    let (before, pool_before) = (Counters::now(), Pool::now());
+    let stop = AtomicBool::new(false);
+    let (outcome, (total_peak_bytes, pool)) = std::thread::scope(|scope| {
+        let sampler = scope.spawn(|| {
+            let (mut total, mut largest) = (0, Pool::default());
+            while !stop.load(Ordering::Relaxed) {
+                let now = Pool::now();
+                let pool = Pool {
+                    bytes: now.bytes.saturating_sub(pool_before.bytes),
+                    stored_bytes: now.stored_bytes.saturating_sub(pool_before.stored_bytes),
+                };
+                total = total.max(group.anonymous_bytes().unwrap_or(0) + pool.bytes);
+                largest = largest.max(pool);
+                std::thread::sleep(SAMPLE);
+            }
+            (total, largest)
+        });
+        let outcome = run();
+        stop.store(true, Ordering::Relaxed);
+        (outcome, sampler.join().expect("sampling does not panic"))
+    });
+    let after = Counters::now();
+    let (counters, stored_pages_by_folio) = (before.until(&after), before.folios_until(&after));
+    (outcome, Sampled { total_peak_bytes, pool, counters, stored_pages_by_folio })
+}
+
+fn write(path: &Path, value: &str) -> Result<()> {
+    fs::write(path, value).with_context(|| format!("{value} to {}", path.display()))
 }
 
 fn read_trimmed(path: &Path) -> Result<String> {

@@ -19,7 +19,7 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::swap_file;
+use super::{read_trimmed, swap_file, write};
 
 /// The undo of one change. Undoing a change that was not made does no harm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,12 +35,8 @@ pub enum Undo {
     SwapOff(PathBuf),
     /// Remove a file of this program.
     RemoveFile(PathBuf),
-    /// Stop a cgroup from handing a controller down.
-    HandBack {
-        /// Its `cgroup.subtree_control`.
-        path: PathBuf,
-        controller: String,
-    },
+    /// Stop a cgroup, given its `cgroup.subtree_control`, from handing the memory controller down.
+    HandBack(PathBuf),
     /// End the processes of a cgroup of this program, and remove it.
     RemoveCgroup(PathBuf),
 }
@@ -52,9 +48,8 @@ impl Undo {
     pub fn undo(&self) -> Result<()> {
         match self {
             Undo::Write { path, value } => {
-                let now = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-                if now.trim() != value {
-                    fs::write(path, value).with_context(|| format!("{value} to {}", path.display()))?;
+                if read_trimmed(path)? != *value {
+                    write(path, value)?;
                 }
                 Ok(())
             }
@@ -65,11 +60,9 @@ impl Undo {
                 }
                 _ => Ok(()),
             },
-            Undo::HandBack { path, controller } => {
-                let now = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-                if now.split_ascii_whitespace().any(|word| word == controller) {
-                    let text = format!("-{controller}");
-                    fs::write(path, &text).with_context(|| format!("{text} to {}", path.display()))?;
+            Undo::HandBack(path) => {
+                if read_trimmed(path)?.split_ascii_whitespace().any(|word| word == "memory") {
+                    write(path, "-memory")?;
                 }
                 Ok(())
             }
@@ -180,9 +173,8 @@ impl Changes {
 
     /// Writes a setting, after recording its undo.
     pub fn write(&self, path: &Path, value: &str) -> Result<()> {
-        let before = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        let undo = Undo::Write { path: path.to_owned(), value: before.trim().to_owned() };
-        self.make(undo, || fs::write(path, value).with_context(|| format!("{value} to {}", path.display())))
+        let undo = Undo::Write { path: path.to_owned(), value: read_trimmed(path)? };
+        self.make(undo, || write(path, value))
     }
 
     /// Restores everything.
