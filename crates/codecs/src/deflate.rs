@@ -2,52 +2,22 @@
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
-use acomp::{
-    Algorithm, Context, ContextError, Registry, Software, UnitCodec, UnitError, UnitResult, UNIT_SIZE_MAX,
-};
+use acomp::{Registry, Software, UnitCodec, UnitError, UnitResult};
+use libdeflate_sys as sys;
 
-use crate::c_heap;
+use crate::{c_heap, leveled};
 
 const LEVEL_DEFAULT: c_int = 1;
 const LEVEL_MAX: c_int = 12;
 
 /// Adds the family `deflate` to `registry`. Its parameter is the level.
 pub fn register(registry: &mut Registry) {
-    registry.register("deflate", "deflate[:LEVEL]", |parameter| {
-        let level = match parameter {
-            None => LEVEL_DEFAULT,
-            Some(text) => match text.parse() {
-                Ok(level) if (1..=LEVEL_MAX).contains(&level) => level,
-                _ => return Err(format!("the level is 1 to {LEVEL_MAX}, not {text:?}")),
-            },
-        };
-        let name = parameter.map_or_else(|| "deflate".to_owned(), |_| format!("deflate:{level}"));
-        Ok(Arc::new(Deflate { name, level }))
+    let names = ("deflate", "deflate[:LEVEL]", "level");
+    leveled::register(registry, names, 1..=LEVEL_MAX, LEVEL_DEFAULT, |level, unit_size| {
+        let codec = Codec { compressor: Compressor::new(level)?, decompressor: Decompressor::new()? };
+        Ok(Box::new(Software::for_units(codec, unit_size)))
     });
-}
-
-struct Deflate {
-    name: String,
-    level: c_int,
-}
-
-impl Algorithm for Deflate {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        self.context_for(UNIT_SIZE_MAX)
-    }
-
-    fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
-        let refused = || ContextError { algorithm: self.name.clone(), reason: "no memory".into() };
-        let compressor = Compressor::new(self.level).ok_or_else(refused)?;
-        let decompressor = Decompressor::new().ok_or_else(refused)?;
-        Ok(Box::new(Software::for_units(Codec { compressor, decompressor }, unit_size)))
-    }
 }
 
 struct Codec {
@@ -55,40 +25,50 @@ struct Codec {
     decompressor: Decompressor,
 }
 
-impl UnitCodec for Codec {
-    fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
-        self.compressor.compress(unit, output)
-    }
-
-    fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
-        self.decompressor.decompress(object, output)
-    }
-}
-
-fn options() -> libdeflate_sys::libdeflate_options {
-    libdeflate_sys::libdeflate_options {
-        sizeof_options: size_of::<libdeflate_sys::libdeflate_options>(),
+fn options() -> sys::libdeflate_options {
+    sys::libdeflate_options {
+        sizeof_options: size_of::<sys::libdeflate_options>(),
         malloc_func: Some(c_heap::malloc),
         free_func: Some(c_heap::free),
     }
 }
 
-struct Compressor(NonNull<libdeflate_sys::libdeflate_compressor>);
+/// A state of the library with its destructor.
+macro_rules! state {
+    ($name:ident($type:ty), fn new($($arg:ident: $arg_type:ty)?) => $alloc:ident, drop => $free:ident) => {
+        struct $name(NonNull<$type>);
 
-// SAFETY: the state is on the heap and not tied to a thread.
-unsafe impl Send for Compressor {}
+        // SAFETY: the state is on the heap and not tied to a thread.
+        unsafe impl Send for $name {}
 
-impl Compressor {
-    fn new(level: c_int) -> Option<Self> {
-        // SAFETY: the options are complete; they are copied.
-        NonNull::new(unsafe { libdeflate_sys::libdeflate_alloc_compressor_ex(level, &options()) }).map(Self)
-    }
+        impl $name {
+            fn new($($arg: $arg_type)?) -> Result<Self, String> {
+                // SAFETY: the options are complete; they are copied.
+                let state = NonNull::new(unsafe { sys::$alloc($($arg,)? &options()) });
+                state.map(Self).ok_or_else(|| "no memory".to_owned())
+            }
+        }
 
-    fn compress(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: allocated in `new`, freed once.
+                unsafe { sys::$free(self.0.as_ptr()) };
+            }
+        }
+    };
+}
+
+state!(Compressor(sys::libdeflate_compressor), fn new(level: c_int) => libdeflate_alloc_compressor_ex,
+    drop => libdeflate_free_compressor);
+state!(Decompressor(sys::libdeflate_decompressor), fn new() => libdeflate_alloc_decompressor_ex,
+    drop => libdeflate_free_decompressor);
+
+impl UnitCodec for Codec {
+    fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
         // SAFETY: the compressor is exclusive; both buffers have the lengths given.
         let len = unsafe {
-            libdeflate_sys::libdeflate_deflate_compress(
-                self.0.as_ptr(),
+            sys::libdeflate_deflate_compress(
+                self.compressor.0.as_ptr(),
                 unit.as_ptr().cast(),
                 unit.len(),
                 output.as_mut_ptr().cast(),
@@ -100,32 +80,13 @@ impl Compressor {
             len => Ok(len),
         }
     }
-}
 
-impl Drop for Compressor {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new`, freed once.
-        unsafe { libdeflate_sys::libdeflate_free_compressor(self.0.as_ptr()) };
-    }
-}
-
-struct Decompressor(NonNull<libdeflate_sys::libdeflate_decompressor>);
-
-// SAFETY: as for the compressor.
-unsafe impl Send for Decompressor {}
-
-impl Decompressor {
-    fn new() -> Option<Self> {
-        // SAFETY: the options are complete; they are copied.
-        NonNull::new(unsafe { libdeflate_sys::libdeflate_alloc_decompressor_ex(&options()) }).map(Self)
-    }
-
-    fn decompress(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
+    fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
         // SAFETY: the decompressor is exclusive and stays within both buffers, which have the
         // lengths given. With a null actual length, any length but the output's is an error.
         let code = unsafe {
-            libdeflate_sys::libdeflate_deflate_decompress(
-                self.0.as_ptr(),
+            sys::libdeflate_deflate_decompress(
+                self.decompressor.0.as_ptr(),
                 object.as_ptr().cast(),
                 object.len(),
                 output.as_mut_ptr().cast(),
@@ -133,17 +94,9 @@ impl Decompressor {
                 std::ptr::null_mut(),
             )
         };
-        if code == libdeflate_sys::libdeflate_result_LIBDEFLATE_SUCCESS {
-            Ok(())
-        } else {
-            Err(UnitError::Failed)
+        match code {
+            sys::libdeflate_result_LIBDEFLATE_SUCCESS => Ok(()),
+            _ => Err(UnitError::Failed),
         }
-    }
-}
-
-impl Drop for Decompressor {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new`, freed once.
-        unsafe { libdeflate_sys::libdeflate_free_decompressor(self.0.as_ptr()) };
     }
 }

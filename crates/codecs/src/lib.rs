@@ -24,6 +24,7 @@ mod c_heap;
 pub mod deflate;
 mod forced;
 mod heap;
+mod leveled;
 pub mod lz4;
 pub mod none;
 pub mod parallel;

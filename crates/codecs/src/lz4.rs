@@ -4,15 +4,13 @@
 //! <https://github.com/lz4/lz4/blob/dev/doc/lz4_Block_format.md>.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
 
-use acomp::{
-    Algorithm, Context, ContextError, Registry, Software, UnitCodec, UnitError, UnitResult, UNIT_SIZE_MAX,
-};
+use acomp::{Registry, Software, UnitCodec, UnitError, UnitResult};
 // Only to link the library.
 use lz4_sys as _;
 
 use crate::heap::Workspace;
+use crate::leveled;
 
 extern "C" {
     fn LZ4_sizeofState() -> c_int;
@@ -40,42 +38,11 @@ const ACCELERATION_MAX: c_int = 65537;
 
 /// Adds the family `lz4`. Its parameter is the acceleration: faster, less compression.
 pub fn register(registry: &mut Registry) {
-    registry.register("lz4", "lz4[:ACCEL]", |parameter| {
-        let acceleration = match parameter {
-            None => ACCELERATION,
-            Some(text) => match text.parse() {
-                Ok(acceleration) if (1..=ACCELERATION_MAX).contains(&acceleration) => acceleration,
-                _ => return Err(format!("the acceleration is 1 to {ACCELERATION_MAX}, not {text:?}")),
-            },
-        };
-        let name = parameter.map_or_else(|| "lz4".to_owned(), |_| format!("lz4:{acceleration}"));
-        Ok(Arc::new(Lz4 { name, acceleration }))
+    let names = ("lz4", "lz4[:ACCEL]", "acceleration");
+    leveled::register(registry, names, 1..=ACCELERATION_MAX, ACCELERATION, |acceleration, unit_size| {
+        let blocks = Blocks::new().ok_or("the library refused its state")?;
+        Ok(Box::new(Software::for_units(Codec { blocks, acceleration }, unit_size)))
     });
-}
-
-struct Lz4 {
-    name: String,
-    acceleration: c_int,
-}
-
-impl Algorithm for Lz4 {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        self.context_for(UNIT_SIZE_MAX)
-    }
-
-    fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
-        let Some(blocks) = Blocks::new() else {
-            return Err(ContextError {
-                algorithm: self.name.clone(),
-                reason: "the library refused its state".into(),
-            });
-        };
-        Ok(Box::new(Software::for_units(Codec { blocks, acceleration: self.acceleration }, unit_size)))
-    }
 }
 
 struct Codec {

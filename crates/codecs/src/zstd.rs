@@ -6,15 +6,12 @@
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
-use acomp::{
-    Algorithm, Context, ContextError, Registry, Software, UnitCodec, UnitError, UnitResult, PAGE_SIZE,
-    UNIT_SIZE_MAX,
-};
+use acomp::{Registry, Software, UnitCodec, UnitError, UnitResult, PAGE_SIZE};
 use zstd_sys as sys;
 
 use crate::heap::Workspace;
+use crate::leveled;
 
 /// Logarithm of the hash table's entries, of four bytes each, in the strategy with one table. The
 /// library takes 15 for units of up to 16 KiB and 13 above; 32 KiB stay in a first-level cache.
@@ -27,81 +24,67 @@ const LEVEL_DEFAULT: c_int = 3;
 
 /// Adds the family `zstd` to `registry`. Its parameter is the level, negative ones included.
 pub fn register(registry: &mut Registry) {
-    registry.register("zstd", "zstd[:LEVEL]", |parameter| {
-        // SAFETY: no arguments.
-        let (min, max) = unsafe { (sys::ZSTD_minCLevel(), sys::ZSTD_maxCLevel()) };
-        let level = match parameter.map(str::parse) {
-            None | Some(Ok(0)) => LEVEL_DEFAULT,
-            Some(Ok(level)) if (min..=max).contains(&level) => level,
-            Some(_) => return Err(format!("the level is {min} to {max}, not {:?}", parameter.unwrap_or(""))),
-        };
-        let name = parameter.map_or_else(|| "zstd".to_owned(), |parameter| format!("zstd:{parameter}"));
-        Ok(Arc::new(Zstd { name, level }))
-    });
+    // SAFETY: no arguments.
+    let (min, max) = unsafe { (sys::ZSTD_minCLevel(), sys::ZSTD_maxCLevel()) };
+    leveled::register(
+        registry,
+        ("zstd", "zstd[:LEVEL]", "level"),
+        min..=max,
+        LEVEL_DEFAULT,
+        |level, unit_size| {
+            // As for the library itself.
+            let level = if level == 0 { LEVEL_DEFAULT } else { level };
+            Ok(Box::new(Software::for_units(Codec::new(level, unit_size)?, unit_size)))
+        },
+    );
 }
 
-struct Zstd {
-    name: String,
-    level: c_int,
+/// Returns the value to set instead of the library's choice for units of up to `unit_size`.
+fn hash_log(level: c_int, unit_size: usize) -> Option<c_int> {
+    // SAFETY: takes and returns plain numbers.
+    let chosen = unsafe { sys::ZSTD_getCParams(level, unit_size as u64, 0) };
+    let is_fast = chosen.strategy == sys::ZSTD_strategy::ZSTD_fast;
+    (is_fast && chosen.hashLog > HASH_LOG_MAX as u32).then_some(HASH_LOG_MAX)
 }
 
-impl Zstd {
-    /// Returns the value to set instead of the library's choice for units of up to `unit_size`.
-    fn hash_log(&self, unit_size: usize) -> Option<c_int> {
+fn state_bytes(level: c_int, unit_size: usize) -> usize {
+    let mut bytes = 0;
+    let mut unit = PAGE_SIZE;
+    while unit <= unit_size {
         // SAFETY: takes and returns plain numbers.
-        let chosen = unsafe { sys::ZSTD_getCParams(self.level, unit_size as u64, 0) };
-        let is_fast = chosen.strategy == sys::ZSTD_strategy::ZSTD_fast;
-        (is_fast && chosen.hashLog > HASH_LOG_MAX as u32).then_some(HASH_LOG_MAX)
+        let estimate = unsafe {
+            let mut parameters = sys::ZSTD_getCParams(level, unit as u64, 0);
+            if hash_log(level, unit_size).is_some() {
+                parameters.hashLog = parameters.hashLog.min(HASH_LOG_MAX as u32);
+            }
+            sys::ZSTD_estimateCCtxSize_usingCParams(parameters)
+        };
+        bytes = bytes.max(estimate);
+        unit *= 2;
     }
-
-    fn state_bytes(&self, unit_size: usize) -> usize {
-        let mut bytes = 0;
-        let mut unit = PAGE_SIZE;
-        while unit <= unit_size {
-            // SAFETY: takes and returns plain numbers.
-            let estimate = unsafe {
-                let mut parameters = sys::ZSTD_getCParams(self.level, unit as u64, 0);
-                if self.hash_log(unit_size).is_some() {
-                    parameters.hashLog = parameters.hashLog.min(HASH_LOG_MAX as u32);
-                }
-                sys::ZSTD_estimateCCtxSize_usingCParams(parameters)
-            };
-            bytes = bytes.max(estimate);
-            unit *= 2;
-        }
-        bytes
-    }
+    bytes
 }
 
-impl Algorithm for Zstd {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        self.context_for(UNIT_SIZE_MAX)
-    }
-
-    fn context_for(&self, unit_size: usize) -> Result<Box<dyn Context>, ContextError> {
-        let refused = |what: &str| ContextError { algorithm: self.name.clone(), reason: what.to_owned() };
-        let compress_state = Workspace::new(self.state_bytes(unit_size));
+impl Codec {
+    fn new(level: c_int, unit_size: usize) -> Result<Self, String> {
+        let compress_state = Workspace::new(state_bytes(level, unit_size));
         // SAFETY: no arguments.
         let decompress_state = Workspace::new(unsafe { sys::ZSTD_estimateDCtxSize() });
         // SAFETY: the workspace is aligned, has the length given, and outlives the codec below.
         let compressor = unsafe { sys::ZSTD_initStaticCCtx(compress_state.as_ptr(), compress_state.len()) };
-        let compressor = NonNull::new(compressor).ok_or_else(|| refused("no compression state"))?;
+        let compressor = NonNull::new(compressor).ok_or("no compression state")?;
         // SAFETY: as above.
         let decompressor =
             unsafe { sys::ZSTD_initStaticDCtx(decompress_state.as_ptr(), decompress_state.len()) };
-        let decompressor = NonNull::new(decompressor).ok_or_else(|| refused("no decompression state"))?;
+        let decompressor = NonNull::new(decompressor).ok_or("no decompression state")?;
         let magicless = sys::ZSTD_format_e::ZSTD_f_zstd1_magicless;
         let set = |parameter, value| {
             // SAFETY: the state was initialised above and is not shared.
             let code = unsafe { sys::ZSTD_CCtx_setParameter(compressor.as_ptr(), parameter, value) };
             is_error(code)
         };
-        let mut bad = set(sys::ZSTD_cParameter::ZSTD_c_compressionLevel, self.level);
-        if let Some(hash_log) = self.hash_log(unit_size) {
+        let mut bad = set(sys::ZSTD_cParameter::ZSTD_c_compressionLevel, level);
+        if let Some(hash_log) = hash_log(level, unit_size) {
             bad |= set(sys::ZSTD_cParameter::ZSTD_c_hashLog, hash_log);
         }
         bad |= set(sys::ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0);
@@ -112,11 +95,11 @@ impl Algorithm for Zstd {
         // SAFETY: as for the compression state.
         bad |= is_error(unsafe { sys::ZSTD_DCtx_setFormat(decompressor.as_ptr(), magicless) });
         if bad {
-            return Err(refused("the library refused a parameter"));
+            return Err("the library refused a parameter".to_owned());
         }
         let mut codec = Codec { compressor, decompressor, _states: [compress_state, decompress_state] };
-        codec.try_out(unit_size).map_err(|error| refused(&format!("a first unit failed: {error}")))?;
-        Ok(Box::new(Software::for_units(codec, unit_size)))
+        codec.try_out(unit_size).map_err(|error| format!("a first unit failed: {error}"))?;
+        Ok(codec)
     }
 }
 
