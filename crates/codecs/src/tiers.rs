@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use acomp::{
-    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, PromoteRequest, Registry,
-    TierSample, Tiers, UnitError, PAGE_SIZE,
+    CompressRequest, Context, DecompressRequest, PromoteRequest, Registry, TierSample, Tiers, UnitError,
+    PAGE_SIZE,
 };
 use pagecodec::t16h::Estimator;
 use pagecodec::Isa;
@@ -30,18 +30,12 @@ const SAMPLED_MAX: u64 = 512;
 /// Adds the family `auto-t16h` to `registry`. Its parameter forces an instruction set.
 pub fn register(registry: &mut Registry) {
     forced::register(registry, "auto-t16h", "auto-t16h[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| {
-        Tiered { objects: T16h { name, isa }, choice: Arc::new(Choice::new(isa)) }
+        T16h { name, isa, choice: Some(Arc::new(Choice::new(isa))) }
     });
 }
 
-struct Tiered {
-    /// The second tier, which reads objects of both.
-    objects: T16h,
-    choice: Arc<Choice>,
-}
-
 /// The tier of new objects, and both tiers' sample sizes. Races may lose a page in the sums.
-struct Choice {
+pub(crate) struct Choice {
     is_dense: AtomicBool,
     pages: AtomicU64,
     quick_bytes: AtomicU64,
@@ -87,45 +81,7 @@ impl Tiers for Choice {
     }
 }
 
-impl Algorithm for Tiered {
-    fn name(&self) -> &str {
-        self.objects.name()
-    }
-
-    fn batch_size(&self) -> usize {
-        self.objects.batch_size()
-    }
-
-    fn keeps_account(&self) -> bool {
-        self.objects.keeps_account()
-    }
-
-    fn forget(&self, object: Object<'_>, pages: usize) {
-        self.objects.forget(object, pages);
-    }
-
-    fn forms(&self) -> &'static [&'static str] {
-        self.objects.forms()
-    }
-
-    fn count_forms(&self, object: Object<'_>, pages: usize, counts: &mut [u32]) {
-        self.objects.count_forms(object, pages, counts);
-    }
-
-    fn tiers(&self) -> Option<&dyn Tiers> {
-        Some(&*self.choice)
-    }
-
-    fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        Ok(Box::new(TiersContext {
-            codec: Dense::new(self.objects.isa),
-            choice: self.choice.clone(),
-            until_sample: SAMPLE_EVERY,
-        }))
-    }
-}
-
-struct TiersContext {
+pub(crate) struct TiersContext {
     /// The second tier's codec with the first's. The second's memory is untouched until used.
     codec: Dense,
     choice: Arc<Choice>,
@@ -133,6 +89,10 @@ struct TiersContext {
 }
 
 impl TiersContext {
+    pub(crate) fn new(codec: Dense, choice: Arc<Choice>) -> Self {
+        TiersContext { codec, choice, until_sample: SAMPLE_EVERY }
+    }
+
     /// Returns which of a request's pages is a sample, if any.
     fn next_sample(&mut self, pages: usize) -> Option<usize> {
         let at = self.until_sample;

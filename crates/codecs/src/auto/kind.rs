@@ -29,28 +29,8 @@ impl Kind {
     pub fn from_byte(byte: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(byte)).copied()
     }
-
-    /// Returns the name for reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Same => "same",
-            Kind::T16 => "t16",
-            Kind::T16Lz => "t16+lz",
-            Kind::Lz => "lz",
-            Kind::Numeric => "numeric",
-            Kind::Sparse => "sparse",
-            Kind::Lz4 => "lz4",
-        }
-    }
 }
 
 /// Report names of the forms of an object's pages: the kinds, then raw pages within a larger unit.
-pub(crate) const FORMS: [&str; Kind::ALL.len() + 1] = {
-    let mut names = ["raw"; Kind::ALL.len() + 1];
-    let mut number = 0;
-    while number < Kind::ALL.len() {
-        names[number] = Kind::ALL[number].name();
-        number += 1;
-    }
-    names
-};
+pub(crate) const FORMS: [&str; Kind::ALL.len() + 1] =
+    ["same", "t16", "t16+lz", "lz", "numeric", "sparse", "lz4", "raw"];

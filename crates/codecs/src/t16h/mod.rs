@@ -13,14 +13,17 @@
 
 mod sets;
 
+use std::sync::Arc;
+
 use acomp::{
-    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Registry, UnitError,
-    UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
+    Algorithm, CompressRequest, Context, ContextError, DecompressRequest, Object, Page, Registry, Tiers,
+    UnitError, UnitResult, MAX_BATCH, PAGE_SIZE, UNIT_SIZE_MAX,
 };
 use pagecodec::t16h::Estimator;
 use pagecodec::{distinct_prefixes, lz, numeric, same_filled, t16, t16h, Isa};
 
 use crate::auto::{self, page::PageCodec, predictor::Predictor, Kind};
+use crate::tiers::{Choice, TiersContext};
 use crate::{forced, unit};
 pub(crate) use sets::MEMORY_BYTES;
 pub use sets::TRAINED_MAX;
@@ -31,16 +34,8 @@ pub const KIND_T16H: u8 = 16;
 /// First byte of a page LZ object with coded streams.
 pub const KIND_PAGE: u8 = 17;
 /// Report names of the forms of an object's pages: the two of this module, then `auto`'s.
-const FORMS: [&str; 2 + auto::FORMS.len()] = {
-    let mut names = ["t16h"; 2 + auto::FORMS.len()];
-    names[1] = "lzh";
-    let mut number = 0;
-    while number < auto::FORMS.len() {
-        names[2 + number] = auto::FORMS[number];
-        number += 1;
-    }
-    names
-};
+const FORMS: [&str; 2 + auto::FORMS.len()] =
+    ["t16h", "lzh", "same", "t16", "t16+lz", "lz", "numeric", "sparse", "lz4", "raw"];
 /// T16H objects of this length or more are compared with the numeric form.
 const NUMERIC_FROM: usize = 700;
 /// If T16 does not fit, page LZ is tried from this many repeats among the sampled positions.
@@ -51,6 +46,7 @@ pub fn register(registry: &mut Registry) {
     forced::register(registry, "t16h", "t16h[:portable|:sse4|:avx2|:avx512|:neon]", |name, isa| T16h {
         name,
         isa,
+        choice: None,
     });
 }
 
@@ -88,10 +84,11 @@ pub fn trained_page_sets() -> Vec<(u16, u64)> {
     sets(Family::Page).alive()
 }
 
-/// `t16h` itself. Its descriptions of objects also hold for `auto-t16h` ([`crate::tiers`]).
+/// `t16h`, or `auto-t16h` ([`crate::tiers`]) with a choice of the tier.
 pub(crate) struct T16h {
     pub(crate) name: String,
     pub(crate) isa: Isa,
+    pub(crate) choice: Option<Arc<Choice>>,
 }
 
 impl Algorithm for T16h {
@@ -128,8 +125,16 @@ impl Algorithm for T16h {
         }
     }
 
+    fn tiers(&self) -> Option<&dyn Tiers> {
+        self.choice.as_deref().map(|choice| choice as &dyn Tiers)
+    }
+
     fn context(&self) -> Result<Box<dyn Context>, ContextError> {
-        Ok(Box::new(Dense::new(self.isa)))
+        let dense = Dense::new(self.isa);
+        Ok(match &self.choice {
+            Some(choice) => Box::new(TiersContext::new(dense, choice.clone())),
+            None => Box::new(dense),
+        })
     }
 }
 
