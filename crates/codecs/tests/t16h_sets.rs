@@ -78,20 +78,12 @@ fn sets_are_trained_and_live_as_long_as_their_pages() {
     assert!(trained_sets().iter().all(|&(alive, _)| alive != number), "{:?}", trained_sets());
 
     // Text has sets of its own.
-    let words = ["page ", "memory ", "of ", "the ", "cold ", "store ", "and ", "heap, ", "kept ", "long "];
     let mut text = || -> Page {
-        let mut page = [0; PAGE_SIZE];
-        let mut at = 0;
-        while at < PAGE_SIZE {
-            let mut word = words[random.below(words.len() as u64) as usize].as_bytes().to_vec();
-            if random.below(4) == 0 {
-                word = format!("{:x} ", random.below(1 << 20)).into_bytes();
-            }
-            let len = word.len().min(PAGE_SIZE - at);
-            page[at..at + len].copy_from_slice(&word[..len]);
-            at += len;
-        }
-        page
+        let page = pages::text(&mut random, |random| match random.below(4) {
+            0 => format!("{:x} ", random.below(1 << 20)),
+            _ => format!("{} ", pages::word(random)),
+        });
+        *page.first_chunk().expect("a page's bytes")
     };
     let (mut first, mut latest) = (0, 0);
     let mut kept = Vec::new();

@@ -53,7 +53,7 @@ fn shorts(mut short: impl FnMut(usize) -> u16) -> Vec<u8> {
     (0..PAGE_SIZE / 2).flat_map(|at| short(at).to_le_bytes()).collect()
 }
 
-fn text(random: &mut Random, mut line: impl FnMut(&mut Random) -> String) -> Vec<u8> {
+pub fn text(random: &mut Random, mut line: impl FnMut(&mut Random) -> String) -> Vec<u8> {
     let mut all = String::new();
     while all.len() < PAGE_SIZE {
         all += &line(random);
@@ -61,34 +61,12 @@ fn text(random: &mut Random, mut line: impl FnMut(&mut Random) -> String) -> Vec
     all.into_bytes()
 }
 
-const WORDS: &[&str] = &[
-    "page",
-    "memory",
-    "the",
-    "of",
-    "a",
-    "compressor",
-    "swap",
-    "and",
-    "to",
-    "when",
-    "folio",
-    "is",
-    "stored",
-    "in",
-    "batch",
-    "heap",
-    "which",
-    "kernel",
-    "program",
-    "read",
-    "never",
-    "cold",
-    "before",
-    "table",
-    "offset",
-    "for",
-];
+const WORDS: &str = "page memory the of a compressor swap and to when folio is stored in batch heap \
+    which kernel program read never cold before table offset for";
+
+pub fn word(random: &mut Random) -> &'static str {
+    WORDS.split(' ').nth(random.below(26) as usize).expect("that many words")
+}
 
 type Make = fn(usize, &mut Random) -> Vec<u8>;
 
@@ -109,9 +87,7 @@ pub const CLASSES: &[(&str, Make)] = &[
     }),
     ("hash table", |_, random| words(|_| if random.below(4) > 0 { random.next() } else { 0 })),
     ("half zero", |_, random| words(|at| if at < 256 { random.next() } else { 0 })),
-    ("prose", |_, random| {
-        text(random, |random| format!("{} ", WORDS[random.below(WORDS.len() as u64) as usize]))
-    }),
+    ("prose", |_, random| text(random, |random| format!("{} ", word(random)))),
     ("csv", |_, random| {
         text(random, |random| {
             format!("{},{:.2},{}\n", random.below(100_000), random.unit() * 100.0, random.below(50))

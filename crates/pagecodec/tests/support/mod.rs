@@ -50,24 +50,8 @@ fn records<const LEN: usize>(
     page
 }
 
-const VOCABULARY: [&str; 16] = [
-    "the",
-    "page",
-    "of",
-    "memory",
-    "is",
-    "cold",
-    "and",
-    "compressed",
-    "in",
-    "batches",
-    "by",
-    "a",
-    "fast",
-    "codec",
-    "that",
-    "vectorises",
-];
+const VOCABULARY: &str =
+    "the page of memory is cold and compressed in batches by a fast codec that vectorises";
 
 /// Common shapes of x86-64 instructions, with random operands.
 fn machine_code(random: &mut Random) -> Page {
@@ -133,7 +117,8 @@ pub const CLASSES: &[Class] = &[
         let mut page = [b' '; 4096];
         let mut at = 0;
         while at < 4096 {
-            let word = VOCABULARY[random.below(16) as usize].as_bytes();
+            let word =
+                VOCABULARY.split(' ').nth(random.below(16) as usize).expect("sixteen words").as_bytes();
             let len = word.len().min(4096 - at);
             page[at..at + len].copy_from_slice(&word[..len]);
             at += len + 1;

@@ -3,7 +3,7 @@
 use acomp::PAGE_SIZE;
 
 use super::{plain::pattern, put, Class};
-use crate::pages::{halves, text, words, WORDS};
+use crate::pages::{halves, text, word, words};
 
 pub(super) fn heaps(all: &mut Vec<Class>) {
     for size in [32, 48, 64, 96, 160, 272, 528, 1040] {
@@ -21,8 +21,7 @@ pub(super) fn heaps(all: &mut Vec<Class>) {
             page
         }));
         all.push(Class::new(format!("freed chunks of {size}, text left over"), move |number, random| {
-            let mut page =
-                text(random, |random| format!("{} ", WORDS[random.below(WORDS.len() as u64) as usize]));
+            let mut page = text(random, |random| format!("{} ", word(random)));
             page.truncate(PAGE_SIZE);
             let base = 0x5555_5580_0000 + 4096 * number as u64;
             for at in (0..=PAGE_SIZE - size).step_by(size) {
@@ -38,7 +37,7 @@ pub(super) fn heaps(all: &mut Vec<Class>) {
                 put(&mut page, at, size as u64 | 1);
                 let mut place = at + 8;
                 while place + 12 < at + size {
-                    let word = WORDS[random.below(WORDS.len() as u64) as usize].as_bytes();
+                    let word = word(random).as_bytes();
                     page[place..place + word.len()].copy_from_slice(word);
                     place += word.len() + 1;
                     if random.below(3) == 0 {
@@ -55,12 +54,10 @@ pub(super) fn heaps(all: &mut Vec<Class>) {
             all.push(Class::new(format!("pointers of {name} bits within 2^{span}"), move |_, random| {
                 words(|_| base + (random.below(1 << span) & !15))
             }));
-            all.push(Class::new(
-                format!("pointers of {name} bits within 2^{span}, half null"),
-                move |_, random| {
-                    words(|_| if random.below(2) == 0 { 0 } else { base + (random.below(1 << span) & !15) })
-                },
-            ));
+            let half_null = format!("pointers of {name} bits within 2^{span}, half null");
+            all.push(Class::new(half_null, move |_, random| {
+                words(|_| if random.below(2) == 0 { 0 } else { base + (random.below(1 << span) & !15) })
+            }));
             all.push(Class::new(format!("lists of {name} bits within 2^{span}"), move |_, random| {
                 words(|at| match at % 4 {
                     0 | 1 => base + (random.below(1 << span) & !31),
@@ -81,54 +78,48 @@ pub(super) fn heaps(all: &mut Vec<Class>) {
         all.push(Class::new(format!("compressed pointers within 2^{span}"), move |_, random| {
             halves(|_| 0xe000_0000 + (random.below(1 << span) as u32 & !7))
         }));
-        all.push(Class::new(
-            format!("objects with compressed pointers within 2^{span}"),
-            move |_, random| {
-                halves(|at| match at % 6 {
-                    0 => 1,
-                    1 => 0,
-                    2 => 0x0018_2a40 + 0x48 * random.below(6) as u32,
-                    5 => random.below(1000) as u32,
-                    _ => 0xe000_0000 + (random.below(1 << span) as u32 & !7),
-                })
-            },
-        ));
+        let name = format!("objects with compressed pointers within 2^{span}");
+        all.push(Class::new(name, move |_, random| {
+            halves(|at| match at % 6 {
+                0 => 1,
+                1 => 0,
+                2 => 0x0018_2a40 + 0x48 * random.below(6) as u32,
+                5 => random.below(1000) as u32,
+                _ => 0xe000_0000 + (random.below(1 << span) as u32 & !7),
+            })
+        }));
     }
     for slot in [8, 16, 24, 32] {
         for filled in [4, 8, 12] {
-            all.push(Class::new(
-                format!("hash table, slots of {slot}, {filled}/16 filled"),
-                move |_, random| {
-                    let mut page = vec![0; PAGE_SIZE + 32];
-                    for at in (0..PAGE_SIZE).step_by(slot) {
-                        if random.below(16) < filled {
-                            put(&mut page, at, random.next());
-                            if slot >= 16 {
-                                put(&mut page, at + 8, 0x5581_0000_0000 + 16 * random.below(1 << 18));
-                            }
-                            if slot >= 24 {
-                                put(&mut page, at + 16, random.below(100));
-                            }
+            let name = format!("hash table, slots of {slot}, {filled}/16 filled");
+            all.push(Class::new(name, move |_, random| {
+                let mut page = vec![0; PAGE_SIZE + 32];
+                for at in (0..PAGE_SIZE).step_by(slot) {
+                    if random.below(16) < filled {
+                        put(&mut page, at, random.next());
+                        if slot >= 16 {
+                            put(&mut page, at + 8, 0x5581_0000_0000 + 16 * random.below(1 << 18));
+                        }
+                        if slot >= 24 {
+                            put(&mut page, at + 16, random.below(100));
                         }
                     }
-                    page
-                },
-            ));
-            all.push(Class::new(
-                format!("hash table of keys, slots of {slot}, {filled}/16 filled"),
-                move |_, random| {
-                    let mut page = vec![0xff; PAGE_SIZE + 32];
-                    for at in (0..PAGE_SIZE).step_by(slot) {
-                        if random.below(16) < filled {
-                            put(&mut page, at, random.below(1 << 22));
-                            if slot >= 16 {
-                                put(&mut page, at + 8, random.below(1 << 12));
-                            }
+                }
+                page
+            }));
+            let name = format!("hash table of keys, slots of {slot}, {filled}/16 filled");
+            all.push(Class::new(name, move |_, random| {
+                let mut page = vec![0xff; PAGE_SIZE + 32];
+                for at in (0..PAGE_SIZE).step_by(slot) {
+                    if random.below(16) < filled {
+                        put(&mut page, at, random.below(1 << 22));
+                        if slot >= 16 {
+                            put(&mut page, at + 8, random.below(1 << 12));
                         }
                     }
-                    page
-                },
-            ));
+                }
+                page
+            }));
         }
     }
     all.push(Class::new("control bytes of a hash table", |_, random| {
@@ -155,8 +146,7 @@ pub(super) fn heaps(all: &mut Vec<Class>) {
         })
     }));
     all.push(Class::new("gap buffer", |_, random| {
-        let mut page =
-            text(random, |random| format!("{} ", WORDS[random.below(WORDS.len() as u64) as usize]));
+        let mut page = text(random, |random| format!("{} ", word(random)));
         let start = random.below(3000) as usize;
         let end = start + random.below((PAGE_SIZE - start) as u64) as usize;
         page[start..end].fill(0);
@@ -174,7 +164,7 @@ pub(super) fn heaps(all: &mut Vec<Class>) {
         while page.len() < PAGE_SIZE + 64 {
             let mut string = String::new();
             for _ in 0..1 + random.below(4) {
-                string += WORDS[random.below(WORDS.len() as u64) as usize];
+                string += word(random);
             }
             page.extend(1u64.to_le_bytes());
             page.extend(0x0090_a2c0u64.to_le_bytes());

@@ -47,16 +47,14 @@ pub(super) fn periodic(all: &mut Vec<Class>) {
     for period in [8, 16, 24, 37, 40, 48, 56, 64, 96, 100, 128, 192, 256, 320, 384, 500, 512] {
         for changed in [1, 4, 16, 64] {
             for (sort, name) in SORTS.iter().enumerate() {
-                all.push(Class::new(
-                    format!("period {period} of {name}, {changed} changed"),
-                    move |_, random| {
-                        let mut page = pattern(sort, period, random).repeat(PAGE_SIZE / period + 1);
-                        for _ in 0..changed {
-                            page[random.below(4096) as usize] = random.next() as u8;
-                        }
-                        page
-                    },
-                ));
+                let name = format!("period {period} of {name}, {changed} changed");
+                all.push(Class::new(name, move |_, random| {
+                    let mut page = pattern(sort, period, random).repeat(PAGE_SIZE / period + 1);
+                    for _ in 0..changed {
+                        page[random.below(4096) as usize] = random.next() as u8;
+                    }
+                    page
+                }));
             }
         }
     }
@@ -137,22 +135,20 @@ pub(super) fn structs(all: &mut Vec<Class>) {
             }
             page
         }));
-        all.push(Class::new(
-            format!("structs of {size}, a pointer, a length, flags"),
-            move |number, random| {
-                let mut page = vec![0; (PAGE_SIZE / size + 1) * size];
-                for item in page.chunks_exact_mut(size) {
-                    let pointer = 0x7f12_0000_0000 + 4096 * number as u64 + 16 * random.below(1 << 14);
-                    item[..8].copy_from_slice(&pointer.to_le_bytes());
-                    item[8..10].copy_from_slice(&(random.below(300) as u16).to_le_bytes());
-                    if size > 16 {
-                        item[size - 1] = random.below(4) as u8;
-                        item[16..20].copy_from_slice(&(random.below(1 << 20) as u32).to_le_bytes());
-                    }
+        let name = format!("structs of {size}, a pointer, a length, flags");
+        all.push(Class::new(name, move |number, random| {
+            let mut page = vec![0; (PAGE_SIZE / size + 1) * size];
+            for item in page.chunks_exact_mut(size) {
+                let pointer = 0x7f12_0000_0000 + 4096 * number as u64 + 16 * random.below(1 << 14);
+                item[..8].copy_from_slice(&pointer.to_le_bytes());
+                item[8..10].copy_from_slice(&(random.below(300) as u16).to_le_bytes());
+                if size > 16 {
+                    item[size - 1] = random.below(4) as u8;
+                    item[16..20].copy_from_slice(&(random.below(1 << 20) as u32).to_le_bytes());
                 }
-                page
-            },
-        ));
+            }
+            page
+        }));
         all.push(Class::new(format!("structs of {size}, one of four kinds"), move |_, random| {
             let kinds: Vec<_> = (0..4).map(|sort| pattern(sort, size, random)).collect();
             let mut page = Vec::new();

@@ -3,12 +3,9 @@
 use acomp::PAGE_SIZE;
 
 use super::Class;
-use crate::pages::{text, words, Random, WORDS};
+use crate::pages::{text, word, words};
 
 pub(super) fn texts(all: &mut Vec<Class>) {
-    fn word(random: &mut Random) -> &'static str {
-        WORDS[random.below(WORDS.len() as u64) as usize]
-    }
     all.push(Class::new("log lines", |number, random| {
         let mut second = number as u64 * 60;
         text(random, |random| {
@@ -92,7 +89,7 @@ pub(super) fn texts(all: &mut Vec<Class>) {
     for (name, base) in [("ascii", 0u32), ("greek", 0x0370), ("cjk", 0x4e00)] {
         let spread = if base == 0x4e00 { 2000 } else { 26 };
         all.push(Class::new(format!("utf-16, {name}"), move |_, random| {
-            let letters: Vec<u32> = (0..WORDS.len()).map(|_| random.below(spread) as u32).collect();
+            let letters: Vec<u32> = (0..26).map(|_| random.below(spread) as u32).collect();
             let mut page = Vec::new();
             while page.len() < PAGE_SIZE {
                 let word = word(random);
