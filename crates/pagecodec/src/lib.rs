@@ -29,8 +29,8 @@
 //!   buffers, which need no alignment or padding.
 //! - [`t16::Encoder`] holds all working memory. Encoding and decoding do not allocate, lock or use
 //!   thread-local storage.
-//! - [`t16::Encoder::encode_batch`] and [`t16::decode_batch`] prefetch the next page or object.
-//!   [`t16::Encoder::plan_ahead`] does so for callers that decide page by page.
+//! - [`t16::Encoder::encode_batch`] prefetches the next page. [`t16::Encoder::plan_ahead`] does so
+//!   for callers that decide page by page, and [`t16::prefetch`] for objects.
 //! - `docs/formats/t16.md` of the repository describes the versioned format, with measurements: on
 //!   one Zen 5 core 0.6 to 0.8 us to encode a page and 0.13 to 0.17 us to decode it, against 3.1 to
 //!   4.1 and 0.9 to 1.2 for LZ4.
@@ -52,5 +52,5 @@ pub mod t16h;
 mod zeroed;
 
 pub use isa::Isa;
-pub use probe::{distinct_prefixes, same_filled, PROBE_WORDS};
+pub use probe::{distinct_prefixes, same_filled};
 pub use t16::PAGE_SIZE;

@@ -19,9 +19,6 @@ pub fn same_filled(page: &[u8; PAGE_SIZE]) -> Option<u64> {
     Some(first)
 }
 
-/// Words sampled by [`distinct_prefixes`].
-pub const PROBE_WORDS: usize = 64;
-
 /// Returns how many of 256 hash buckets the high 48 bits of 64 words hit, taken from eight lines
 /// spread over the page.
 ///

@@ -324,7 +324,7 @@ impl PageCodec {
             },
             Kind::T16 => t16::decode(self.isa, object, page).is_ok(),
             Kind::T16Lz => return self.unsplice(object, page),
-            Kind::Lz => lz::decode_with(self.isa, object, page).is_ok(),
+            Kind::Lz => lz::decode(self.isa, object, page).is_ok(),
             Kind::Numeric => numeric::decode(self.isa, object, page).is_ok(),
             Kind::Sparse => sparse::decode(object, page).is_ok(),
             Kind::Lz4 => lz4::decompress(object, page),
@@ -367,8 +367,7 @@ impl PageCodec {
         let (kept, packed) = rest.split_at_checked(before + behind).ok_or(UnitError::Failed)?;
         let whole = self.object.get_mut(..before + raw_len + behind).ok_or(UnitError::Failed)?;
         whole[..before].copy_from_slice(&kept[..before]);
-        lz::decode_with(self.isa, packed, &mut whole[before..before + raw_len])
-            .map_err(|_| UnitError::Failed)?;
+        lz::decode(self.isa, packed, &mut whole[before..before + raw_len]).map_err(|_| UnitError::Failed)?;
         whole[before + raw_len..].copy_from_slice(&kept[before..]);
         Ok(whole)
     }

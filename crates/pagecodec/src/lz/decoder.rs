@@ -18,23 +18,15 @@ pub(super) fn extension(rest: &mut &[u8]) -> Result<usize, Damaged> {
     Ok(u16::from_le_bytes(*bytes) as usize)
 }
 
-/// Decodes `object` into `out`, whose length is the encoder's input's, with the fastest instruction
-/// set. Any bytes yield an error or some content.
+/// Decodes `object` into `out`, whose length is the encoder's input's, with the instruction set
+/// `isa`. Any bytes yield an error or some content, the same with every instruction set.
 ///
 /// # Errors
 /// [`Damaged`] if the object contradicts itself or yields another length.
-pub fn decode(object: &[u8], out: &mut [u8]) -> Result<(), Damaged> {
-    decode_with(Isa::best(), object, out)
-}
-
-/// [`decode`] with the instruction set `isa`. Result and content are the same with all of them.
-///
-/// # Errors
-/// As [`decode`].
 ///
 /// # Panics
 /// If the machine lacks `isa`.
-pub fn decode_with(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damaged> {
+pub fn decode(isa: Isa, object: &[u8], out: &mut [u8]) -> Result<(), Damaged> {
     assert!(isa.is_available(), "this machine lacks {isa}");
     let parts = Parts::of(object)?;
     match isa {

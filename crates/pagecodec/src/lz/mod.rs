@@ -34,7 +34,7 @@ mod streams;
 mod walk;
 
 pub use breaks::{breaks, PLACES};
-pub use decoder::{decode, decode_with};
+pub use decoder::decode;
 pub use encoder::Encoder;
 pub use sample::{repeats, repeats_in, SAMPLES};
 

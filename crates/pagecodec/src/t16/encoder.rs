@@ -60,11 +60,6 @@ impl Encoder {
         Encoder { isa, work: Work::new(), planned: false }
     }
 
-    /// Returns the instruction set in use.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
     /// Analyses `page`. Gives up early if more than `unfit_max` words fit no template (512: never).
     ///
     /// # Errors

@@ -62,25 +62,6 @@ pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(),
     }
 }
 
-/// Decodes each object into the page of the same index, prefetching the next object.
-///
-/// # Panics
-/// If the slices differ in length, or the machine lacks `isa`.
-pub fn decode_batch(
-    isa: Isa,
-    objects: &[&[u8]],
-    pages: &mut [&mut [u8; PAGE_SIZE]],
-    results: &mut [Result<(), Damaged>],
-) {
-    assert!(objects.len() == pages.len() && objects.len() == results.len());
-    for at in 0..objects.len() {
-        if let Some(next) = objects.get(at + 1) {
-            prefetch(next);
-        }
-        results[at] = decode(isa, objects[at], pages[at]);
-    }
-}
-
 /// Prefetches the bytes of an object that will be decoded soon.
 #[inline(always)]
 pub fn prefetch(object: &[u8]) {

@@ -171,7 +171,7 @@ impl Symbols {
         for ((pair, low), high) in pairs.as_chunks_mut::<2>().0.iter_mut().zip(low).zip(high) {
             *pair = [*low, *high];
         }
-        lz::decode_with(self.isa(), &self.lz_object[..len], page).map_err(|_| Damaged)
+        lz::decode(self.isa(), &self.lz_object[..len], page).map_err(|_| Damaged)
     }
 
     /// Packs the raw words if that saves 1/8 of them.
@@ -383,7 +383,7 @@ impl Symbols {
         self.lz_object[4..4 + low].copy_from_slice(&self.symbols[4][..low]);
         self.lz_object[4 + low..4 + low + high].copy_from_slice(&self.symbols[5][..high]);
         let raw = &mut object[layout.raw_at..layout.refs_at];
-        lz::decode_with(self.isa(), &self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
+        lz::decode(self.isa(), &self.lz_object[..4 + low + high], raw).map_err(|_| Damaged)
     }
 
     /// [`Symbols::join`] with vectors. The halves are joined one by one, because tag by tag takes

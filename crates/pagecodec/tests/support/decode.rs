@@ -55,7 +55,7 @@ pub fn sparse(object: &[u8]) -> Option<Page> {
 
 /// A page LZ object of `len` bytes of output.
 pub fn lz(object: &[u8], len: usize) -> Option<Vec<u8>> {
-    same(len, |isa, out| lz::decode_with(isa, object, out))
+    same(len, |isa, out| lz::decode(isa, object, out))
 }
 
 thread_local! {
