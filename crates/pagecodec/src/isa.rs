@@ -45,32 +45,28 @@ impl Isa {
     }
 
     fn detect(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        macro_rules! has {
+            ($($feature:tt),*) => { $(is_x86_feature_detected!($feature))&&* };
+        }
         match self {
             Isa::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Isa::Sse4 => {
-                is_x86_feature_detected!("ssse3")
-                    && is_x86_feature_detected!("sse4.1")
-                    && is_x86_feature_detected!("popcnt")
-            }
+            Isa::Sse4 => has!("ssse3", "sse4.1", "popcnt"),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("bmi1")
-                    && is_x86_feature_detected!("bmi2")
-                    && is_x86_feature_detected!("lzcnt")
-                    && is_x86_feature_detected!("popcnt")
-            }
+            Isa::Avx2 => has!("avx2", "bmi1", "bmi2", "lzcnt", "popcnt"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.detect()
-                    && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512vbmi")
-                    && is_x86_feature_detected!("avx512vbmi2")
-                    && is_x86_feature_detected!("avx512ifma")
+                    && has!(
+                        "avx512f",
+                        "avx512bw",
+                        "avx512dq",
+                        "avx512vl",
+                        "avx512vbmi",
+                        "avx512vbmi2",
+                        "avx512ifma"
+                    )
             }
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => true,

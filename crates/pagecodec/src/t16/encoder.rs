@@ -3,10 +3,10 @@
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 use super::format::{PAGE_SIZE, WORDS};
+use super::portable;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::vectors;
 use super::work::Work;
-use super::{portable, prefetch};
 use crate::Isa;
 
 /// The reason why a page was not encoded.
@@ -81,11 +81,12 @@ impl Encoder {
         next: &[u8; PAGE_SIZE],
     ) -> Result<Plan, EncodeError> {
         self.planned = false;
-        let unfit = self.analyse(page, next);
+        // `with_isa` has checked the instruction set.
+        let unfit = by_isa!(self.isa, analyse(&mut self.work, page, next));
         if unfit > unfit_max {
             return Err(EncodeError::TooManyRaw(unfit));
         }
-        self.reduce(page);
+        by_isa!(self.isa, reduce(&mut self.work, page));
         self.planned = true;
         let work = &self.work;
         Ok(Plan { len: work.object_len(), unfit, raw_len: work.templates.raw_len + work.raw_len })
@@ -103,63 +104,8 @@ impl Encoder {
         assert!(self.planned, "nothing is planned");
         let len = self.work.object_len();
         let out = out.get_mut(..len).ok_or(EncodeError::NoSpace(len))?;
-        match self.isa {
-            // SAFETY: `with_isa` has checked that the machine has the features.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512::write(&self.work, out) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { vectors::avx2::write(&self.work, out) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Sse4 => unsafe { vectors::sse4::write(&self.work, out) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => unsafe { vectors::neon::write(&self.work, out) },
-            _ => portable::write(&self.work, out),
-        }
+        by_isa!(self.isa, write(&self.work, out));
         Ok(len)
-    }
-
-    #[inline]
-    fn analyse(&mut self, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
-        match self.isa {
-            // SAFETY: `with_isa` has checked that the machine has the features.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512::analyse(&mut self.work, page, next) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { vectors::avx2::analyse(&mut self.work, page, next) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Sse4 => unsafe { vectors::sse4::analyse(&mut self.work, page, next) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => unsafe { vectors::neon::analyse(&mut self.work, page, next) },
-            _ => {
-                prefetch(next);
-                portable::analyse(&mut self.work, page)
-            }
-        }
-    }
-
-    #[inline]
-    fn reduce(&mut self, page: &[u8; PAGE_SIZE]) {
-        match self.isa {
-            // SAFETY: `with_isa` has checked that the machine has the features.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512::reduce(&mut self.work, page) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { vectors::avx2::reduce(&mut self.work, page) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Sse4 => unsafe { vectors::sse4::reduce(&mut self.work, page) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => unsafe { vectors::neon::reduce(&mut self.work, page) },
-            _ => portable::reduce(&mut self.work, page),
-        }
     }
 
     /// Encodes a page into `out`, of [`super::OBJECT_MAX`] bytes or the length worth storing.

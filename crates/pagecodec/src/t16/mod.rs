@@ -1,5 +1,26 @@
 //! T16, the fast format: one encoder and one decoder per instruction set, all with the same bytes.
 
+/// Calls a function of an implementation. The caller has checked that the machine has it.
+macro_rules! by_isa {
+    ($isa:expr, $name:ident($($arg:expr),*)) => {
+        match $isa {
+            // SAFETY: the machine has the features, as the caller has checked.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { avx512::$name($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { vectors::avx2::$name($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Sse4 => unsafe { vectors::sse4::$name($($arg),*) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe { vectors::neon::$name($($arg),*) },
+            _ => portable::$name($($arg),*),
+        }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod encoder;
@@ -35,31 +56,8 @@ use crate::Isa;
 /// If the machine lacks `isa`.
 #[inline]
 pub fn decode(isa: Isa, object: &[u8], page: &mut [u8; PAGE_SIZE]) -> Result<(), Damaged> {
-    match isa {
-        Isa::Portable => portable::decode(object, page),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => {
-            assert!(isa.is_available(), "this machine lacks {isa}");
-            // SAFETY: the machine has the features.
-            unsafe { vectors::avx2::decode(object, page) }
-        }
-        #[cfg(target_arch = "x86_64")]
-        Isa::Sse4 => {
-            assert!(isa.is_available(), "this machine lacks {isa}");
-            // SAFETY: the machine has the features.
-            unsafe { vectors::sse4::decode(object, page) }
-        }
-        // SAFETY: every machine of this architecture has the feature.
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon => unsafe { vectors::neon::decode(object, page) },
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => {
-            assert!(isa.is_available(), "this machine lacks {isa}");
-            // SAFETY: the machine has the features.
-            unsafe { avx512::decode(object, page) }
-        }
-        _ => panic!("this machine lacks {isa}"),
-    }
+    assert!(isa.is_available(), "this machine lacks {isa}");
+    by_isa!(isa, decode(object, page))
 }
 
 /// Prefetches the bytes of an object that will be decoded soon.

@@ -71,6 +71,25 @@ pub(crate) struct Symbols {
     pub(super) packed: Option<Packed>,
 }
 
+/// [`Symbols::split`] and [`Symbols::join`] with lanes, compiled for instructions that the machine
+/// must have.
+#[cfg(target_arch = "x86_64")]
+macro_rules! compiled {
+    ($features:literal, $lanes:ident, $split:ident, $join:ident) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $split(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
+            // SAFETY: the caller vouches for the machine.
+            unsafe { self.split_lanes::<$lanes>(object, layout) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn $join(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
+            // SAFETY: as above.
+            unsafe { self.join_lanes::<$lanes>(object, layout) }
+        }
+    };
+}
+
 impl Symbols {
     pub(crate) fn new(isa: Isa) -> Box<Self> {
         let mut symbols = zeroed::<Symbols>();
@@ -256,37 +275,10 @@ impl Symbols {
         }
     }
 
-    /// [`Symbols::split`] with the instructions of Haswell, which the machine must have.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn split_avx2(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
-        // SAFETY: the caller vouches for the machine.
-        unsafe { self.split_lanes::<Ymm>(object, layout) }
-    }
-
-    /// [`Symbols::split`] with SSSE3, SSE4.1 and POPCNT, which the machine must have.
+    compiled!("avx2,bmi1,bmi2,lzcnt,popcnt", Ymm, split_avx2, join_avx2);
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "ssse3,sse4.1,popcnt")]
-    unsafe fn split_sse4(&mut self, object: &[u8], layout: &Layout) -> Result<(), Damaged> {
-        // SAFETY: the caller vouches for the machine.
-        unsafe { self.split_lanes::<Xmm>(object, layout) }
-    }
-
-    /// [`Symbols::join`] with the instructions of Haswell, which the machine must have.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn join_avx2(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
-        // SAFETY: the caller vouches for the machine.
-        unsafe { self.join_lanes::<Ymm>(object, layout) }
-    }
-
-    /// [`Symbols::join`] with SSSE3, SSE4.1 and POPCNT, which the machine must have.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "ssse3,sse4.1,popcnt")]
-    unsafe fn join_sse4(&mut self, object: &mut [u8], layout: &Layout) -> Result<(), Damaged> {
-        // SAFETY: the caller vouches for the machine.
-        unsafe { self.join_lanes::<Xmm>(object, layout) }
-    }
+    compiled!("ssse3,sse4.1,popcnt", Xmm, split_sse4, join_sse4);
 
     /// Returns the start of each tag's halves in `sorted`.
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! The encoder in plain Rust, the reference for the others.
 
 use crate::t16::format::{page_words, PageWords, LINES, PAGE_SIZE, TAG_RAW, WORDS};
+use crate::t16::prefetch;
 use crate::t16::raws;
 use crate::t16::select::select;
 use crate::t16::templates::{hash8, Templates, NO_TAG};
@@ -13,8 +14,10 @@ pub(crate) fn line_bucket(line: u32) -> usize {
     (line.wrapping_mul(LINE_MULTIPLIER) >> 24) as usize
 }
 
-/// First half: templates, tag lines, literals. Returns the number of raw words, including repeats.
-pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE]) -> usize {
+/// First half: templates, tag lines, literals. Prefetches `next`. Returns the number of raw words,
+/// including repeats.
+pub(crate) fn analyse(work: &mut Work, page: &[u8; PAGE_SIZE], next: &[u8; PAGE_SIZE]) -> usize {
+    prefetch(next);
     let page = page_words(page);
     select(&mut work.templates, page);
     if work.templates.rotated_prefix.is_some() || work.templates.rotated_wide.is_some() {
