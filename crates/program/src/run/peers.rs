@@ -171,21 +171,37 @@ impl Family {
 
     /// Returns whether a process descends from this one or an `is_member`, whose number is its own.
     fn has(&self, pid: i32, handle: &OwnedFd, is_member: impl Fn(i32) -> bool) -> Result<bool, Refusal> {
-        let (mut pid, mut held) = (pid, None);
-        for _ in 0..DEPTH_MAX {
-            if Some(pid) == self.guardian || pid == self.supervisor {
-                return Ok(false);
-            }
-            let parent = self.parent(pid, held.as_ref().unwrap_or(handle))?;
-            match parent {
-                None => return Ok(false),
-                Some((parent, None)) => return Ok(parent == self.supervisor),
-                Some((parent, _)) if self.is_supervisor(parent) => return Ok(false),
-                Some((parent, _)) if is_member(parent) => return Ok(true),
-                Some((parent, handle)) => (pid, held) = (parent, handle),
+        for _ in 0..TRIES {
+            if let Some(has) = self.walk(pid, handle, &is_member)? {
+                return Ok(has);
             }
         }
         Ok(false)
+    }
+
+    /// As [`has`](Self::has). `None` if an ancestor ended meanwhile: its children have new parents.
+    fn walk(
+        &self,
+        pid: i32,
+        handle: &OwnedFd,
+        is_member: &impl Fn(i32) -> bool,
+    ) -> Result<Option<bool>, Refusal> {
+        let (mut pid, mut held) = (pid, None);
+        for _ in 0..DEPTH_MAX {
+            if Some(pid) == self.guardian || pid == self.supervisor {
+                break;
+            }
+            let parent = self.parent(pid, held.as_ref().unwrap_or(handle))?;
+            match parent {
+                None if held.is_some_and(|held| !process::is_there(&held)) => return Ok(None),
+                None => break,
+                Some((parent, None)) => return Ok(Some(parent == self.supervisor)),
+                Some((parent, _)) if self.is_supervisor(parent) => break,
+                Some((parent, _)) if is_member(parent) => return Ok(Some(true)),
+                Some((parent, handle)) => (pid, held) = (parent, handle),
+            }
+        }
+        Ok(Some(false))
     }
 
     /// Returns the parent of process `pid` with its handle; no handle for this process.
@@ -282,9 +298,13 @@ mod tests {
         let parent = shell.id() as i32;
         assert!(!elsewhere.has(grandchild, &handle, |_| false).unwrap());
         assert!(elsewhere.has(grandchild, &handle, |pid| pid == parent).unwrap());
-        // SAFETY: a process of this test, which the shell, its parent, has not waited for.
+        // The parent ends while its own parent is looked for; the next one counts.
+        let shell = std::cell::Cell::new(Some(shell));
+        let has = elsewhere.has(grandchild, &handle, |_| shell.take().map(stop).is_none());
+        assert!(has.unwrap());
+        // SAFETY: a process of this test, whose parent has not waited for it.
         unsafe { libc::kill(grandchild, libc::SIGKILL) };
-        [sleeping, shell].into_iter().for_each(stop);
+        stop(sleeping);
     }
 
     #[test]
