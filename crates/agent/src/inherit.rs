@@ -90,7 +90,6 @@ fn inherit(channel: i32) {
     channel::close(channel);
     let accounts = paging::accounts().expect("set together with the pager");
     accounts.leave();
-    paging::forget_handlers();
     if let Err(error) = pager.inherit(given[0], given[1], kept.rest()) {
         end_child(format_args!("it cannot go on with its parent's memory: {error}"));
     }

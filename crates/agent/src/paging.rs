@@ -1,9 +1,9 @@
 //! Sets up, publishes and removes the pager of this process, and starts its threads.
 
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
-use pager::{Config, NamedPages, Pager};
+use pager::{Config, NamedPages, Pager, ThreadRole};
 use sys::{thread, PAGE_SIZE};
 use zswap::{Forms, Zswap};
 
@@ -45,7 +45,6 @@ pub fn forget_pager() {
     control_page().has_pager.store(0, Ordering::Release);
     swap::forget();
     PAGER.store(std::ptr::null_mut(), Ordering::Release);
-    forget_handlers();
 }
 
 /// Closes the desk at which the program's threads ask the pager.
@@ -57,7 +56,6 @@ pub fn close_desk() {
 
 /// Unpublishes and returns the pager. No other thread has a reference to it.
 pub fn take_pager() -> Option<Box<Pager>> {
-    forget_handlers();
     let pager = PAGER.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: null or a leaked box without users: all other threads have ended.
     (!pager.is_null()).then(|| unsafe { Box::from_raw(pager) })
@@ -155,24 +153,15 @@ const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);
 pub fn start_threads(pager: &'static Pager) -> std::io::Result<()> {
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus).min(pager.handlers_max()).max(1);
-    for cpu in &cpus[..cpu_count] {
-        threads::spawn(handler, *cpu)?;
-    }
-    for index in 0..(cpu_count - 1).clamp(1, 4) {
-        threads::spawn(worker, index)?;
-    }
-    if pager.store().swap_file().is_some() {
-        threads::spawn(writer, 0)?;
-        for index in 0..pager::DISK_THREADS {
-            threads::spawn(reader, index)?;
-        }
+    for role in pager.roles(&cpus[..cpu_count]) {
+        match role {
+            ThreadRole::Handler { number, cpu } => threads::spawn(handler, number << 32 | cpu),
+            ThreadRole::Worker => threads::spawn(worker, 0),
+            ThreadRole::Writer => threads::spawn(writer, 0),
+            ThreadRole::Reader(number) => threads::spawn(reader, number),
+        }?;
     }
     Ok(())
-}
-
-/// Restarts the numbering of handlers.
-pub fn forget_handlers() {
-    HANDLERS.store(0, Ordering::Release);
 }
 
 /// Whether `entry` is the handlers' entry point.
@@ -180,29 +169,23 @@ pub fn is_handler(entry: usize) -> bool {
     entry == handler as *const () as usize
 }
 
-static HANDLERS: AtomicUsize = AtomicUsize::new(0);
-
-extern "C" fn handler(cpu: usize) {
-    thread::name(c"uzswap-fault");
-    thread::hurry();
-    thread::pin(cpu);
-    let index = HANDLERS.fetch_add(1, Ordering::Relaxed);
+fn play(role: ThreadRole) {
     // None if setting up failed later.
-    pager().into_iter().for_each(|pager| pager.handle_faults(index));
+    pager().into_iter().for_each(|pager| pager.play(role));
 }
 
-extern "C" fn worker(_index: usize) {
-    thread::name(c"uzswap-reclaim");
-    pager().into_iter().for_each(Pager::reclaim);
+extern "C" fn handler(word: usize) {
+    play(ThreadRole::Handler { number: word >> 32, cpu: word & 0xffff_ffff });
 }
 
-extern "C" fn writer(_index: usize) {
-    thread::name(c"uzswap-writer");
-    pager().into_iter().for_each(Pager::write_to_disk);
+extern "C" fn worker(_: usize) {
+    play(ThreadRole::Worker);
 }
 
-extern "C" fn reader(index: usize) {
-    thread::name(c"uzswap-reader");
-    thread::hurry();
-    pager().into_iter().for_each(|pager| pager.read_from_disk(index));
+extern "C" fn writer(_: usize) {
+    play(ThreadRole::Writer);
+}
+
+extern "C" fn reader(number: usize) {
+    play(ThreadRole::Reader(number));
 }

@@ -35,6 +35,7 @@ mod program;
 mod quiesce;
 mod reclaim;
 mod registrations;
+mod roles;
 mod sync;
 mod tracker;
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -43,9 +44,9 @@ mod units;
 
 pub use accounts::{Accounts, Counter};
 pub use config::{staging_bytes, Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
-pub use fault::DISK_THREADS;
 pub use fork::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
+pub use roles::ThreadRole;
 pub use sys::thread::end_process;
 pub use units::BLOCK_BYTES;
 

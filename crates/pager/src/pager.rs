@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sys::{arena, PAGE_SIZE};
+use sys::{arena, thread, PAGE_SIZE};
 use zswap::Zswap;
 
 use crate::accounts::Accounts;
@@ -13,9 +13,10 @@ use crate::gate::Gate;
 use crate::lifecycle::{Lifecycle, Watch};
 use crate::pages::Pages;
 use crate::reclaim::Reclaimer;
+use crate::roles::ThreadRole;
 
 /// Pages a whole program. A thread with its own file table creates it. The threads that run
-/// [`Pager::handle_faults`], [`Pager::reclaim`] and [`Pager::watch`] share that table.
+/// [`Pager::play`] and [`Pager::watch`] share that table.
 pub struct Pager {
     parts: Forks,
 }
@@ -93,25 +94,35 @@ impl Pager {
         self.parts.program.measure(&self.parts.pages)
     }
 
-    /// A reclaim worker: sleeps until there is pressure, evicts and compresses until there is none.
-    pub fn reclaim(&self) {
+    /// The roles of all threads that this pager needs on these processors, at least one.
+    pub fn roles<'a>(&self, cpus: &'a [usize]) -> impl Iterator<Item = ThreadRole> + use<'a> {
+        ThreadRole::all(cpus, self.store().swap_file().is_some())
+    }
+
+    /// Does a role's work in the calling thread, under its name, until the process or the pager
+    /// ends.
+    pub fn play(&self, role: ThreadRole) {
+        thread::name(role.name());
+        if matches!(role, ThreadRole::Handler { .. } | ThreadRole::Reader(_)) {
+            thread::hurry();
+        }
+        match role {
+            ThreadRole::Handler { number, cpu } => {
+                thread::pin(cpu);
+                self.handle_faults(number);
+            }
+            ThreadRole::Worker => self.reclaim(),
+            ThreadRole::Writer => self.parts.reclaimer.write_to_disk(),
+            ThreadRole::Reader(number) => self.parts.service.read_from_disk(number),
+        }
+    }
+
+    pub(crate) fn reclaim(&self) {
         self.parts.reclaimer.run();
     }
 
-    /// Writes to the swap file until the process or the pager ends.
-    pub fn write_to_disk(&self) {
-        self.parts.reclaimer.write_to_disk();
-    }
-
-    /// Serves faults until the end. `index` is the handler's number. Pin its thread to one CPU.
-    pub fn handle_faults(&self, index: usize) {
+    pub(crate) fn handle_faults(&self, index: usize) {
         self.parts.service.handle_faults(index);
-    }
-
-    /// Serves faults from the swap file until the process or the pager ends. `index` is the
-    /// thread's number, below [`crate::DISK_THREADS`].
-    pub fn read_from_disk(&self, index: usize) {
-        self.parts.service.read_from_disk(index);
     }
 
     /// Reports a message about this process.

@@ -18,7 +18,7 @@ fn code_of(path: &Path) -> String {
 /// The layers, lowest first. A layer imports only those below it, so there is no circle, and making
 /// room never leads to a fault. `pages` is the type `Pages` with its transitions; the modules that
 /// it uses are layers of their own.
-const LAYERS: [&str; 29] = [
+const LAYERS: [&str; 30] = [
     "units",
     "config",
     "accounts",
@@ -47,6 +47,7 @@ const LAYERS: [&str; 29] = [
     "fault",
     "lifecycle",
     "fork",
+    "roles",
     "pager",
 ];
 

@@ -86,7 +86,7 @@ struct Woken {
 }
 
 impl Reclaimer {
-    /// See `Pager::reclaim`.
+    /// A worker: sleeps until there is pressure, evicts and compresses until there is none.
     pub(crate) fn run(&self) {
         self.workers.begin();
         self.pages.own_threads.add();

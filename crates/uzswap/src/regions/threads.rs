@@ -7,7 +7,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
 
@@ -104,35 +104,12 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
     )?;
     let pager: &'static Pager = Box::leak(Box::new(Pager::new(config, store, inner.counters)?));
     check_range(inner, pager)?;
-    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-        spawn(inner.counters, name, body).map_err(|source| SpaceError::System { what: "a thread", source })
-    };
-    static HANDLERS: AtomicUsize = AtomicUsize::new(0);
-    HANDLERS.store(0, Ordering::Relaxed);
-    for cpu in cpus.into_iter().take(cpu_count) {
-        spawn(
-            "uzswap-fault",
-            Box::new(move || {
-                thread::hurry();
-                thread::pin(cpu);
-                pager.handle_faults(HANDLERS.fetch_add(1, Ordering::Relaxed))
-            }),
-        )?;
-    }
-    for _ in 0..(cpu_count - 1).clamp(1, 4) {
-        spawn("uzswap-reclaim", Box::new(move || pager.reclaim()))?;
+    for role in pager.roles(&cpus[..cpu_count]) {
+        let name = role.name().to_str().expect("names are ASCII");
+        spawn(inner.counters, name, move || pager.play(role))
+            .map_err(|source| SpaceError::System { what: "a thread", source })?;
     }
     if pager.store().swap_file().is_some() {
-        spawn("uzswap-writer", Box::new(move || pager.write_to_disk()))?;
-        for index in 0..pager::DISK_THREADS {
-            spawn(
-                "uzswap-reader",
-                Box::new(move || {
-                    thread::hurry();
-                    pager.read_from_disk(index);
-                }),
-            )?;
-        }
         (0..ENGINE_THREADS).for_each(|_| pager.add_own_thread());
     }
     let _ = inner.pager.set(pager);
