@@ -15,6 +15,7 @@ pub mod limits;
 pub mod rights;
 pub mod runtime;
 pub mod stack;
+pub mod thread;
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;

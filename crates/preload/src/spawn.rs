@@ -1,10 +1,9 @@
 //! Makes threads of the agent from a thread of the program: by clone(2) itself, since the C library
 //! must not know them. They inherit that all signals are blocked.
 
-use crate::signals::blocked;
+use doorway::thread;
 
-/// The agent's flags for threads: their own file table and working directory.
-const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+use crate::signals::blocked;
 
 /// Makes a thread with its own thread pointer, whose stack holds, upwards, an argument and a
 /// function. Returns false if no more threads are possible.
@@ -12,59 +11,8 @@ const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | l
 /// # Safety
 /// Stack and thread pointer belong to the thread from now on.
 pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
-    blocked(|| {
-        let answer: isize;
-        // SAFETY: the parent only gets the result; the child leaves this frame at once, for good.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            core::arch::asm!(
-                "syscall",
-                "test rax, rax",
-                "jnz 2f",
-                "xor ebp, ebp",
-                "pop rdi",
-                "pop rax",
-                "call rax",
-                "mov eax, 60", // exit, of this thread alone
-                "xor edi, edi",
-                "syscall",
-                "ud2",
-                "2:",
-                inlateout("rax") libc::SYS_clone as isize => answer,
-                in("rdi") (FLAGS | libc::CLONE_SETTLS) as usize,
-                in("rsi") stack,
-                in("rdx") 0usize,
-                in("r10") 0usize,
-                in("r8") thread_pointer,
-                lateout("rcx") _,
-                lateout("r11") _,
-            );
-        }
-        // SAFETY: as above; aarch64 takes the thread pointer as the fourth argument.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            core::arch::asm!(
-                "svc 0",
-                "cbnz x0, 2f",
-                "mov x29, xzr",
-                "ldp x0, x9, [sp], #16",
-                "blr x9",
-                "mov x8, #93",
-                "mov x0, xzr",
-                "svc 0",
-                "brk #1",
-                "2:",
-                inlateout("x0") (FLAGS | libc::CLONE_SETTLS) as usize => answer,
-                in("x1") stack,
-                in("x2") 0usize,
-                in("x3") thread_pointer,
-                in("x4") 0usize,
-                in("x8") libc::SYS_clone,
-                lateout("x9") _,
-            );
-        }
-        answer > 0
-    })
+    // SAFETY: the caller's promise.
+    blocked(|| unsafe { thread::begin(thread::OWN_FILES, stack, thread_pointer) } > 0)
 }
 
 /// Makes a thread that begins at `entry` as a program does. Returns false if no more threads are
@@ -88,7 +36,7 @@ pub unsafe fn program(entry: usize, stack: usize) -> bool {
                 "jmp r9",
                 "2:",
                 inlateout("rax") libc::SYS_clone as isize => answer,
-                in("rdi") FLAGS as usize,
+                in("rdi") thread::OWN_FILES & !(libc::CLONE_SETTLS as usize),
                 in("rsi") stack,
                 in("rdx") 0usize,
                 in("r10") 0usize,
@@ -107,7 +55,7 @@ pub unsafe fn program(entry: usize, stack: usize) -> bool {
                 "mov x29, xzr",
                 "br x9",
                 "2:",
-                inlateout("x0") FLAGS as usize => answer,
+                inlateout("x0") thread::OWN_FILES & !(libc::CLONE_SETTLS as usize) => answer,
                 in("x1") stack,
                 in("x2") 0usize,
                 in("x3") 0usize,

@@ -64,14 +64,13 @@ pub unsafe fn spawn(
 ) -> io::Result<i32> {
     // SAFETY: the caller's promises.
     let (stack, thread_pointer) = unsafe { prepare(memory, entry, argument) };
-    let mut flags =
-        libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_SETTLS;
-    if files == Files::Shared {
-        flags |= libc::CLONE_FILES;
-    }
+    let flags = match files {
+        Files::Own => doorway::thread::OWN_FILES,
+        Files::Shared => doorway::thread::OWN_FILES | libc::CLONE_FILES as usize,
+    };
     let before = block_signals();
     // SAFETY: the thread has its own stack and thread pointer; the caller guarantees `entry`.
-    let answer = unsafe { clone_thread(flags as usize, stack, thread_pointer) };
+    let answer = unsafe { doorway::thread::begin(flags, stack, thread_pointer) };
     restore_signals(before);
     match answer {
         0.. => Ok(answer as i32),
@@ -158,73 +157,6 @@ fn copy_tls(from: usize, to: usize) {
         }
         offset += len;
     }
-}
-
-/// clone(2) for a thread whose stack holds, upwards, the argument and the entry.
-///
-/// # Safety
-/// See [`spawn`].
-#[cfg(target_arch = "x86_64")]
-unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isize {
-    let answer: isize;
-    // SAFETY: the parent only gets the result; the child leaves this frame at once, for good.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "pop rdi",
-            "pop rax",
-            "call rax",
-            "mov eax, 60", // exit, of this thread alone
-            "xor edi, edi",
-            "syscall",
-            "ud2",
-            "2:",
-            inlateout("rax") libc::SYS_clone as isize => answer,
-            in("rdi") flags,
-            in("rsi") stack,
-            in("rdx") 0usize,
-            in("r10") 0usize,
-            in("r8") thread_pointer,
-            lateout("rcx") _,
-            lateout("r11") _,
-        );
-    }
-    answer
-}
-
-/// As above; aarch64 takes the thread pointer as the fourth argument.
-///
-/// # Safety
-/// See [`spawn`].
-#[cfg(target_arch = "aarch64")]
-unsafe fn clone_thread(flags: usize, stack: usize, thread_pointer: usize) -> isize {
-    let answer: isize;
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            "cbnz x0, 2f",
-            "mov x29, xzr",
-            "ldp x0, x9, [sp], #16",
-            "blr x9",
-            "mov x8, #93",
-            "mov x0, xzr",
-            "svc 0",
-            "brk #1",
-            "2:",
-            inlateout("x0") flags => answer,
-            in("x1") stack,
-            in("x2") 0usize,
-            in("x3") thread_pointer,
-            in("x4") 0usize,
-            in("x8") libc::SYS_clone,
-            lateout("x9") _,
-        );
-    }
-    answer
 }
 
 /// Blocks all signals by the raw system call: the C library's wrapper excludes two of its own.
