@@ -26,7 +26,8 @@ fn keeps_its_budget(mode: &str, ram: &str) {
 }
 
 tests! {
-    /// Both queues were full of faults, the event behind them was not read, and calls returned EAGAIN.
+    /// Both queues were full of faults, the event behind them was not read, and calls returned
+    /// EAGAIN.
     fn five_hundred_threads_fault_at_once() = survives("crowd", "121M");
     /// The pager's threads kept the process alive.
     fn the_last_thread_ends_by_itself() = {
@@ -36,9 +37,11 @@ tests! {
     };
     /// Source and target of a move shared a block, whose lock was taken twice.
     fn evicted_pages_move_within_their_block() = survives("near", "50M");
-    /// Pieces were registered in part, so the kernel did not merge them, and mremap returned EFAULT.
+    /// Pieces were registered in part, so the kernel did not merge them, and mremap returned
+    /// EFAULT.
     fn pieces_that_the_kernel_merges_stay_one_mapping() = survives("pieces", "50M");
-    /// Another thread mapped the old place of the first of two moved mappings, and that was moved, too.
+    /// Another thread mapped the old place of the first of two moved mappings, and that was moved,
+    /// too.
     fn a_move_leaves_another_thread_s_mapping_in_place() = survives("gaps", "60M");
     /// The kernel filled new pages before it reported the move, without which no fill was possible.
     fn locked_memory_grows_and_moves() = survives("locked_growth", "40M");
@@ -57,7 +60,8 @@ tests! {
     fn a_userfaultfd_of_the_program_s_own() = survives("own_userfaultfd", "60M");
     /// The frame received another page while the pipe still held it.
     fn pipes_keep_the_bytes_that_were_vmspliced() = survives("vmsplice", "50M");
-    /// MADV_GUARD_INSTALL raises no event, so evicted pages came back after the guards were removed.
+    /// MADV_GUARD_INSTALL raises no event, so evicted pages came back after the guards were
+    /// removed.
     fn what_was_guarded_is_zeroes() = survives("guards", "50M");
     /// uzswap stopped with its program and did not notice that the program was continued.
     fn a_program_that_is_stopped_and_continued_alone() = survives("stopped", "60M");

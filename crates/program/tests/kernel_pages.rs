@@ -25,7 +25,8 @@ fn limit_file() -> String {
 }
 
 tests! {
-    /// The top of the first stack was evicted, and ps, pgrep -f and killall did not find the process.
+    /// The top of the first stack was evicted, and ps, pgrep -f and killall did not find the
+    /// process.
     fn arguments_and_environment_stay_readable() = is_as_bare("words", "and-words-of-its-own", true);
     /// The word's page was evicted when the thread ended, and the joining thread blocked for ever.
     fn words_that_are_cleared_are_anywhere() = is_as_bare("cleared", "", true);

@@ -35,7 +35,8 @@ fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
 }
 
 tests! {
-    /// The supervisor closed the last userfaultfd, and processes that shared the memory read zeroes.
+    /// The supervisor closed the last userfaultfd, and processes that shared the memory read
+    /// zeroes.
     fn a_process_that_shares_memory_outlives_its_creator() =
         is_right_however_it_ends("share", &["exit", "_exit", "group", "return", "thread"], 1);
     /// The search for such processes came before the handlers.
@@ -45,8 +46,8 @@ tests! {
         is_right_however_it_ends("vfork", &["_exit", "exit"], 1);
         is_right("exec-_exit", 1)
     };
-    /// The parent's end took the control thread along before the child had taken over. The C library's
-    /// daemon() ends the parent internally, where uzswap intercepts nothing.
+    /// The parent's end took the control thread along before the child had taken over. The C
+    /// library's daemon() ends the parent internally, where uzswap intercepts nothing.
     fn a_parent_that_ends_at_once_leaves_its_child_everything() = {
         is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread", "quick"], 3);
         is_right_however_it_ends("daemon", &["libc", "bare", "kill"], 20)

@@ -52,7 +52,8 @@ tests! {
     fn forks_under_threads_that_fault_allocate_and_unmap() = survives("fork_exec", &["--verify"]);
     fn forks_whose_child_could_have_no_pager_or_not_all_memory() = survives("fork_apart", &[]);
     fn a_fork_past_the_c_library_never_reads_zeroes() = survives_bare_forks("raw_fork", &[]);
-    /// Regression: the end of another thread's bare-forked child counted as that of the awaited one.
+    /// Regression: the end of another thread's bare-forked child counted as that of the awaited
+    /// one.
     fn forks_of_several_threads_at_once() = survives_bare_forks("forks_at_once", &["--verify"]);
     fn discarded_unmapped_and_replaced_ranges_read_as_zeroes() = survives("discard", &[]);
     fn moved_grown_and_protected_ranges_keep_their_bytes() = survives("remap", &[]);

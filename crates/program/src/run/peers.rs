@@ -179,7 +179,8 @@ impl Family {
         Ok(false)
     }
 
-    /// As [`has`](Self::has). `None` if an ancestor ended meanwhile: its children have new parents.
+    /// As [`has`](Self::has). `None` if an ancestor ended during the walk: its children then have
+    /// another parent.
     fn walk(
         &self,
         pid: i32,
