@@ -2,7 +2,13 @@
 
 pub use doorway::channel::{BACK, COMPLETE};
 
-use crate::system::{self, call};
+use crate::calls::raw_syscall;
+use crate::system;
+
+fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: the functions below pass valid arguments.
+    unsafe { raw_syscall(number, arguments) as isize }
+}
 
 /// The two unnamed ends of a new connection.
 pub fn pair() -> Option<[i32; 2]> {

@@ -7,9 +7,10 @@ use doorway::image::Layout;
 use doorway::stack::{self, auxiliary, Start, STRINGS_MAX};
 use doorway::{AGENT_NAME, PAGE_SIZE, STACK_BYTES};
 
+use crate::calls::raw_syscall;
 use crate::control_page::CONTROL_PAGE;
 use crate::line::Line;
-use crate::{spawn, system};
+use crate::spawn;
 
 /// Bytes of the file that contain all its headers.
 const HEAD_BYTES: usize = 4096;
@@ -19,7 +20,9 @@ const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const NO_FILE: usize = usize::MAX;
 
 fn call(number: libc::c_long, arguments: [usize; 6]) -> Option<usize> {
-    usize::try_from(system::call(number, arguments)).ok()
+    // SAFETY: the callers below make mappings and read into their own memory.
+    let answer = unsafe { raw_syscall(number, arguments) };
+    usize::try_from(answer).ok()
 }
 
 fn map(at: usize, len: usize, protection: i32, flags: i32, file: usize, offset: usize) -> Option<usize> {

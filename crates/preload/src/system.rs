@@ -10,9 +10,8 @@ use crate::calls::raw_syscall;
 /// No mapping lies below; `vm.mmap_min_addr` is usually higher.
 pub const NO_ADDRESS_BELOW: isize = 4096;
 
-/// Makes a system call whose arguments are valid.
-pub fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
-    // SAFETY: the callers pass numbers, and addresses of their own variables.
+fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: the functions below pass valid arguments.
     unsafe { raw_syscall(number, arguments) as isize }
 }
 
