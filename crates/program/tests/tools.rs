@@ -70,14 +70,14 @@ impl Running {
     }
 
     fn assert_told_and_end(mut self) {
-        for (tool, answers) in [
+        for (tool, expected) in [
             (&["pkill", "-USR1", "-x", NAME][..], "told"),
             (&["killall", "-USR1", NAME], "told"),
             (&["pkill", "-USR1", "-P", &self.parent(), "-f", MARK], "told"),
         ] {
             if has(tool[0]) {
                 printed(&mut command(tool));
-                assert_eq!(self.started.line(), answers, "{tool:?}");
+                assert_eq!(self.started.line(), expected, "{tool:?}");
             }
         }
         printed(&mut command(&["pkill", "-TERM", "-x", NAME]));
