@@ -6,14 +6,10 @@
 use anyhow::{bail, Result};
 use sys::userfaultfd::{feature, OpenError, Userfaultfd};
 
-/// Returns how uses of present pages are detected: by userfaultfd's RWP (Linux 7.3) where this
-/// kernel has it, unless `without` is set.
-pub fn access_tracking(without: bool) -> &'static str {
-    let features = Userfaultfd::features().unwrap_or(0);
-    match features & feature::TRACKING == feature::TRACKING && !without {
-        true => "rwp",
-        false => "none",
-    }
+/// Returns whether this kernel's userfaultfd shows uses of present pages (RWP, Linux 7.3), and
+/// `without` does not forbid it.
+pub fn sees_uses(without: bool) -> bool {
+    !without && Userfaultfd::features().unwrap_or(0) & feature::TRACKING == feature::TRACKING
 }
 
 /// Features that the environment disables.
@@ -62,6 +58,6 @@ mod tests {
 
     #[test]
     fn tracking_that_is_forbidden_is_not_used() {
-        assert_eq!(access_tracking(true), "none");
+        assert!(!sees_uses(true));
     }
 }

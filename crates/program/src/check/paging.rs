@@ -50,9 +50,9 @@ pub fn rows() -> Vec<Row> {
         Ok(()) => Row::needed("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
         Err(error) => Row::needed("PAGEMAP_SCAN", false, error, UPGRADE),
     });
-    rows.push(match ways::access_tracking(false) {
-        "rwp" => Row::known("access tracking", true, "by userfaultfd's RWP", ""),
-        _ => Row::known("access tracking", false, UNSEEN, UPGRADE_TO_TRACK),
+    rows.push(match ways::sees_uses(false) {
+        true => Row::known("access tracking", true, "by userfaultfd's RWP", ""),
+        false => Row::known("access tracking", false, UNSEEN, UPGRADE_TO_TRACK),
     });
     rows.extend(rights());
     rows

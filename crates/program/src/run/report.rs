@@ -124,7 +124,10 @@ impl Report {
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
             emulated,
-            access_tracking: ways::access_tracking(settings.without & ledger::WITHOUT_TRACKING != 0),
+            access_tracking: match ways::sees_uses(settings.without & ledger::WITHOUT_TRACKING != 0) {
+                true => "rwp",
+                false => "none",
+            },
             verified: settings.verify,
             forms: tree.forms(),
             stored_pages: peaks.stored_pages,
