@@ -174,7 +174,7 @@ counters! {
     SeenUsed: Pages, report "replacement.seen_used", prometheus "uzswap_seen_used_pages_total";
     /// Pages that came in beside one that was needed.
     ReadAhead: Pages, report "replacement.read_ahead", prometheus "uzswap_read_ahead_pages_total";
-    /// Pages read ahead in windows behind which the thread did not go on.
+    /// Pages read ahead that were seen not to be used: without access tracking 0.
     ReadAheadWasted: Pages, report "replacement.read_ahead_wasted", prometheus "uzswap_read_ahead_wasted_pages_total";
 }
 
