@@ -50,9 +50,9 @@ tests! {
     /// library's daemon() ends the parent internally, where uzswap intercepts nothing.
     fn a_parent_that_ends_at_once_leaves_its_child_everything() = {
         is_right_however_it_ends("daemon", &["exit", "_exit", "group", "return", "thread", "quick"], 3);
-        is_right_however_it_ends("daemon", &["libc", "bare", "kill"], 20)
+        is_right_however_it_ends("daemon", &["libc", "bare", "kill"], 10)
     };
-    fn a_child_lives_once_fork_has_returned_in_its_parent() = is_right("daemon-random", 60);
+    fn a_child_lives_once_fork_has_returned_in_its_parent() = is_right("daemon-random", 24);
     fn handlers_fork_while_their_thread_forks() = is_right("handler", 1);
     /// The connection to the control thread was one of the descriptors that another thread closed.
     fn threads_close_all_descriptors_while_others_fork() = is_right("closing", 1);
