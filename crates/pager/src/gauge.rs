@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sys::procfs::{self, ProcFile};
+use sys::PAGE_SIZE;
 
 use crate::accounts::Accounts;
 use crate::pages::Pages;
@@ -23,6 +24,12 @@ pub(crate) struct Gauge {
     /// Bytes that the kernel counts but others use: their share of memory shared after a fork, or
     /// other memory if one range is paged.
     discount: AtomicU64,
+    /// If it is the share of others: the bytes that were resident when it was measured; else zero.
+    resident_then: AtomicU64,
+    /// The faults, beside those served, at that time.
+    faults_then: AtomicU64,
+    /// Faults that were served, which copy nothing.
+    served: AtomicU64,
     /// Relatives came or went, so the shares must be measured soon.
     is_stale: AtomicBool,
     /// Bytes by which this process lately grew without faults between two looks.
@@ -36,6 +43,9 @@ impl Gauge {
             is_bare,
             resident: AtomicU64::new(0),
             discount: AtomicU64::new(0),
+            resident_then: AtomicU64::new(0),
+            faults_then: AtomicU64::new(0),
+            served: AtomicU64::new(0),
             is_stale: AtomicBool::new(false),
             growth: AtomicU64::new(0),
         }
@@ -45,7 +55,7 @@ impl Gauge {
     pub fn measure(&self, statm: &ProcFile, pages: &Pages) -> u64 {
         let mut buffer = [0; 128];
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
-            let fair = bytes.saturating_sub(self.discount_bytes());
+            let fair = bytes.saturating_sub(self.discount_now(bytes));
             self.resident.store(fair, Ordering::Relaxed);
             let staged = bytes_of(pages.staging.pages()) as u64;
             let store = &pages.store;
@@ -94,6 +104,35 @@ impl Gauge {
         self.discount.store(bytes, Ordering::Relaxed);
     }
 
+    /// Sets the share of others in this process's `resident` bytes, as just measured.
+    pub fn set_shared(&self, bytes: u64, resident: u64) {
+        self.set_discount(bytes);
+        self.resident_then.store(resident, Ordering::Relaxed);
+        self.faults_then.store(self.faults(), Ordering::Relaxed);
+    }
+
+    pub fn note_served(&self) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The discount, less the pages that the process may have copied since it was measured. A fault
+    /// that neither the pager served nor added a page copied a shared one. Measuring takes
+    /// milliseconds, and a child that writes to all of its memory copies that much at once.
+    fn discount_now(&self, resident: u64) -> u64 {
+        let (discount, then) = (self.discount_bytes(), self.resident_then.load(Ordering::Relaxed));
+        if discount == 0 || then == 0 {
+            return discount;
+        }
+        let faults = self.faults().wrapping_sub(self.faults_then.load(Ordering::Relaxed)) as i64;
+        let bytes = (faults.max(0) as u64).saturating_mul(PAGE_SIZE as u64);
+        discount.saturating_sub(bytes.saturating_sub(resident.saturating_sub(then)))
+    }
+
+    /// Faults of this process that the pager did not serve.
+    fn faults(&self) -> u64 {
+        sys::process::minor_faults().wrapping_sub(self.served.load(Ordering::Relaxed))
+    }
+
     pub fn note_relatives(&self) {
         self.is_stale.store(true, Ordering::Release);
     }
@@ -118,7 +157,35 @@ fn low_water(budget: u64, growth: u64) -> u64 {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use super::{low_water, GROWTH_LITTLE};
+    use super::{low_water, Gauge, GROWTH_LITTLE};
+    use crate::accounts::Plenty;
+    use crate::trial::blocks;
+    use crate::units::BLOCK_BYTES;
+    use sys::PAGE_SIZE;
+
+    /// A child that had written to all of its memory counted nothing for a tenth of a second.
+    #[test]
+    fn pages_copied_since_the_shares_were_measured_count() {
+        let (gauge, range) = (Gauge::new(&Plenty, false), Gauge::new(&Plenty, false));
+        let (all, shared) = (1 << 40, 1 << 30);
+        gauge.set_shared(shared, all);
+        range.set_discount(shared);
+        let base = blocks(64);
+        // SAFETY: this test's own pages, single ones.
+        unsafe { libc::madvise(base as *mut _, 64 * BLOCK_BYTES, libc::MADV_NOHUGEPAGE) };
+        for at in (base..base + 64 * BLOCK_BYTES).step_by(PAGE_SIZE) {
+            // SAFETY: as above.
+            unsafe { (at as *mut u8).write_volatile(1) };
+        }
+        let touched = (64 * BLOCK_BYTES) as u64;
+        assert!(gauge.discount_now(all) <= shared - touched, "as many faults could have copied pages");
+        // Other tests run beside this one.
+        assert_eq!(gauge.discount_now(all + (64 << 30)), shared, "they added pages");
+        assert_eq!(range.discount_now(all), shared, "this is no shared memory");
+        // More than any test beside causes.
+        (0..1 << 24).for_each(|_| gauge.note_served());
+        assert_eq!(gauge.discount_now(all), shared, "served faults copy none");
+    }
 
     #[test]
     fn the_low_water_mark_is_a_little_under_the_budget() {

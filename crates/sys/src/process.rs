@@ -56,6 +56,16 @@ pub fn is_there(handle: &OwnedFd) -> bool {
     answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
+/// Page faults of this process so far that needed no disk.
+pub fn minor_faults() -> u64 {
+    // SAFETY: zeroes are valid, and the call fills the structure.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage.ru_minflt as u64
+    }
+}
+
 /// The kernel's information on the process behind a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {

@@ -73,7 +73,7 @@ impl Forks {
         let mut buffer = [0; 128];
         let shared = procfs::anonymous_bytes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         // The parent accounts for all of it until both have measured their shares.
-        self.program.gauge.set_discount(shared);
+        self.program.gauge.set_shared(shared, shared);
         self.program.gauge.note_relatives();
         self.quiesce.reset();
         Ok(())

@@ -226,7 +226,7 @@ impl Lifecycle {
         if let (Some(fair), Some(full)) =
             (procfs::kilobytes_field(text, b"Pss_Anon:"), procfs::kilobytes_field(text, b"Anonymous:"))
         {
-            self.program.gauge.set_discount(full.saturating_sub(fair));
+            self.program.gauge.set_shared(full.saturating_sub(fair), full);
         }
         // Spend at most a twentieth of the time on this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);
