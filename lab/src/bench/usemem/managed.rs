@@ -31,7 +31,7 @@ pub struct Managed {
 }
 
 /// Counters copied from the report.
-const COUNTERS: [&str; 13] = [
+const COUNTERS: [&str; 11] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -39,11 +39,9 @@ const COUNTERS: [&str; 13] = [
     "zero_filled",
     "batches",
     "compress_units",
-    "stored_incompressible_pages",
     "reject_compress_poor",
     "reject_compress_fail",
     "reject_alloc_fail",
-    "pool_limit_hit",
     "over_budget",
 ];
 
