@@ -113,6 +113,10 @@ counters! {
     /// Pages in those requests, whether they shrank or not: eight a request is what batching aims
     /// at. Pages that repeat one word need no compressor.
     CompressUnits: Pages, report "compress_units", prometheus "uzswap_compress_units_total";
+    /// Requests to the compressor that faults made.
+    DecompressBatches: Times, report "decompress_batches", prometheus "uzswap_decompress_batches_total";
+    /// Pages in those requests: more than one where a fault brings neighbours in.
+    DecompressUnits: Pages, report "decompress_units", prometheus "uzswap_decompress_units_total";
     /// Times the budget was exceeded with nothing left to evict.
     OverBudget: Times, report "over_budget", prometheus "uzswap_over_budget_total";
     /// Pages brought in because paging had to end.

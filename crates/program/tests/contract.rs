@@ -265,7 +265,8 @@ fn the_report_has_every_key() {
     let keys = "zswpout zswpin zswpwb stored_pages pool_total_size \
         reject_compress_poor reject_compress_fail reject_alloc_fail \
         ram_limit_bytes cgroup_limit_bytes ram_peak_bytes compression_ratio faults \
-        fault_latency_us batches pages_per_batch";
+        fault_latency_us batches pages_per_batch \
+        decompress_batches pages_per_decompress_batch";
     for key in keys.split(' ') {
         assert!(!ran.report[key].is_null(), "{key}: {ran}");
     }

@@ -277,8 +277,7 @@ impl Zswap {
         let outputs = &mut outputs[..units.len()];
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
         let results = &mut results[..units.len()];
-        forms.requests += 1;
-        forms.units += units.len() as u32;
+        forms.compress.add(units.len());
         worker.context.compress(&mut CompressRequest {
             pages: sources,
             unit_size: self.config.unit_size,

@@ -53,6 +53,7 @@ pub struct Report {
     compression_ratio: f64,
     fault_latency_us: Latency,
     pages_per_batch: f64,
+    pages_per_decompress_batch: f64,
     /// The swap file's figures; null without one.
     swap: Option<SwapReport>,
     replacement: Replacement,
@@ -137,6 +138,7 @@ impl Report {
             compression_ratio: ratio(peaks.stored_pages_peak.saturating_mul(4096), peaks.pool_bytes_at_peak),
             fault_latency_us: Latency::of(&tree.fault_counts(), mean_us),
             pages_per_batch: counts.ratio(Counter::CompressUnits, Counter::Batches),
+            pages_per_decompress_batch: counts.ratio(Counter::DecompressUnits, Counter::DecompressBatches),
             swap: SwapReport::of(tree, supervisor, elapsed.as_secs_f64()),
             replacement: Replacement {
                 mean_distance: counts.ratio(Counter::ReturnDistance, Counter::Returned),

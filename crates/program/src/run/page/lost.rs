@@ -1,6 +1,6 @@
 //! The page's table of losses: time, memory, programs.
 
-use super::figures::{count, percent, seconds, size, Figures};
+use super::figures::{percent, seconds, size, Figures};
 use crate::markup::escaped;
 
 /// Costs, their subjects and explanations.
