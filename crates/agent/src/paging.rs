@@ -94,6 +94,11 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     #[cfg(feature = "iaa")]
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
+    // The supervisor's own notice covers a run on emulated devices.
+    #[cfg(feature = "iaa")]
+    if let Some(notice) = iaa::take_notice().filter(|_| !settings.is_emulated) {
+        accounts.say(&notice);
+    }
     let swap_file = match settings.swap_bytes {
         0 => Ok(None),
         _ => swap::open(accounts.socket(), accounts.owner(), without & ledger::WITHOUT_ENCRYPTION != 0),
@@ -145,6 +150,7 @@ fn tally(forms: &Forms) {
             slot.add_form(number, u64::from(*pages));
         }
         slot.add(ledger::Counter::Batches, forms.compress.count.into());
+        slot.add(ledger::Counter::EmulatedBatches, forms.compress.emulated.into());
         slot.add(ledger::Counter::CompressUnits, forms.compress.units.into());
     }
 }
@@ -152,6 +158,7 @@ fn tally(forms: &Forms) {
 fn tally_load(requests: &Requests) {
     if let Some(slot) = accounts().and_then(Ledgered::slot) {
         slot.add(ledger::Counter::DecompressBatches, requests.count.into());
+        slot.add(ledger::Counter::EmulatedBatches, requests.emulated.into());
         slot.add(ledger::Counter::DecompressUnits, requests.units.into());
     }
 }

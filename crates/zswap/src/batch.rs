@@ -277,7 +277,7 @@ impl Zswap {
         let outputs = &mut outputs[..units.len()];
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
         let results = &mut results[..units.len()];
-        forms.compress.add(units.len());
+        forms.compress.add(&*pool.algorithm, units.len());
         worker.context.compress(&mut CompressRequest {
             pages: sources,
             unit_size: self.config.unit_size,

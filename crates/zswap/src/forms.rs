@@ -27,12 +27,15 @@ pub struct Requests {
     pub count: u32,
     /// Units in them.
     pub units: u32,
+    /// Those of `count` that emulated devices served.
+    pub emulated: u32,
 }
 
 impl Requests {
-    pub(crate) fn add(&mut self, units: usize) {
+    pub(crate) fn add(&mut self, algorithm: &dyn Algorithm, units: usize) {
         self.count += 1;
         self.units += units as u32;
+        self.emulated += u32::from(algorithm.is_emulated());
     }
 }
 

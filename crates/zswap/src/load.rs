@@ -513,7 +513,7 @@ impl Zswap {
             prefetch(object.head);
         }
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
-        requests.add(len);
+        requests.add(&*pool.algorithm, len);
         {
             let mut rooms = worker.buffers.chunks_exact_mut(self.config.unit_size);
             let mut rest = pages.iter_mut().enumerate();

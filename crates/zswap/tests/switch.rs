@@ -91,10 +91,11 @@ fn there_is_an_end_to_draining_pools() {
 
 #[test]
 fn batches_are_as_large_as_the_compressor_wants_or_as_set_and_are_counted() {
-    static COUNTED: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
+    static COUNTED: [[AtomicU64; 3]; 2] = [const { [const { AtomicU64::new(0) }; 3] }; 2];
     fn count(way: usize, requests: &Requests) {
         COUNTED[way][0].fetch_add(requests.count.into(), Ordering::Relaxed);
         COUNTED[way][1].fetch_add(requests.units.into(), Ordering::Relaxed);
+        COUNTED[way][2].fetch_add(requests.emulated.into(), Ordering::Relaxed);
     }
     let tally: Tally = |forms| count(0, &forms.compress);
     let load_tally: LoadTally = |requests| count(1, requests);
@@ -105,8 +106,9 @@ fn batches_are_as_large_as_the_compressor_wants_or_as_set_and_are_counted() {
         zswap.store(A, 3, &refs(&[pages(0), pages(1)].concat()[..24])).unwrap();
         let requests = 24 / expected as u64;
         assert_eq!(trim.requests[expected].load(Ordering::Relaxed), requests);
+        trim.is_emulated.store(true, Ordering::Relaxed);
         load(&zswap, A, 3, 24, Keep::Shared).unwrap();
         let counted = COUNTED.each_ref().map(|way| way.each_ref().map(|n| n.swap(0, Ordering::Relaxed)));
-        assert_eq!(counted, [[requests, 24]; 2]);
+        assert_eq!(counted, [[requests, 24, 0], [requests, 24, requests]]);
     }
 }
