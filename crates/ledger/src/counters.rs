@@ -117,8 +117,8 @@ counters! {
     DecompressBatches: Times, report "decompress_batches", prometheus "uzswap_decompress_batches_total";
     /// Pages in those requests: more than one where a fault brings neighbours in.
     DecompressUnits: Pages, report "decompress_units", prometheus "uzswap_decompress_units_total";
-    /// Requests of both kinds that emulated devices served: no figure of their processes describes a
-    /// real one.
+    /// Requests of both kinds that emulated devices served: no figure of their processes describes
+    /// a real one.
     EmulatedBatches: Times, report "emulated_batches", prometheus "uzswap_emulated_batches_total";
     /// Times the budget was exceeded with nothing left to evict.
     OverBudget: Times, report "over_budget", prometheus "uzswap_over_budget_total";

@@ -401,7 +401,7 @@ const DIFFERS: i32 = 1;
 const NO_QUEUE: i32 = 2;
 
 /// Forks as a program under `run` does: the child has a copy of emulated devices, and opens real
-/// ones anew.
+/// ones again.
 fn fork(machine: &Machine, driver: &Arc<Driver>, pages: &[Page]) -> Fork {
     let algorithm = Iaa::fixed(Arc::clone(driver));
     let are_same = |algorithm: &Iaa| {

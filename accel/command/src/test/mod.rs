@@ -44,8 +44,8 @@ pub struct Arguments {
     /// Test the driver as `run` uses it instead of each queue: all queues at once, a fork
     #[arg(long, conflicts_with_all = ["queue", "no_probes", "sysfs", "dev"])]
     driver: bool,
-    /// With --driver: disable this queue in the midst and enable it again (root; all programs lose it
-    /// for a moment). Of emulated queues the busiest is taken
+    /// With --driver: disable this queue in the midst and enable it again (root; all programs lose
+    /// it for a moment). Of emulated queues the busiest is taken
     #[arg(long, value_name = "QUEUE", requires = "driver")]
     interrupt: Option<String>,
     /// Leave out the odd jobs that compare a device with the emulated one
