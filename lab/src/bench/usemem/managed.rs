@@ -31,7 +31,7 @@ pub struct Managed {
 }
 
 /// Counters copied from the report.
-const COUNTERS: [&str; 11] = [
+const COUNTERS: [&str; 13] = [
     "zswpout",
     "zswpin",
     "zswpwb",
@@ -39,6 +39,8 @@ const COUNTERS: [&str; 11] = [
     "zero_filled",
     "batches",
     "compress_units",
+    "decompress_batches",
+    "decompress_units",
     "reject_compress_poor",
     "reject_compress_fail",
     "reject_alloc_fail",
