@@ -13,7 +13,7 @@ use idxd::Waiter;
 use crate::current::{Anchor, Current};
 use crate::device::{Device, Port};
 use crate::queue::Queue;
-use crate::real::{Real, RealOrEmulated};
+use crate::real::{self, Real, RealOrEmulated};
 use crate::settings::Settings;
 use crate::shared_counters::SharedCounters;
 use crate::source::{Emulated, Sight, Source};
@@ -117,10 +117,18 @@ impl Driver {
         Ok(driver)
     }
 
-    /// A driver of this machine's devices, initially `devices`. [`Driver::refresh`] finds others.
-    pub(crate) fn real(devices: Vec<Device>, settings: Settings) -> Self {
-        let driver = Self::new(devices, Topology::of_this_machine(), settings);
-        Driver { source: Some(Box::new(Real::new())), ..driver }
+    /// A driver of this machine's queues that this process may use now. [`Driver::refresh`] finds
+    /// others.
+    ///
+    /// # Errors
+    /// If there is none: the reason for each queue.
+    pub fn of_this_machine(settings: Settings) -> Result<Self, Vec<String>> {
+        let found = real::open();
+        if found.devices.is_empty() {
+            return Err(found.refusals);
+        }
+        let driver = Self::new(found.devices, Topology::of_this_machine(), settings);
+        Ok(Driver { source: Some(Box::new(Real::new())), ..driver })
     }
 
     /// A driver of `spec`'s emulated devices, until [`Driver::refresh`] finds queues of this

@@ -11,7 +11,7 @@ use idxd::emulated::{EmulateSpec, Run};
 
 use crate::algorithm::Iaa;
 use crate::driver::Driver;
-use crate::real::{self, Real};
+use crate::real::Real;
 use crate::settings::Settings;
 
 /// Environment variable that selects emulated devices: `devices=4,queues=2`, or empty for one
@@ -127,8 +127,8 @@ struct Known {
 }
 
 static DRIVERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
-/// The pending notice, and whether any was made.
-static NOTICE: Mutex<(Option<String>, bool)> = Mutex::new((None, false));
+/// The pending notice, and the last process that made one: a forked child opens devices itself.
+static NOTICE: Mutex<(Option<String>, u32)> = Mutex::new((None, 0));
 
 fn driver(parameter: Option<&str>, options: &Options) -> Result<Arc<Driver>, String> {
     let (source, settings) = parse(parameter, options)?;
@@ -163,11 +163,10 @@ fn open(source: &Source, settings: Settings) -> Result<Driver, String> {
             spec.clone()
         }
         Source::Any | Source::Real => {
-            let found = real::open();
-            if !found.devices.is_empty() {
-                return Ok(Driver::real(found.devices, settings));
-            }
-            let reasons = found.refusals.join("; ");
+            let reasons = match Driver::of_this_machine(settings.clone()) {
+                Ok(driver) => return Ok(driver),
+                Err(refusals) => refusals.join("; "),
+            };
             if *source == Source::Real {
                 return Err(format!("no device: {reasons}"));
             }
@@ -208,8 +207,9 @@ fn keep_watch(driver: &Arc<Driver>) {
 
 fn note(text: String) {
     let mut notice = NOTICE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !notice.1 {
-        *notice = (Some(text), true);
+    let process = std::process::id();
+    if notice.1 != process {
+        *notice = (Some(text), process);
     }
 }
 

@@ -49,9 +49,9 @@ pub trait Portal: Send + Sync {
     /// threads works here.
     fn progress(&self) {}
 
-    /// Whether the device can still be reached, as far as can be told without using it: false once
-    /// the device was removed or the portal unmapped. Checked once a request, before the first
-    /// submission.
+    /// Whether the device can still be reached, as far as can be told without using it or a system
+    /// call: false once the device was removed or the portal revoked, and in a fork. Checked once a
+    /// request and queue, before the first submission.
     fn is_there(&self) -> bool {
         true
     }

@@ -86,7 +86,9 @@ impl Registry {
         let found = found.ok_or_else(|| {
             let left_out = self.left_out.iter().find(|(name, _)| *name == family);
             unknown(left_out.map_or_else(String::new, |(_, feature)| {
-                format!("this build leaves it out; build uzswap with `--features {feature}`")
+                format!(
+                    "this build leaves it out; the Debian package has it, or build uzswap with `--features {feature}`"
+                )
             }))
         })?;
         (found.make)(parameter).map_err(unknown)

@@ -133,6 +133,12 @@ fn names_are_found_with_their_parameters_and_errors_list_what_is_known() {
     assert_eq!(registry.usages().collect::<Vec<_>>(), ["toy[:N]", "other"]);
     let unknown = registry.find("tox").err().unwrap().to_string();
     assert_eq!(unknown, "unknown compressor \"tox\"; known: toy[:N], other");
+    registry.leave_out("heavy", "bulk");
+    let left_out = registry.find("heavy:3").err().unwrap().to_string();
+    assert!(
+        left_out.contains("the Debian package has it, or build uzswap with `--features bulk`"),
+        "{left_out}"
+    );
     let refused = registry.find("toy:x").err().unwrap().to_string();
     assert_eq!(refused, "compressor \"toy:x\": N is a number; write toy[:N]");
 }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use pager::{Config, NamedPages, Pager, ThreadRole};
 use sys::{thread, PAGE_SIZE};
-use zswap::{Forms, Zswap};
+use zswap::{Forms, Requests, Zswap};
 
 use crate::accounts::{self, Ledgered};
 use crate::control_page::{self, control_page, is_set};
@@ -94,6 +94,11 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     #[cfg(feature = "iaa")]
     iaa::register_with(&mut registry, iaa::Options { emulate: EMULATE.get().cloned(), inline: true });
     let algorithm = registry.find(&settings.compressor)?;
+    // The supervisor's own notice covers a run on emulated devices.
+    #[cfg(feature = "iaa")]
+    if let Some(notice) = iaa::take_notice().filter(|_| !settings.is_emulated) {
+        accounts.say(&notice);
+    }
     let swap_file = match settings.swap_bytes {
         0 => Ok(None),
         _ => swap::open(accounts.socket(), accounts.owner(), without & ledger::WITHOUT_ENCRYPTION != 0),
@@ -105,6 +110,7 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
             verify: settings.verify || cfg!(debug_assertions),
             batch: settings.batch as usize,
             tally: Some(tally),
+            load_tally: Some(tally_load),
             swap: swap_file,
             ..Default::default()
         },
@@ -143,8 +149,17 @@ fn tally(forms: &Forms) {
         for (number, pages) in forms.pages.iter().enumerate().filter(|(_, pages)| **pages > 0) {
             slot.add_form(number, u64::from(*pages));
         }
-        slot.add(ledger::Counter::Batches, forms.requests.into());
-        slot.add(ledger::Counter::CompressUnits, forms.units.into());
+        slot.add(ledger::Counter::Batches, forms.compress.count.into());
+        slot.add(ledger::Counter::EmulatedBatches, forms.compress.emulated.into());
+        slot.add(ledger::Counter::CompressUnits, forms.compress.units.into());
+    }
+}
+
+fn tally_load(requests: &Requests) {
+    if let Some(slot) = accounts().and_then(Ledgered::slot) {
+        slot.add(ledger::Counter::DecompressBatches, requests.count.into());
+        slot.add(ledger::Counter::EmulatedBatches, requests.emulated.into());
+        slot.add(ledger::Counter::DecompressUnits, requests.units.into());
     }
 }
 const _: () = assert!(zswap::FORMS_MAX == ledger::FORMS_MAX);

@@ -54,6 +54,9 @@ pub struct Settings {
     pub supervisor: u32,
     /// Whether references are recorded, through a pipe that the supervisor gives to each process.
     pub records: bool,
+    /// Whether the compressor works on emulated devices in the supervisor. A process tells itself
+    /// if it does so against this.
+    pub is_emulated: bool,
 }
 
 #[repr(C)]
@@ -70,6 +73,7 @@ pub(crate) struct Board {
     without: AtomicU32,
     lends: AtomicU32,
     records: AtomicU32,
+    is_emulated: AtomicU32,
     supervisor: AtomicU32,
     compressor: CompressorText,
     forms: FormsText,
@@ -119,6 +123,7 @@ impl Board {
         self.without.store(settings.without, Ordering::Relaxed);
         self.lends.store(settings.lends.into(), Ordering::Relaxed);
         self.records.store(settings.records.into(), Ordering::Relaxed);
+        self.is_emulated.store(settings.is_emulated.into(), Ordering::Relaxed);
         self.set_supervisor(settings.supervisor);
         self.magic.store(MAGIC, Ordering::Release);
         fits
@@ -144,6 +149,7 @@ impl Board {
             without: self.without.load(Ordering::Relaxed),
             lends: self.lends.load(Ordering::Relaxed) != 0,
             records: self.records.load(Ordering::Relaxed) != 0,
+            is_emulated: self.is_emulated.load(Ordering::Relaxed) != 0,
             supervisor: self.supervisor(),
         }
     }

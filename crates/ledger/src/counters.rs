@@ -91,19 +91,15 @@ counters! {
     ZswpIn: Pages, report "zswpin", prometheus "uzswap_loaded_pages_total", kernel;
     /// Pages written to the swap file (0 without `--swap`).
     ZswpWb: Pages, report "zswpwb", prometheus "uzswap_written_back_pages_total", kernel;
-    /// Pages kept in the pool as they are (under `run`: with `--swap`, or after mremap()).
-    StoredIncompressiblePages: Pages, report "stored_incompressible_pages", prometheus "uzswap_stored_raw_pages_total", kernel;
     /// Pages that did not shrink and stay in memory.
     RejectCompressPoor: Pages, report "reject_compress_poor", prometheus "uzswap_incompressible_pages_total", kernel;
     /// Pages on which the compressor failed, and that stay in memory.
     RejectCompressFail: Pages, report "reject_compress_fail", prometheus "uzswap_compress_failed_pages_total", kernel;
-    /// Pages refused for other reasons, such as lack of memory.
+    /// Pages that stay in memory because the pool could not allocate memory for them.
     RejectAllocFail: Pages, report "reject_alloc_fail", prometheus "uzswap_refused_pages_total", kernel;
     /// Pages that the kernel did not let leave, each time: read-only, locked or under a protection
     /// key.
     Immovable: Pages, report "immovable_pages", prometheus "uzswap_immovable_pages_total";
-    /// Stores refused because the pool was full.
-    PoolLimitHit: Times, report "pool_limit_hit", prometheus "uzswap_pool_limit_hit_total", kernel;
     /// Faults served.
     Faults: Times, report "faults", prometheus "uzswap_faults_total";
     /// Time from reading each fault to having served it.
@@ -117,6 +113,13 @@ counters! {
     /// Pages in those requests, whether they shrank or not: eight a request is what batching aims
     /// at. Pages that repeat one word need no compressor.
     CompressUnits: Pages, report "compress_units", prometheus "uzswap_compress_units_total";
+    /// Requests to the compressor that faults made.
+    DecompressBatches: Times, report "decompress_batches", prometheus "uzswap_decompress_batches_total";
+    /// Pages in those requests: more than one where a fault brings neighbours in.
+    DecompressUnits: Pages, report "decompress_units", prometheus "uzswap_decompress_units_total";
+    /// Requests of both kinds that emulated devices served: no figure of their processes describes
+    /// a real one.
+    EmulatedBatches: Times, report "emulated_batches", prometheus "uzswap_emulated_batches_total";
     /// Times the budget was exceeded with nothing left to evict.
     OverBudget: Times, report "over_budget", prometheus "uzswap_over_budget_total";
     /// Pages brought in because paging had to end.

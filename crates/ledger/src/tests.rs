@@ -18,6 +18,7 @@ fn settings() -> Settings {
         lends: true,
         supervisor: 4711,
         records: false,
+        is_emulated: true,
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use sys::userfaultfd::feature;
 use sys::PAGE_SIZE;
 
-use crate::accounts::Plenty;
+use crate::accounts::{Accounts, Plenty};
 use crate::config::{Config, StartError};
 use crate::pager::Pager;
 use crate::pages::{DiscardWindow, Inbound, Pages, Staging};
@@ -53,13 +53,22 @@ pub(crate) fn tracked_pager(count: usize) -> Option<(&'static Pager, usize, &'st
 }
 
 fn make(only: Option<Range<usize>>, tracker: Option<Box<dyn AccessTracker>>) -> Option<&'static Pager> {
-    match Pager::new(Config { only, ..Config::for_tests(512) }, Config::store_for_tests(), &Plenty) {
-        Ok(mut pager) => {
-            if let Some(tracker) = tracker {
-                pager.track_by(tracker);
-            }
-            Some(Box::leak(Box::new(pager)))
-        }
+    let config = Config { only, ..Config::for_tests(512) };
+    let pager = pager_storing(config, Config::store_for_tests(), &Plenty)?;
+    if let Some(tracker) = tracker {
+        pager.track_by(tracker);
+    }
+    Some(pager)
+}
+
+/// A pager with this store and these accounts. `None` as for [`pager`].
+pub(crate) fn pager_storing(
+    config: Config,
+    store: zswap::Zswap,
+    accounts: &'static dyn Accounts,
+) -> Option<&'static mut Pager> {
+    match Pager::new(config, store, accounts) {
+        Ok(pager) => Some(Box::leak(Box::new(pager))),
         Err(error) => {
             testkit::skip!("userfaultfd", "{error}");
             None

@@ -102,7 +102,7 @@ pub fn main() -> ! {
         Verb::TrialTask(arguments) => arguments.run().map(|()| 0),
         #[cfg(not(feature = "iaa"))]
         Verb::Iaa { words } => Err(anyhow::anyhow!(
-            "`uzswap iaa` is left out of this build, as accelerators are; with them:\n    cargo run --release --features iaa -- iaa {}",
+            "`uzswap iaa` is left out of this build, as accelerators are; the Debian package has them, or:\n    cargo run --release --features iaa -- iaa {}",
             words.join(std::ffi::OsStr::new(" ")).to_string_lossy()
         )),
     };

@@ -262,10 +262,11 @@ fn a_small_static_program_runs_and_is_let_alone() {
 fn the_report_has_every_key() {
     let Some(ran) = managed("1G", &[], &["true"]) else { return };
     ran.assert_status(0).assert_says(&["1 GiB allowed"]);
-    let keys = "zswpout zswpin zswpwb stored_pages pool_total_size stored_incompressible_pages \
-        reject_compress_poor reject_compress_fail reject_alloc_fail pool_limit_hit \
+    let keys = "zswpout zswpin zswpwb stored_pages pool_total_size \
+        reject_compress_poor reject_compress_fail reject_alloc_fail \
         ram_limit_bytes cgroup_limit_bytes ram_peak_bytes compression_ratio faults \
-        fault_latency_us batches pages_per_batch";
+        fault_latency_us batches pages_per_batch \
+        decompress_batches pages_per_decompress_batch";
     for key in keys.split(' ') {
         assert!(!ran.report[key].is_null(), "{key}: {ran}");
     }

@@ -354,6 +354,47 @@ fn devices_that_do_no_work_are_refused() {
     refused(&["iaa", "test", "--emulate", "work=null"], None);
 }
 
+/// The driver as programs use it: both compressors at two depths, a queue that is disabled in the
+/// midst and returns, a fork.
+#[test]
+fn the_driver_is_tested_on_all_queues() {
+    for spec in ["devices=2,queues=2", "devices=2,queues=2,generation=2,mode=shared"] {
+        let report = json(&["test", "--driver", "--pages", "64", "--json", "--emulate", spec]);
+        let (driver, emulated) = (&report["driver"], &report["emulated"]);
+        assert_eq!((emulated, &report["passed"]), (&Value::from(true), &Value::from(true)), "{report}");
+        let rounds = driver["rounds"].as_array().unwrap();
+        let kind = |round: &Value| (round["compressor"].clone(), round["descriptors"].as_u64().unwrap());
+        let kinds: Vec<_> = rounds.iter().map(kind).collect();
+        let [fixed, dynamic] = ["deflate-iaa", "deflate-iaa-dynamic"].map(Value::from);
+        assert_eq!(kinds, [(fixed.clone(), 1), (fixed, 8), (dynamic.clone(), 1), (dynamic, 8)]);
+        for round in rounds {
+            // A quarter of the pages is random, on each thread.
+            assert_eq!(round["incompressible"], 16 * driver["threads"].as_u64().unwrap(), "{round}");
+            assert!(round["compress"]["mb_per_s"].as_f64().unwrap() > 0.0, "{round}");
+        }
+        let queues = driver["queues"].as_array().unwrap();
+        assert_eq!(queues.len(), 4, "{driver}");
+        let compressed: Vec<u64> = queues.iter().map(|queue| queue["compressed"].as_u64().unwrap()).collect();
+        assert!(compressed.iter().filter(|jobs| **jobs > 0).count() >= 2, "one device only: {compressed:?}");
+        let interrupted = &driver["interrupted"];
+        assert!(interrupted["quarantines"].as_u64().unwrap() > 0, "{interrupted}");
+        assert!(interrupted["back_after_ms"].is_u64(), "{interrupted}");
+        assert_eq!(driver["fork"], "passed", "{driver}");
+    }
+    prints(
+        &["test", "--driver", "--pages", "16", "--emulate", "devices=1"],
+        &["Emulated", "DESCRIPTORS", "wq0.0", "enabled: jobs after", "fork: passed"],
+    );
+    fails(&["test", "--driver", "--emulate", "devices=1", "--interrupt", "wq9.9"], &["wq9.9"]);
+}
+
+/// Pages that a device damages fail the test.
+#[test]
+fn a_driver_on_faulty_devices_is_told() {
+    let ran = iaa(&["test", "--driver", "--pages", "64", "--emulate", "faults=hardware:0.2,seed=3"]);
+    ran.assert_prints(&["total_sw_comp_calls", "quarantines"]);
+}
+
 #[test]
 fn faulty_devices_do_not_pass() {
     let arguments = ["test", "--pages", "32", "--emulate", "faults=hardware:0.2,seed=3"];

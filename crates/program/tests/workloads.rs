@@ -93,6 +93,13 @@ fn emulated_accelerators_also_when_they_fail() {
     let Some(ran) = workload("plain", "40M", &with("deflate-iaa:emulate")) else { return };
     ran.assert_paged();
     assert_eq!(ran.report["emulated"], true, "{ran}");
+    assert_eq!(ran.report["processes"][0]["emulated"], true, "{ran}");
+    let requests = ran.number("batches") + ran.number("decompress_batches");
+    assert_eq!(
+        (ran.number("emulated_batches"), ran.number("decompress_batches") > 0),
+        (requests, true),
+        "{ran}"
+    );
     assert_eq!(ran.said.matches("emulated devices").count(), 1, "{ran}");
 }
 

@@ -61,9 +61,11 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Stored {
     /// Pages taken from the request.
     pub(crate) pages: usize,
-    /// Refused pages, as bits, and those of them that did not shrink.
+    /// Refused pages, as bits, those of them that did not shrink, and those on which the compressor
+    /// failed.
     pub(crate) refused: u64,
     pub(crate) poor: u64,
+    pub(crate) failed: u64,
     /// Why the first was refused.
     pub(crate) error: Option<StoreError>,
 }
@@ -129,9 +131,11 @@ impl Cut {
 struct Objects {
     handles: [zsmalloc::Handle; MAX_BATCH],
     lens: [u32; MAX_BATCH],
-    /// Units without an object, as bits, and those of them that did not shrink.
+    /// Units without an object, as bits, those of them that did not shrink, and those on which the
+    /// compressor failed.
     left_out: u8,
     poor: u8,
+    failed: u8,
     /// Why the first has none.
     error: Option<StoreError>,
 }
@@ -161,13 +165,14 @@ impl Zswap {
         forms.add_same(taken - sources_len);
         let objects = (!units.is_empty())
             .then(|| self.put_objects(request, pool, units, &sources[..sources_len], done, forms));
-        let mut stored = Stored { pages: taken, refused: 0, poor: 0, error: None };
+        let mut stored = Stored { pages: taken, refused: 0, poor: 0, failed: 0, error: None };
         let mut weights = [0u32; BATCH_PAGES_MAX];
         let mut accepted = 0;
         if let Some(objects) = &objects {
             stored.error = objects.error;
             for (n, &unit) in units.iter().enumerate() {
                 stored.poor |= unit.mask() * u64::from(objects.poor >> n & 1);
+                stored.failed |= unit.mask() * u64::from(objects.failed >> n & 1);
                 if objects.left_out >> n & 1 != 0 {
                     stored.refused |= unit.mask();
                     continue;
@@ -272,8 +277,7 @@ impl Zswap {
         let outputs = &mut outputs[..units.len()];
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
         let results = &mut results[..units.len()];
-        forms.requests += 1;
-        forms.units += units.len() as u32;
+        forms.compress.add(&*pool.algorithm, units.len());
         worker.context.compress(&mut CompressRequest {
             pages: sources,
             unit_size: self.config.unit_size,
@@ -287,6 +291,7 @@ impl Zswap {
             lens: [0; MAX_BATCH],
             left_out: 0,
             poor: 0,
+            failed: 0,
             error: None,
         };
         // Which results are objects of the algorithm.
@@ -314,16 +319,19 @@ impl Zswap {
                 }
                 Err(error) => {
                     let index = done + unit.first as usize;
-                    let (counter, answer) = match error {
-                        UnitError::NoSpace => (&self.events.reject_compress_poor, StoreError::Poor { index }),
+                    let events = &self.events;
+                    let (counter, units, why) = match error {
+                        UnitError::NoSpace => {
+                            (&events.reject_compress_poor, &mut objects.poor, StoreError::Poor { index })
+                        }
                         UnitError::Failed => {
-                            (&self.events.reject_compress_fail, StoreError::Failed { index })
+                            (&events.reject_compress_fail, &mut objects.failed, StoreError::Failed { index })
                         }
                     };
                     counter.add(1);
+                    *units |= 1 << n;
                     objects.left_out |= 1 << n;
-                    objects.poor |= u8::from(error == UnitError::NoSpace) << n;
-                    objects.error.get_or_insert(answer);
+                    objects.error.get_or_insert(why);
                     0
                 }
             };

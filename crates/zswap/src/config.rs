@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use swapfile::{ReadFault, SwapFile};
 
-use crate::Tally;
+use crate::{LoadTally, Tally};
 
 /// Bits of a key: page numbers up to 2^36, which is 48 bits of address.
 pub const KEY_BITS: u32 = 36;
@@ -53,6 +53,8 @@ pub struct Config {
     pub contexts: usize,
     /// Receives the forms of stored pages.
     pub tally: Option<Tally>,
+    /// Receives the requests to decompress.
+    pub load_tally: Option<LoadTally>,
 }
 
 impl Default for Config {
@@ -69,6 +71,7 @@ impl Default for Config {
             max_groups: 256,
             contexts: 0,
             tally: None,
+            load_tally: None,
         }
     }
 }

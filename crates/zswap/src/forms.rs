@@ -16,16 +16,36 @@ pub const FORMS_MAX: usize = FIRST + acomp::FORMS_MAX;
 pub struct Forms {
     /// Pages of each form.
     pub pages: [u32; FORMS_MAX],
-    /// Requests to the compressor for these pages.
-    pub requests: u32,
-    /// Units in them, including those that did not shrink.
+    /// Requests to the compressor for these pages; their units include those that did not shrink.
+    pub compress: Requests,
+}
+
+/// Requests to a compressor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// All of them.
+    pub count: u32,
+    /// Units in them.
     pub units: u32,
+    /// Those of `count` that emulated devices served.
+    pub emulated: u32,
+}
+
+impl Requests {
+    pub(crate) fn add(&mut self, algorithm: &dyn Algorithm, units: usize) {
+        self.count += 1;
+        self.units += units as u32;
+        self.emulated += u32::from(algorithm.is_emulated());
+    }
 }
 
 /// Receives the forms of every folio once all of it is stored, from any thread at any time, so it
 /// must neither allocate nor take long. A folio stored during a change of compressor may have forms
 /// of both.
 pub type Tally = fn(&Forms);
+
+/// Receives the requests to decompress of each load that needs some, as [`Tally`] does.
+pub type LoadTally = fn(&Requests);
 
 impl Forms {
     pub(crate) fn add_same(&mut self, pages: usize) {

@@ -54,7 +54,7 @@ pub use acomp::{Page, TierSample, PAGE_SIZE};
 pub use balance::Costs;
 pub use config::{Config, Error, Group, Keep, LoadError, StoreError, KEY_BITS, NODES_MAX, POOLS_MAX};
 pub use counters::{Counters, GroupUsage};
-pub use forms::{form_names, Forms, Tally, FORMS_MAX};
+pub use forms::{form_names, Forms, LoadTally, Requests, Tally, FORMS_MAX};
 pub use leaf::LEAF_PAGES;
 pub use maintenance::MaintenanceReport;
 pub use promote::PromoteReport;

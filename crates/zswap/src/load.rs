@@ -5,6 +5,7 @@ use acomp::{DecompressRequest, Object, Page, UnitError, MAX_BATCH, PAGE_SIZE};
 
 use crate::config::{Group, Keep, LoadError};
 use crate::disk::DiskRead;
+use crate::forms::Requests;
 use crate::group::{leaf_part, slots, Freed, GroupCell, GroupState};
 use crate::leaf::{DiskEntry, Entry, Leaf, Source, LEAF_PAGES};
 use crate::sync::MutexGuard;
@@ -425,10 +426,14 @@ impl Zswap {
         // Pages whose objects must be decompressed.
         let is_unit = |at: &usize| chunk.source(*at).is_some_and(|source| !source.is_raw());
         let units = (0..chunk.len).filter(is_unit).fold(0, |mask, at| mask | 1 << at);
-        let mut left = units;
-        while left != 0 {
-            self.decompress_batch(chunk, read, &mut left, pages, cpu)?;
+        let (mut left, mut requests, mut done) = (units, Requests::default(), Ok(()));
+        while left != 0 && done.is_ok() {
+            done = self.decompress_batch(chunk, read, &mut left, pages, cpu, &mut requests);
         }
+        if let Some(tally) = self.config.load_tally.filter(|_| units != 0) {
+            tally(&requests);
+        }
+        done?;
         // Last, so that the locks and prefetches of a batch do not wait for these writes.
         for (at, page) in pages.iter_mut().enumerate().filter(|(at, _)| units >> at & 1 == 0) {
             match chunk.source(at) {
@@ -465,6 +470,7 @@ impl Zswap {
         left: &mut u64,
         pages: &mut [&mut Page],
         cpu: usize,
+        requests: &mut Requests,
     ) -> Result<(), usize> {
         let source = |at: usize| chunk.source(at).expect("what is left has an object");
         let pool_id = source(left.trailing_zeros() as usize).pool();
@@ -507,6 +513,7 @@ impl Zswap {
             prefetch(object.head);
         }
         let mut results = [Err(UnitError::Failed); MAX_BATCH];
+        requests.add(&*pool.algorithm, len);
         {
             let mut rooms = worker.buffers.chunks_exact_mut(self.config.unit_size);
             let mut rest = pages.iter_mut().enumerate();

@@ -16,9 +16,11 @@ pub const SCATTERED_MAX: usize = 64;
 pub struct Refused {
     /// All refused pages.
     pub pages: u64,
-    /// Those of them whose unit did not shrink. The others are of the same folios, or the memory or
-    /// the compressor failed.
+    /// Those of them whose unit did not shrink.
     pub poor: u64,
+    /// Those of them on whose unit the compressor failed. The others are of the same folios, or
+    /// there was no memory for them.
+    pub failed: u64,
 }
 
 impl Zswap {
@@ -65,6 +67,7 @@ impl Zswap {
             let stored = self.store_batch(&request, done, &mut forms);
             refused.pages |= stored.refused << done;
             refused.poor |= stored.poor << done;
+            refused.failed |= stored.failed << done;
             done += stored.pages;
         }
         if refused.pages != 0 {

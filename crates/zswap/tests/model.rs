@@ -124,7 +124,7 @@ fn run(config: Config, swap: Option<Swap>, steps: &[Step]) {
                 let stored = zswap.store_scattered(Group(*group), &keyed, folio_pages);
                 let refused = match stored {
                     Ok(refused) => refused,
-                    Err(StoreError::GroupLimit) => zswap::Refused { pages: u64::MAX, poor: 0 },
+                    Err(StoreError::GroupLimit) => zswap::Refused { pages: u64::MAX, poor: 0, failed: 0 },
                     Err(other) => panic!("{other}"),
                 };
                 let is_in = |mask: u64, n: usize| mask >> n & 1 != 0;

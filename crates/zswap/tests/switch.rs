@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use support::{assert_empty, load, page, refs, Trim};
-use zswap::{Config, Error, Forms, Group, Keep, Page, Zswap, POOLS_MAX};
+use zswap::{Config, Error, Group, Keep, LoadTally, Page, Requests, Tally, Zswap, POOLS_MAX};
 
 const A: Group = Group(0);
 
@@ -91,18 +91,24 @@ fn there_is_an_end_to_draining_pools() {
 
 #[test]
 fn batches_are_as_large_as_the_compressor_wants_or_as_set_and_are_counted() {
-    static COUNTED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-    let tally = |forms: &Forms| {
-        COUNTED[0].fetch_add(forms.requests.into(), Ordering::Relaxed);
-        COUNTED[1].fetch_add(forms.units.into(), Ordering::Relaxed);
-    };
+    static COUNTED: [[AtomicU64; 3]; 2] = [const { [const { AtomicU64::new(0) }; 3] }; 2];
+    fn count(way: usize, requests: &Requests) {
+        COUNTED[way][0].fetch_add(requests.count.into(), Ordering::Relaxed);
+        COUNTED[way][1].fetch_add(requests.units.into(), Ordering::Relaxed);
+        COUNTED[way][2].fetch_add(requests.emulated.into(), Ordering::Relaxed);
+    }
+    let tally: Tally = |forms| count(0, &forms.compress);
+    let load_tally: LoadTally = |requests| count(1, requests);
     for (own, set, expected) in [(1, 0, 8), (4, 0, 4), (8, 0, 8), (8, 1, 1), (1, 3, 3)] {
         let trim = Trim::new("trim", own);
-        let zswap =
-            Zswap::new(Config { batch: set, tally: Some(tally), ..Config::default() }, trim.clone()).unwrap();
+        let tallies = Config { tally: Some(tally), load_tally: Some(load_tally), ..Config::default() };
+        let zswap = Zswap::new(Config { batch: set, ..tallies }, trim.clone()).unwrap();
         zswap.store(A, 3, &refs(&[pages(0), pages(1)].concat()[..24])).unwrap();
         let requests = 24 / expected as u64;
         assert_eq!(trim.requests[expected].load(Ordering::Relaxed), requests);
-        assert_eq!([0, 1].map(|n| COUNTED[n].swap(0, Ordering::Relaxed)), [requests, 24]);
+        trim.is_emulated.store(true, Ordering::Relaxed);
+        load(&zswap, A, 3, 24, Keep::Shared).unwrap();
+        let counted = COUNTED.each_ref().map(|way| way.each_ref().map(|n| n.swap(0, Ordering::Relaxed)));
+        assert_eq!(counted, [[requests, 24, 0], [requests, 24, requests]]);
     }
 }

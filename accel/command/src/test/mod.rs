@@ -2,6 +2,7 @@
 //! respond to odd jobs.
 
 mod about;
+mod driver;
 pub mod pages;
 mod probes;
 mod round_trip;
@@ -9,7 +10,7 @@ mod session;
 
 use anyhow::{bail, Result};
 use idxd::emulated::{self, QueueId};
-use idxd::sysfs::{Device, Queue, QueueMode, QueueType, State};
+use idxd::sysfs::{Device, Discovery, Queue, QueueMode, QueueType, State};
 use idxd::Portal;
 use serde::Serialize;
 use serde_json::json;
@@ -29,6 +30,7 @@ const NOOPS: usize = 1000;
   uzswap iaa test --queue wq1.0 --pages 8192
   uzswap iaa test --json > report.json       for a report; it names no host, user or file
   uzswap iaa test --emulate sockets=2,devices=4,queues=2
+  sudo uzswap iaa test --driver --interrupt wq1.0    all queues at once, as programs use them
 
 Every page is compressed, inflated by software, inflated by the device, and compared; checksums as well. Pages are \
 zeroes, text, structures and random bytes in equal parts. Exit status: 0 when every queue passed, else 125.")]
@@ -39,6 +41,13 @@ pub struct Arguments {
     /// Pages for each queue and mode
     #[arg(long, value_name = "PAGES", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(8..=262_144))]
     pages: u32,
+    /// Test the driver as `run` uses it instead of each queue: all queues at once, a fork
+    #[arg(long, conflicts_with_all = ["queue", "no_probes", "sysfs", "dev"])]
+    driver: bool,
+    /// With --driver: disable this queue in the midst and enable it again (root; all programs lose
+    /// it for a moment). Of emulated queues the busiest is taken
+    #[arg(long, value_name = "QUEUE", requires = "driver")]
+    interrupt: Option<String>,
     /// Leave out the odd jobs that compare a device with the emulated one
     #[arg(long)]
     no_probes: bool,
@@ -75,6 +84,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let all =
         || found.devices.iter().flat_map(|device| device.queues.iter().map(move |queue| (device, queue)));
+    if arguments.driver {
+        return test_driver(arguments, &machine, &found);
+    }
     for name in &arguments.queue {
         if !all().any(|(_, queue)| queue.name == *name) {
             bail!("there is no queue {name}: `uzswap iaa list --all` shows them");
@@ -106,26 +118,51 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         results.push(tested);
     }
     let failed = results.iter().filter(|tested| !tested.passed).count();
-    if arguments.place.json {
-        let report = json!({
-            "format": 1,
-            "uzswap": env!("CARGO_PKG_VERSION"),
-            "emulated": machine.emulated.is_some(),
-            "machine": about::machine(),
-            "pages": arguments.pages,
-            "devices": list::devices_json(&machine, &found, false),
-            "results": results,
-            "passed": failed == 0,
-        });
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        show(&machine, &results);
+    match arguments.place.json {
+        true => print_json(arguments, &machine, &found, json!({"results": results, "passed": failed == 0}))?,
+        false => show(&machine, &results),
     }
     if failed > 0 {
         bail!("{failed} of {} queues failed", results.len());
     }
     Ok(())
 }
+
+fn test_driver(arguments: &Arguments, machine: &Machine, found: &Discovery) -> Result<()> {
+    let pages = pages::make(arguments.pages as usize);
+    let report = driver::run(machine, arguments.interrupt.as_deref(), &pages)?;
+    match arguments.place.json {
+        true => print_json(arguments, machine, found, json!({"driver": report, "passed": report.passed}))?,
+        false => print!("{}{report}", if machine.emulated.is_some() { EMULATED } else { "" }),
+    }
+    if !report.passed {
+        bail!("the driver failed");
+    }
+    Ok(())
+}
+
+/// Prints `results` with the facts about the machine that every report needs.
+fn print_json(
+    arguments: &Arguments,
+    machine: &Machine,
+    found: &Discovery,
+    results: serde_json::Value,
+) -> Result<()> {
+    let mut report = json!({
+        "format": 1,
+        "uzswap": env!("CARGO_PKG_VERSION"),
+        "emulated": machine.emulated.is_some(),
+        "machine": about::machine(),
+        "pages": arguments.pages,
+        "devices": list::devices_json(machine, found, false),
+    });
+    let serde_json::Value::Object(mut results) = results else { unreachable!("an object") };
+    report.as_object_mut().expect("an object").append(&mut results);
+    println!("{}", serde_json::to_string_pretty(&report)?);
+    Ok(())
+}
+
+const EMULATED: &str = "Emulated: the figures say nothing of a device's own speed.\n\n";
 
 fn atty() -> bool {
     use std::io::IsTerminal;
@@ -215,7 +252,7 @@ fn open(
 
 fn show(machine: &Machine, results: &[Tested]) {
     if machine.emulated.is_some() {
-        println!("Emulated: the figures say nothing of a device's own speed.\n");
+        print!("{EMULATED}");
     }
     let mut table = Table::new(&[
         "QUEUE",

@@ -47,7 +47,8 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn of(mut samples: Vec<u64>) -> Self {
+    /// Of these samples.
+    pub fn of(mut samples: Vec<u64>) -> Self {
         samples.sort_unstable();
         let at =
             |share: usize| samples.get((samples.len() * share / 100).min(samples.len().saturating_sub(1)));

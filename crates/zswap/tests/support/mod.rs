@@ -24,6 +24,8 @@ pub struct Trim {
 /// What a [`Trim`] and its contexts count, and their faults.
 #[derive(Default)]
 pub struct Counts {
+    /// Whether it passes for an emulated device.
+    pub is_emulated: AtomicBool,
     /// Units until one fails to compress; negative for no failure.
     pub fail_after: AtomicI64,
     /// Objects until one fails to decompress; negative for no failure.
@@ -92,6 +94,10 @@ impl Tiers for Trim {
 impl Algorithm for Trim {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn is_emulated(&self) -> bool {
+        self.is_emulated.load(Ordering::Relaxed)
     }
 
     fn batch_size(&self) -> usize {

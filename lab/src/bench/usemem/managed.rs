@@ -39,11 +39,11 @@ const COUNTERS: [&str; 13] = [
     "zero_filled",
     "batches",
     "compress_units",
-    "stored_incompressible_pages",
+    "decompress_batches",
+    "decompress_units",
     "reject_compress_poor",
     "reject_compress_fail",
     "reject_alloc_fail",
-    "pool_limit_hit",
     "over_budget",
 ];
 

@@ -36,6 +36,8 @@ pub struct Process {
     ended_seconds: Option<f64>,
     /// Whether it ever grew enough to have a pager.
     managed: bool,
+    /// Whether emulated devices served its compressor's requests.
+    emulated: bool,
     /// The most it used, pool and staging included.
     ram_peak_bytes: u64,
     /// The most it would have used without uzswap.
@@ -54,6 +56,7 @@ pub struct Process {
 impl Process {
     fn saw(&mut self, slot: &Slot) {
         self.managed |= slot.is_managed();
+        self.emulated |= slot.counter(Counter::EmulatedBatches) > 0;
         self.ram_peak_bytes = self.ram_peak_bytes.max(slot.resident_bytes());
         self.ram_wanted_peak_bytes = self.ram_wanted_peak_bytes.max(slot.wanted_bytes());
     }
@@ -231,6 +234,7 @@ mod tests {
         processes.joined(child.id(), 0, 1.0);
         let slot = ledger.slot(0);
         slot.add(Counter::ZswpOut, 5);
+        slot.add(Counter::EmulatedBatches, 1);
         ledger.publish(0, 4096, 0, 0, 0);
         processes.saw(0, slot);
         processes.joined(child.id(), 1, 1.9);
@@ -252,6 +256,7 @@ mod tests {
         assert_eq!((all[0].started_seconds, all[0].ended_seconds), (1.0, None));
         assert!(all[0].command.starts_with("sh -c sleep 60"), "{}", all[0].command);
         assert_eq!((all[1].parent, all[2].parent), (Some(0), None));
+        assert_eq!([&all[0], &all[1], &all[2]].map(|process| process.emulated), [true, false, false]);
     }
 
     #[test]

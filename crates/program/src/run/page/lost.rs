@@ -1,6 +1,6 @@
 //! The page's table of losses: time, memory, programs.
 
-use super::figures::{count, percent, seconds, size, Figures};
+use super::figures::{percent, seconds, size, Figures};
 use crate::markup::escaped;
 
 /// Costs, their subjects and explanations.
@@ -92,9 +92,8 @@ fn losses(figures: &Figures<'_>) -> Vec<(String, &'static str, String)> {
     let poor = size(number("reject_compress_poor") * 4096.0);
     let why = format!("They stay in memory: {poor} that were tried in vain.");
     lost.count("reject_compress_poor", "pages did not compress", why);
-    let refused = number("reject_compress_fail") + number("reject_alloc_fail") + number("pool_limit_hit");
-    let why = "The compressor failed, or there was no memory for the pool.";
-    lost.add(refused > 0.0, count(refused), "pages were refused", why);
+    lost.count("reject_compress_fail", "pages failed to compress", "The compressor reported an error.");
+    lost.count("reject_alloc_fail", "pages were refused", "There was no memory for the pool.");
     let why = "What remained does not compress, is locked, shared or executable.";
     lost.count("over_budget", "times nothing was left to evict", why);
     let why = "Pages are shared until one side changes them, and each side copies what it changes.";
@@ -123,8 +122,9 @@ mod tests {
     fn html_with(swap: serde_json::Value) -> String {
         let mut report =
             json!({"swap": swap, "unmanaged": ["a <b>"], "failures": [], "elapsed_seconds": 1.0});
-        let zero = "faults fault_seconds_total pool_total_size_at_peak stored_pages_peak over_limit_peak_bytes \
-                    reject_compress_poor reject_compress_fail reject_alloc_fail pool_limit_hit over_budget forks \
+        let zero =
+            "faults fault_seconds_total pool_total_size_at_peak stored_pages_peak over_limit_peak_bytes \
+                    reject_compress_poor reject_compress_fail reject_alloc_fail over_budget forks \
                     brought_in refaults shared_peak_bytes";
         zero.split(' ').for_each(|name| report[name] = json!(0));
         report["fault_latency_us"] = json!({"p50": 0, "p99": 0, "p999": 0, "mean": 0});

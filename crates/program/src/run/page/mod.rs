@@ -180,10 +180,12 @@ fn forms(figures: &Figures<'_>) -> String {
     }
     let _ = writeln!(
         text,
-        "</tbody></table>\n<p class=\"dim\">{} requests compressed {:.1} pages each; {} pages repeat one word and took \
-         no memory.</p></div>",
+        "</tbody></table>\n<p class=\"dim\">{} requests compressed {:.1} pages each, {} decompressed {:.1} each; {} \
+         pages repeat one word and took no memory.</p></div>",
         figures.count("batches"),
         figures.number("pages_per_batch"),
+        figures.count("decompress_batches"),
+        figures.number("pages_per_decompress_batch"),
         count(forms.get("same").and_then(Value::as_f64).unwrap_or(0.0)),
     );
     text

@@ -59,7 +59,7 @@ fn row(text: &mut String, process: &Value, depth: usize, total: f64) {
     );
     let _ = writeln!(
         text,
-        "<tr><td><div class=\"name\" style=\"padding-left:{:.1}em\" title=\"{}\"><b>{}</b> <span class=\"pid\">{}</span></div></td>\
+        "<tr><td><div class=\"name\" style=\"padding-left:{:.1}em\" title=\"{}\"><b>{}</b> <span class=\"pid\">{}{}</span></div></td>\
          <td class=\"life\" title=\"{life}\"><i style=\"margin-left:{:.2}%;width:{:.2}%\"></i></td>\
          <td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         // Limits the indent, so deep trees fit on the page.
@@ -67,6 +67,7 @@ fn row(text: &mut String, process: &Value, depth: usize, total: f64) {
         escaped(command),
         escaped(if name.is_empty() { "(gone)" } else { name }),
         process["pid"],
+        if process["emulated"] == true { ", emulated device" } else { "" },
         start * 100.0,
         ((end - start) * 100.0).max(0.5),
         size(number("ram_peak_bytes")),
@@ -82,6 +83,16 @@ fn row(text: &mut String, process: &Value, depth: usize, total: f64) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_process_on_an_emulated_device_is_marked() {
+        let marked = |emulated: bool| {
+            let mut text = String::new();
+            row(&mut text, &json!({"pid": 7, "emulated": emulated}), 0, 1.0);
+            text.contains(">7, emulated device</span>")
+        };
+        assert!(marked(true) && !marked(false));
+    }
 
     #[test]
     fn children_follow_their_parents() {
