@@ -33,11 +33,13 @@ pub fn is_alive() -> bool {
     is_set(&control_page().is_alive)
 }
 
-/// Notes whether there is a control thread.
+/// Notes whether the calling thread is a control thread. If the kernel ends it alone (a filter for
+/// all threads, SECCOMP_RET_KILL_THREAD), no thread of the program waits for it.
 pub fn set_alive(alive: bool) {
     if alive {
         control_page().forks.thread.store(sys::threads::own() as u32, Ordering::Release);
     }
+    thread::clear_at_end(alive.then_some(&control_page().is_alive));
     control_page().is_alive.store(alive.into(), Ordering::Release);
 }
 

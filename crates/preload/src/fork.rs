@@ -119,7 +119,8 @@ pub fn expect_wiped() {
     set(&CONTROL_PAGE.forks.wiped);
 }
 
-/// Asks the control thread to halt the pager, and waits for it. The caller holds the lock.
+/// Asks the control thread to halt the pager, and waits for it. The caller holds the lock. Ends the
+/// process if the kernel has ended the control thread alone: what is out can come in no more.
 fn halt_and_wait() {
     let state = &CONTROL_PAGE.forks.state;
     CONTROL_PAGE.forks.keeps.store(0, Ordering::Release);
@@ -135,6 +136,9 @@ fn halt_and_wait() {
             return;
         }
         system::yield_now();
+    }
+    if has_pager() && !is_set(&CONTROL_PAGE.forks.stopped) {
+        system::exit_process(128 + libc::SIGKILL);
     }
 }
 

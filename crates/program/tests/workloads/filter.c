@@ -7,12 +7,13 @@
  * The last two give up root, too, if they have it. Others start nothing: probe (asks for filters that the kernel does not
  * take, libseccomp's query among them; status 100 + N: not refused as it should be), exit and return (the calling thread may read, write, map memory and end), thread (and make
  * others), killed (the same, and the kernel ends that thread, the only one).
+ * unseen (a filter for all threads that ends one of uzswap's) forks until the process ends.
  * Exit status: 0 right, 2 no filter can be set, 3 no thread can be made, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
  * locked, 9 root cannot be given up. */
 #define _GNU_SOURCE
-#include <linux/filter.h>
 #include <errno.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -84,7 +85,6 @@ static int set_strict_filter(unsigned verdict, int makes_threads) {
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
-static void *check_beside(void *unused) {
 static void refuse(int number, unsigned flags, const void *program, int error) {
     if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, program) != -1 || errno != error) _exit(100 + number);
 }
@@ -149,6 +149,7 @@ static void end_control_thread(void) {
     if (answer) _exit(2);
 }
 
+static void *check_beside(void *unused) {
     check();
     return unused;
 }
@@ -188,6 +189,18 @@ int main(int argc, char **argv) {
         if (is_thread && (pthread_create(&thread, NULL, check_beside, NULL) || pthread_join(thread, NULL))) return 3;
         if (is_return) return 0;
         _exit(0);
+    }
+    if (!strcmp(how, "unseen")) {
+        end_control_thread();
+        for (time_t end = time(NULL) + 60; time(NULL) < end; check()) {
+            pid_t pid = fork();
+            if (pid == 0) {
+                check();
+                _exit(0);
+            }
+            await(pid);
+        }
+        return 0;
     }
     if (set_filter(how)) return 2;
     check();
