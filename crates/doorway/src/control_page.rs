@@ -247,7 +247,7 @@ pub struct Forks {
     pub quiet: AtomicU32,
     /// The control thread's number in /proc, 0 while unknown.
     pub thread: AtomicU32,
-    /// Asks the control thread to end with the agent if there is no pager; reset if it cannot.
+    /// Asks the control thread to end with the agent, once everything is in.
     pub leaving: AtomicU32,
     /// Whether the process is about to end, a value of [`ending`].
     pub ending: AtomicU32,

@@ -307,6 +307,13 @@ unsafe extern "C" fn syscall_of_program(
             libc::SYS_unshare | libc::SYS_setns => {
                 single::unless_alone(|| raw_syscall(number, [a, b, c, d, e, f]))
             }
+            libc::SYS_landlock_restrict_self => {
+                let answer = raw_syscall(number, [a, b, c, d, e, f]);
+                if answer == 0 {
+                    fork::share_restrictions();
+                }
+                answer
+            }
             _ if fork::is_unreported(number, &[a, b, c, d, e, f]) => {
                 fork::by_number(number, [a, b, c, d, e, f])
             }
