@@ -304,9 +304,7 @@ unsafe extern "C" fn syscall_of_program(
             libc::SYS_prlimit64 => limits::prlimit_raw(a, b, c, d),
             libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
             libc::SYS_getppid => parent::shown().into(),
-            libc::SYS_unshare | libc::SYS_setns => {
-                single::unless_alone(|| raw_syscall(number, [a, b, c, d, e, f]))
-            }
+            libc::SYS_unshare | libc::SYS_setns => single::unless_alone(number, a, b),
             libc::SYS_landlock_restrict_self => {
                 let answer = raw_syscall(number, [a, b, c, d, e, f]);
                 if answer == 0 {
