@@ -122,6 +122,7 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    control_page().pagers.fetch_add(1, Ordering::AcqRel);
     // SeqCst here and in the fence below: this thread publishes the pager before it checks for
     // references, and a thread notes its reference before it checks for a pager.
     control_page().has_pager.store(1, Ordering::SeqCst);

@@ -311,6 +311,8 @@ pub struct ControlPage {
     pub is_alive: AtomicU32,
     /// Whether there is a pager.
     pub has_pager: AtomicU32,
+    /// Number of pagers that this process has had: each begins with all memory of the program.
+    pub pagers: AtomicU32,
     /// Incremented and woken to make the control thread look.
     pub nudge: AtomicU32,
     /// 1 if the program may hand out references to its pages; above 1 once the pager knows.
