@@ -82,7 +82,7 @@ fn pages_that_a_program_moves_itself_come_along() {
         paged_as_bare("60M", &[program, how]);
         // The new pager had released nothing, and was taken for the old one.
         if is_root("give up root") {
-            paged_as_bare("60M", &[program, how, "root"]);
+            paged_as_bare("100M", &[program, how, "root"]);
         }
     }
 }

@@ -31,7 +31,7 @@ int main(int count, char **arguments) {
         if (gives_up && i == COUNT / 2) {
             // A new pager, which evicts what the old one had released.
             if (setuid(65534)) return 77;
-            for (int times = 0; times < 20; times++) check(other, 5 * COUNT, COUNT, "other");
+            for (int times = 0; times < 3; times++) check(other, 5 * COUNT, COUNT, "other");
         }
         struct move move = {(uintptr_t)to + i * PAGE, (uintptr_t)from + i * PAGE, PAGE, mode, 0};
         for (int tries = 0; ioctl(own, MOVE, &move); tries++)
