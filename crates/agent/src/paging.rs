@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use pager::{Config, NamedPages, Pager, ThreadRole};
-use sys::{thread, PAGE_SIZE};
+use sys::thread;
 use zswap::{Forms, Zswap};
 
 use crate::accounts::{self, Ledgered};
@@ -73,7 +73,7 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
     let config = Config {
-        staging_pages: pager::staging_bytes(accounts.budget()) / PAGE_SIZE,
+        staging_pages: pager::staging_pages(accounts.budget()),
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
