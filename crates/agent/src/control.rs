@@ -152,8 +152,15 @@ fn live() -> bool {
         control_page().forks.lends.store(1, Ordering::Relaxed);
     }
     share_figures(accounts);
-    let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
-    let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
+    let statm = match ProcFile::open_own(c"statm") {
+        Ok(statm) => statm,
+        Err(error) => {
+            accounts.unmanaged(&format!("/proc/thread-self/statm: {error}"));
+            retire::retire();
+            return false;
+        }
+    };
+    let manage = || -> Result<_, Box<dyn std::error::Error>> {
         // Setting up takes some milliseconds and registers nothing yet.
         if !wait_for(accounts, &statm, |look| look.budget / 2, || false) {
             return Ok(None);
@@ -174,15 +181,19 @@ fn live() -> bool {
         pager.refresh_mappings();
         start::give_back_stack();
         Ok(Some(pager))
-    });
-    match managed {
+    };
+    match manage() {
         Ok(Some(pager)) => watch(pager, accounts),
         Ok(None) => {}
         Err(error) => {
             accounts.unmanaged(&error.to_string());
-            // Including the threads that were already started.
-            retire::retire();
-            return false;
+            if paging::pager().is_some() {
+                // Including the threads that were already started.
+                retire::retire();
+                return false;
+            }
+            // Its memory counts until it gives up rights.
+            wait_for(accounts, &statm, |_| u64::MAX, || false);
         }
     }
     true
