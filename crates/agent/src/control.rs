@@ -33,11 +33,13 @@ pub fn is_alive() -> bool {
     is_set(&control_page().is_alive)
 }
 
-/// Notes whether there is a control thread.
+/// Notes whether the calling thread is a control thread. If the kernel ends it alone (a filter for
+/// all threads, SECCOMP_RET_KILL_THREAD), no thread of the program waits for it.
 pub fn set_alive(alive: bool) {
     if alive {
         control_page().forks.thread.store(sys::threads::own() as u32, Ordering::Release);
     }
+    thread::clear_at_end(alive.then_some(&control_page().is_alive));
     control_page().is_alive.store(alive.into(), Ordering::Release);
 }
 
@@ -150,8 +152,15 @@ fn live() -> bool {
         control_page().forks.lends.store(1, Ordering::Relaxed);
     }
     share_figures(accounts);
-    let statm = ProcFile::open_own(c"statm").map_err(|error| format!("/proc/thread-self/statm: {error}"));
-    let managed = statm.map_err(Into::into).and_then(|statm| -> Result<_, Box<dyn std::error::Error>> {
+    let statm = match ProcFile::open_own(c"statm") {
+        Ok(statm) => statm,
+        Err(error) => {
+            accounts.unmanaged(&format!("/proc/thread-self/statm: {error}"));
+            retire::retire();
+            return false;
+        }
+    };
+    let manage = || -> Result<_, Box<dyn std::error::Error>> {
         // Setting up takes some milliseconds and registers nothing yet.
         if !wait_for(accounts, &statm, |look| look.budget / 2, || false) {
             return Ok(None);
@@ -172,15 +181,19 @@ fn live() -> bool {
         pager.refresh_mappings();
         start::give_back_stack();
         Ok(Some(pager))
-    });
-    match managed {
+    };
+    match manage() {
         Ok(Some(pager)) => watch(pager, accounts),
         Ok(None) => {}
         Err(error) => {
             accounts.unmanaged(&error.to_string());
-            // Including the threads that were already started.
-            retire::retire();
-            return false;
+            if paging::pager().is_some() {
+                // Including the threads that were already started.
+                retire::retire();
+                return false;
+            }
+            // Its memory counts until it gives up rights.
+            wait_for(accounts, &statm, |_| u64::MAX, || false);
         }
     }
     true

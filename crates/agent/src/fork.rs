@@ -45,7 +45,7 @@ use pager::{FixedText, Outcome, Pager};
 use sys::futex;
 
 use crate::control_page::{control_page, is_set, is_shared as is_shared_with_program};
-use crate::{accounts, channel, control, credentials, paging, swap};
+use crate::{accounts, channel, control, credentials, paging, retire, swap};
 
 /// Descriptors that a child's control thread holds at a time, beside the permanent ones.
 const PASSING: i32 = 8;
@@ -150,12 +150,8 @@ pub fn answer_halt() {
         return;
     }
     if is_set(&forks.leaving) {
-        // With a pager there are more threads, and pages are out.
-        if pager.is_none() {
-            leave();
-        }
-        forks.leaving.store(0, Ordering::Release);
-        return set_state(HALTED);
+        retire::retire();
+        leave();
     }
     if let (Some(pager), 0..) = (pager, forks.connection.load(Ordering::Acquire)) {
         if attend(pager) {
@@ -212,9 +208,12 @@ fn stand(is_last: bool) {
     }
 }
 
-/// Ends the calling thread, the agent's only one: the kernel carries out the pending call only for
-/// single-threaded processes. Another is started afterwards, as in a forked child.
+/// Ends the calling thread, the agent's only one. Another is started afterwards, as in a forked
+/// child.
 fn leave() -> ! {
+    control_page().forks.leaving.store(0, Ordering::Release);
+    // The word is soon another thread's.
+    sys::thread::clear_at_end(None);
     control_page().forks.state.store(HALTED, Ordering::Release);
     // The exit closes its descriptors: no other thread has its file table.
     sys::thread::exit()

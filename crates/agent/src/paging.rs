@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use pager::{Config, NamedPages, Pager, ThreadRole};
-use sys::{thread, PAGE_SIZE};
+use sys::thread;
 use zswap::{Forms, Requests, Zswap};
 
 use crate::accounts::{self, Ledgered};
@@ -73,7 +73,7 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus);
     let config = Config {
-        staging_pages: pager::staging_bytes(accounts.budget()) / PAGE_SIZE,
+        staging_pages: pager::staging_pages(accounts.budget()),
         handlers: cpu_count,
         own: start::own_ranges(),
         only: None,
@@ -128,6 +128,7 @@ pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std
     accounts.keep(pager.descriptor());
     accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
+    control_page().pagers.fetch_add(1, Ordering::AcqRel);
     // SeqCst here and in the fence below: this thread publishes the pager before it checks for
     // references, and a thread notes its reference before it checks for a pager.
     control_page().has_pager.store(1, Ordering::SeqCst);

@@ -94,8 +94,7 @@ pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
 
 extern "C" fn begin(index: usize) {
     let place = &ALL[index];
-    // SAFETY: the word lives as long as the process; the kernel may clear it at any time.
-    unsafe { libc::syscall(libc::SYS_set_tid_address, place.state.as_ptr()) };
+    thread::clear_at_end(Some(&place.state));
     place.number.store(sys::threads::own(), Ordering::Release);
     // SAFETY: `spawn` stored a function of this type.
     let entry = unsafe { std::mem::transmute::<usize, Entry>(place.entry.load(Ordering::Acquire)) };

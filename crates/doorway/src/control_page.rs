@@ -247,7 +247,7 @@ pub struct Forks {
     pub quiet: AtomicU32,
     /// The control thread's number in /proc, 0 while unknown.
     pub thread: AtomicU32,
-    /// Asks the control thread to end with the agent if there is no pager; reset if it cannot.
+    /// Asks the control thread to end with the agent, once everything is in.
     pub leaving: AtomicU32,
     /// Whether the process is about to end, a value of [`ending`].
     pub ending: AtomicU32,
@@ -311,6 +311,8 @@ pub struct ControlPage {
     pub is_alive: AtomicU32,
     /// Whether there is a pager.
     pub has_pager: AtomicU32,
+    /// Number of pagers that this process has had: each begins with all memory of the program.
+    pub pagers: AtomicU32,
     /// Incremented and woken to make the control thread look.
     pub nudge: AtomicU32,
     /// 1 if the program may hand out references to its pages; above 1 once the pager knows.

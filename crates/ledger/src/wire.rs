@@ -116,8 +116,10 @@ pub fn new_name(run: u32, random: u32) -> String {
     format!("uzswap-{run}-{listener}-{random:08x}-{namespace:x}")
 }
 
-fn listener(name: &[u8]) -> Option<i32> {
-    std::str::from_utf8(name).ok()?.split('-').nth(2)?.parse().ok()
+/// Returns the process numbers of the run and of the listener that an address names.
+pub fn run_and_listener(name: &[u8]) -> Option<(u32, u32)> {
+    let mut words = std::str::from_utf8(name).ok()?.split('-').skip(1).map(|word| word.parse().ok());
+    Some((words.next()??, words.next()??))
 }
 
 /// Whether the supervisor with this name is known to be in another network namespace than the
@@ -192,7 +194,7 @@ fn may_supervise(user: u32) -> bool {
 /// process of the same user can take the address. A process of an outer PID namespace has number 0
 /// here.
 fn is_named(pid: i32, name: &[u8]) -> bool {
-    pid == 0 || listener(name) == Some(pid)
+    pid == 0 || run_and_listener(name).is_some_and(|(_, listener)| Ok(listener) == u32::try_from(pid))
 }
 
 /// Length of the queue of connections to accept. Foreign connections are closed at once, but those

@@ -3,9 +3,14 @@
 use std::ops::Range;
 
 use sys::userfaultfd::OpenError;
+use sys::PAGE_SIZE;
+
+use crate::units::{BLOCK_BYTES, BLOCK_PAGES};
 
 /// Most handler threads.
 pub const HANDLERS_MAX: usize = 64;
+/// Four blocks.
+const STAGING_PAGES_MIN: usize = 4 * BLOCK_PAGES;
 
 /// Configuration of a pager.
 #[derive(Debug, Clone)]
@@ -52,9 +57,14 @@ impl Config {
     }
 }
 
-/// Returns the most bytes that may be staged at once in a program with this budget.
-pub fn staging_bytes(budget_bytes: u64) -> usize {
-    (budget_bytes / 100).clamp(4 << 20, 256 << 20) as usize
+/// Returns the most pages that may be staged at once in a program with this budget: fewer if their
+/// address space would take more than half of what is left of the arena.
+pub fn staging_pages(budget_bytes: u64) -> usize {
+    let wanted = (budget_bytes / 100).clamp(4 << 20, 256 << 20) as usize / PAGE_SIZE;
+    // Each page may have a block to itself, and extents have an eighth of that on top.
+    let page_bytes = BLOCK_BYTES + BLOCK_BYTES / 8;
+    let fitting = sys::arena::left_bytes().map_or(wanted, |left| left / 2 / page_bytes);
+    wanted.min(fitting.max(STAGING_PAGES_MIN))
 }
 
 /// A pager could not be created.

@@ -43,7 +43,7 @@ mod trial;
 mod units;
 
 pub use accounts::{Accounts, Counter};
-pub use config::{staging_bytes, Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
+pub use config::{staging_pages, Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
 pub use fork::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
 pub use roles::ThreadRole;

@@ -4,7 +4,7 @@
 //! and while every CPU is busy the control thread may not look for a while. So while memory is
 //! tight, the thread that made a large mapping waits until it is registered, at most [`WAIT_NS`].
 
-use core::sync::atomic::{fence, AtomicUsize, Ordering};
+use core::sync::atomic::{fence, AtomicU32, AtomicUsize, Ordering};
 
 use doorway::control_page::{halt, kind};
 use doorway::PAGE_SIZE;
@@ -61,11 +61,19 @@ pub fn release(start: usize, len: usize) {
     insist(start, len, kind::RELEASE, RELEASE_NS);
 }
 
-/// Ranges that [`release_around`] has released; further ranges are released each time.
+/// Ranges that [`release_around`] has released; further ranges are released each time. A later pager
+/// than the one numbered in [`PAGER`] has released none.
 static RELEASED: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
+
+static PAGER: AtomicU32 = AtomicU32::new(0);
 
 /// Releases, once, the mappings around a range that the program may use often.
 pub fn release_around(start: usize, len: usize) {
+    let number = || CONTROL_PAGE.pagers.load(Ordering::Acquire);
+    let pager = number();
+    if PAGER.swap(pager, Ordering::AcqRel) != pager {
+        forget_released();
+    }
     let is_known = |[from, to]: &[AtomicUsize; 2]| {
         (from.load(Ordering::Relaxed)..to.load(Ordering::Acquire)).contains(&start)
             && len <= to.load(Ordering::Relaxed).saturating_sub(start)
@@ -76,6 +84,9 @@ pub fn release_around(start: usize, len: usize) {
     // The kernel refuses unmapped ranges.
     let Some(range) = mappings::around(start, len) else { return };
     release(range.start, range.len());
+    if number() != pager {
+        return;
+    }
     let free = RELEASED.iter().find(|[from, _]| {
         from.compare_exchange(0, range.start, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     });
@@ -134,13 +145,17 @@ fn ask(start: usize, len: usize, what: u32, wait_ns: u64) {
     announcement.give_up();
 }
 
-/// In a forked child: the waiting threads exist only in the parent, and a new pager has released
-/// nothing.
-pub fn forget() {
+fn forget_released() {
     for [from, to] in &RELEASED {
         to.store(0, Ordering::Release);
         from.store(0, Ordering::Release);
     }
+}
+
+/// In a forked child: the waiting threads exist only in the parent, and a new pager has released
+/// nothing.
+pub fn forget() {
+    forget_released();
     CONTROL_PAGE.announcement.give_up();
     CONTROL_PAGE.announcement.one.store(0, Ordering::Release);
 }

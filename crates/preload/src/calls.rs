@@ -9,11 +9,12 @@ use core::ptr::null;
 
 use doorway::control_page::{end, kind};
 
+use crate::filter::{FLAG_TSYNC, SET_MODE_FILTER};
 use crate::next::{also_named, interposed, library, Onward};
 use crate::target::Target;
 use crate::{
-    announce, cleared, control_page, credentials, ending, environment, exec, fork, limits, parent, remap,
-    sharing, single, system,
+    announce, cleared, control_page, credentials, ending, environment, exec, filter, fork, limits, parent,
+    remap, sharing, single, system,
 };
 
 /// `UFFDIO_REGISTER` and `UFFDIO_MOVE` of the kernel's userfaultfd.h.
@@ -249,22 +250,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     answer
 }
 
-/// Whether the kernel refuses a filter with these arguments: libseccomp probes flags in this way.
-fn is_no_filter(program: usize) -> bool {
-    /// `BPF_MAXINSNS` of the kernel's bpf_common.h.
-    const STEPS_MAX: u64 = 4096;
-    let is_missing = |address| system::try_read_own(address) == Err(libc::EFAULT);
-    // struct sock_fprog: the number of steps, in two bytes, and their address.
-    let words = [program, program.wrapping_add(size_of::<usize>())].map(system::try_read_own);
-    let is_wrong = |count: u64| count & 0xffff == 0 || count & 0xffff > STEPS_MAX;
-    words.contains(&Err(libc::EFAULT))
-        || words[0].is_ok_and(is_wrong)
-        || words[1].is_ok_and(|steps| is_missing(steps as usize))
-}
-
 /// The body of `syscall`: seccomp(2), which has no wrapper, comes this way. A filter for all
-/// threads would bind the pager's too, so everything comes in before. An exec is treated as the C
-/// library's.
+/// threads would bind the pager's too, so everything comes in before, unless the kernel would
+/// refuse it. An exec is treated as the C library's.
 unsafe extern "C" fn syscall_of_program(
     number: c_long,
     a: usize,
@@ -275,13 +263,12 @@ unsafe extern "C" fn syscall_of_program(
     f: usize,
 ) -> c_long {
     const SET_MODE_STRICT: usize = 0;
-    const SET_MODE_FILTER: usize = 1;
-    const FILTER_FLAG_TSYNC: usize = 1;
     let (operation, flags) = (a as c_uint as usize, b as c_uint as usize);
     let sets_filter = number == libc::SYS_seccomp && matches!(operation, SET_MODE_STRICT | SET_MODE_FILTER);
-    let is_for_all = operation == SET_MODE_FILTER && flags & FILTER_FLAG_TSYNC != 0;
-    // A filter in force may forbid the calls that read the new one.
-    if sets_filter && is_for_all && (fork::expects_filter() || !is_no_filter(c)) {
+    let is_for_all = operation == SET_MODE_FILTER && flags & FLAG_TSYNC != 0;
+    // A filter in force may forbid the calls that try out the new one.
+    let is_taken = || fork::expects_filter() || filter::would_be_taken(flags, c);
+    if sets_filter && is_for_all && control_page::is_alive() && is_taken() {
         fork::stop_for_good(end::FILTERED);
     }
     cleared::note_call(number, &[a, b, c, d, e, f]);
@@ -317,8 +304,13 @@ unsafe extern "C" fn syscall_of_program(
             libc::SYS_prlimit64 => limits::prlimit_raw(a, b, c, d),
             libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
             libc::SYS_getppid => parent::shown().into(),
-            libc::SYS_unshare | libc::SYS_setns => {
-                single::unless_alone(|| raw_syscall(number, [a, b, c, d, e, f]))
+            libc::SYS_unshare | libc::SYS_setns => single::unless_alone(number, a, b),
+            libc::SYS_landlock_restrict_self => {
+                let answer = raw_syscall(number, [a, b, c, d, e, f]);
+                if answer == 0 {
+                    fork::share_restrictions();
+                }
+                answer
             }
             _ if fork::is_unreported(number, &[a, b, c, d, e, f]) => {
                 fork::by_number(number, [a, b, c, d, e, f])

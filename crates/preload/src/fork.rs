@@ -119,7 +119,8 @@ pub fn expect_wiped() {
     set(&CONTROL_PAGE.forks.wiped);
 }
 
-/// Asks the control thread to halt the pager, and waits for it. The caller holds the lock.
+/// Asks the control thread to halt the pager, and waits for it. The caller holds the lock. Ends the
+/// process if the kernel has ended the control thread alone: what is out can come in no more.
 fn halt_and_wait() {
     let state = &CONTROL_PAGE.forks.state;
     CONTROL_PAGE.forks.keeps.store(0, Ordering::Release);
@@ -135,6 +136,9 @@ fn halt_and_wait() {
             return;
         }
         system::yield_now();
+    }
+    if has_pager() && !is_set(&CONTROL_PAGE.forks.stopped) {
+        system::exit_process(128 + libc::SIGKILL);
     }
 }
 
@@ -175,25 +179,37 @@ pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Makes a call that the kernel permits only to single-threaded processes, without the agent; the
-/// agent starts again afterwards, as in a forked child. Returns `None`, without the call, if the
-/// program has several threads or a pager.
+/// Makes a call that the kernel permits only to single-threaded processes, without the agent.
+/// Returns `None`, without the call, if the program has several threads.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
-    let forks = &CONTROL_PAGE.forks;
-    // The control thread, and the caller.
-    if !is_alive() || has_pager() || !is_own_process() || tasks::count()? != 2 {
+    let agents = u64::from(CONTROL_PAGE.threads.load(Ordering::Acquire)).max(1);
+    if !may_leave() || tasks::count()? != agents + 1 {
         return None;
     }
+    Some(without_agent(call))
+}
+
+/// The calling thread has restricted itself: so are the agent's threads when this returns, as they
+/// begin again from it.
+pub fn share_restrictions() {
+    if may_leave() {
+        without_agent(|| ());
+    }
+}
+
+/// Whether the agent can end. It cannot after a filter that may kill for any call.
+fn may_leave() -> bool {
+    is_alive() && is_own_process() && !is_set(&CONTROL_PAGE.forks.quiet)
+}
+
+/// Ends the agent with everything in, calls `act`, and starts the agent again, as in a forked child.
+fn without_agent<T>(act: impl FnOnce() -> T) -> T {
+    let forks = &CONTROL_PAGE.forks;
     with_halt(Some(&forks.leaving), || {
-        if forks.leaving.swap(0, Ordering::AcqRel) != 0 {
-            tasks::wait_for_end(forks.thread.load(Ordering::Acquire));
-            let answer = call();
-            start_anew();
-            Some(answer)
-        } else {
-            go_on();
-            None
-        }
+        tasks::wait_for_end(forks.thread.load(Ordering::Acquire));
+        let answer = act();
+        start_anew();
+        answer
     })
 }
 

@@ -19,6 +19,7 @@ mod credentials;
 mod ending;
 mod environment;
 mod exec;
+mod filter;
 mod fork;
 mod limits;
 mod line;

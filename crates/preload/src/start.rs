@@ -20,8 +20,9 @@ extern "C" {
 extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *const *const c_char) {
     // SAFETY: no other thread changes the environment while constructors run.
     let variable = |name| unsafe { system::variable(name) };
-    // Without a supervisor's socket this object does nothing.
-    let (Some(socket), Some(agent)) = (variable(c"UZSWAP_SOCKET"), variable(c"UZSWAP_AGENT")) else { return };
+    // Without a supervisor's socket, or with an empty name, this object does nothing.
+    let socket = variable(c"UZSWAP_SOCKET").filter(|name| !name.is_empty());
+    let (Some(socket), Some(agent)) = (socket, variable(c"UZSWAP_AGENT")) else { return };
     // SAFETY: this is the constructor.
     unsafe { environment::remember() };
     exec::prepare();

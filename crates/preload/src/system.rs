@@ -167,20 +167,12 @@ pub fn read_directory(directory: isize, entries: &mut [u8]) -> usize {
 
 /// The word at an address that the program passed to the kernel; `None` if unreadable.
 pub fn read_own(address: usize) -> Option<u64> {
-    try_read_own(address).ok()
-}
-
-/// As [`read_own`], with the error number: EFAULT if unmapped.
-pub fn try_read_own(address: usize) -> Result<u64, i32> {
     let mut word = 0u64;
     let own = call(libc::SYS_getpid, [0; 6]) as usize;
     let here = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
     let there = libc::iovec { iov_base: address as *mut _, iov_len: size_of::<u64>() };
     let arguments = [own, (&raw const here).addr(), 1, (&raw const there).addr(), 1, 0];
-    match call(libc::SYS_process_vm_readv, arguments) {
-        error @ ..0 => Err(-error as i32),
-        len => (len == size_of::<u64>() as isize).then_some(word).ok_or(libc::EFAULT),
-    }
+    (call(libc::SYS_process_vm_readv, arguments) == size_of::<u64>() as isize).then_some(word)
 }
 
 /// Whether the kernel can read a byte at an address of the program that is not a small number.

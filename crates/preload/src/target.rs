@@ -8,6 +8,8 @@ use crate::line::Text;
 use crate::{scratch, system};
 
 const PATH_BYTES_MAX: usize = 1024;
+/// exec(2) refuses a FIFO at once; an open for reading would wait for a writer.
+const TO_LOOK: c_int = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY;
 
 #[derive(Clone, Copy)]
 pub enum Target {
@@ -30,7 +32,7 @@ impl Target {
         let text = |string| unsafe { text(string) };
         let file = match self {
             Target::Shell => return None,
-            Target::Path(directory, path) => system::open_at(directory, text(path)?, libc::O_RDONLY),
+            Target::Path(directory, path) => system::open_at(directory, text(path)?, TO_LOOK),
             Target::Name(name) => find(text(name)?),
             Target::File(file) => return of_file(file as isize),
         };
@@ -58,7 +60,7 @@ fn of_file(file: isize) -> Option<Runtime> {
     let start = name.as_ptr() as usize - head.as_ptr() as usize;
     let end = start + name.len();
     *head.get_mut(end)? = 0;
-    let file = system::open(CStr::from_bytes_until_nul(&head[start..=end]).ok()?, libc::O_RDONLY);
+    let file = system::open(CStr::from_bytes_until_nul(&head[start..=end]).ok()?, TO_LOOK);
     let found = Runtime::of(&mut |offset, room| system::read_at(file, room, offset));
     system::close(file);
     found
@@ -69,13 +71,13 @@ fn find(name: &CStr) -> isize {
     // SAFETY: the program changes its environment at its own risk.
     let path = unsafe { system::variable(c"PATH") };
     let Some(path) = path.filter(|_| !name.to_bytes().contains(&b'/')) else {
-        return system::open(name, libc::O_RDONLY);
+        return system::open(name, TO_LOOK);
     };
     scratch::with(|candidate: &mut Text<PATH_BYTES_MAX>| {
         for directory in path.to_bytes().split(|byte| *byte == b':') {
             let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
             if candidate.set([directory, slash, name.to_bytes()]).is_some() {
-                let file = system::open(candidate.as_c_str(), libc::O_RDONLY);
+                let file = system::open(candidate.as_c_str(), TO_LOOK);
                 if file >= 0 {
                     return file;
                 }

@@ -29,7 +29,8 @@ pub fn count() -> Option<u64> {
 }
 
 pub fn wait_for_end(thread: u32) {
-    while let file @ 0.. = open(thread, "comm") {
+    // Landlock forbids no such open.
+    while let file @ 0.. = open(thread, "comm", libc::O_PATH) {
         system::close(file);
         system::yield_now();
     }
@@ -37,7 +38,7 @@ pub fn wait_for_end(thread: u32) {
 
 /// Waits until an agent's thread is blocked in the call that it is about to make, or has ended.
 pub fn wait_for_call(thread: u32) {
-    let file = open(thread, "syscall");
+    let file = open(thread, "syscall", libc::O_RDONLY);
     if file < 0 {
         // Without /proc: the call is a few instructions away.
         system::wait(&AtomicU32::new(0), 0, UNSEEN_NS);
@@ -52,8 +53,8 @@ pub fn wait_for_call(thread: u32) {
 }
 
 /// Opens a file about a thread of this process. Negative if there is none.
-fn open(thread: u32, file: &str) -> isize {
-    system::open(Line::new(format_args!("/proc/self/task/{thread}/{file}")).as_c_str(), libc::O_RDONLY)
+fn open(thread: u32, file: &str, flags: i32) -> isize {
+    system::open(Line::new(format_args!("/proc/self/task/{thread}/{file}")).as_c_str(), flags)
 }
 
 /// Calls `each` with the numeric entries of a directory (`struct linux_dirent64` of getdents64(2)).
@@ -88,7 +89,7 @@ mod tests {
         assert!(count().unwrap() >= 2);
         drop(end);
         wait_for_end(number);
-        assert!(open(number, "comm") < 0);
+        assert!(open(number, "comm", libc::O_RDONLY) < 0);
         thread.join().unwrap();
     }
 }

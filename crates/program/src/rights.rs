@@ -14,7 +14,7 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sys::capabilities;
@@ -60,6 +60,17 @@ pub fn give_up() -> std::io::Result<()> {
 
 pub fn helper() -> Option<i32> {
     HELPER.get().map(|helper| helper.pid)
+}
+
+/// Ends the helper, of which a program executed by this process knows nothing.
+pub fn end_helper() {
+    if let Some(helper) = HELPER.get() {
+        let socket = helper.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        // It ends when its socket does.
+        let _ = socket.shutdown(Shutdown::Both);
+        // SAFETY: waits for a child of this process.
+        unsafe { libc::waitpid(helper.pid, std::ptr::null_mut(), 0) };
+    }
 }
 
 /// Returns whether the kernel reports forks of programs: this process or its helper may request it.

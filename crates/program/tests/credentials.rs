@@ -69,3 +69,19 @@ fn the_agent_s_threads_gain_no_rights() {
     assert_eq!(ran.printed, "134400\n", "{ran}");
     assert!(ran.number("zswpout") > 1000, "nothing was out: {ran}");
 }
+
+/// A program that restricts itself by Landlock had threads of the agent's that did not.
+#[test]
+fn the_agent_s_threads_share_the_restrictions_of_landlock() {
+    let Some(workload) = workload("landlock") else { return };
+    for how in ["refused", "write", "all"] {
+        let Some(ran) = managed("40M", &["-q"], &[workload, how, "64"]) else { return };
+        if ran.status == Some(2) {
+            return testkit::skip!("kernel", "no Landlock here");
+        }
+        ran.assert_paged().assert_no_failure();
+        // Without a sight of the process's own files there is no pager.
+        let is_named = ran.text("unmanaged").contains("statm: permission denied");
+        assert_eq!(is_named, how == "all", "{ran}");
+    }
+}

@@ -119,18 +119,44 @@ fn processes_in_a_namespace_of_their_own_are_known_by_their_numbers_outside() {
 }
 
 #[test]
-fn a_uzswap_under_uzswap_pages_its_programs_alone() {
+fn a_run_inside_of_a_run_keeps_to_the_outer_budget() {
+    let Some(workload) = workload("exec") else { return };
+    let inner = format!("{PROGRAM} run --ram 1G --swap 64M --verify --");
+    let ways = [
+        format!("exec {inner} {workload} work 64"),
+        format!("env -i MARK=1 {inner} {workload} execve 64"),
+        format!("{inner} sh -c '{inner} {workload} work 64; exit $?'"),
+        format!("unset LD_PRELOAD UZSWAP_SOCKET; {inner} {workload} work 64; exit $?"),
+    ];
+    for way in &ways {
+        let ran = managed("40M", &["-q"], &["sh", "-c", &format!("export MARK=1; {way}")]).unwrap();
+        ran.assert_paged().assert_within_budget().assert_all_managed().assert_no_failure();
+        ran.assert_says(&["this is part of run", "its budget and options hold"]);
+    }
+    let count = "grep -c 'r-xp.*libuzswap' /proc/self/maps; exit 42";
+    let ran = managed("1G", &["-q"], &[PROGRAM, "run", "-q", "sh", "-c", count]).unwrap();
+    assert_eq!(ran.assert_status(42).printed, "1\n", "one object");
+    let missing = managed("1G", &["-q"], &[PROGRAM, "run", "no-such-program"]).unwrap();
+    missing.assert_status(127).assert_says(&["no-such-program: not found"]);
+}
+
+#[test]
+fn a_report_of_a_run_inside_of_a_run_is_refused() {
+    let scratch = Scratch::new("exec-nested-report");
+    let report = scratch.text("inner.json");
+    let nested = [PROGRAM, "run", "--report", &report, "--", "sh", "-c", "echo started"];
+    let Some(ran) = managed("1G", &["-q"], &nested) else { return };
+    ran.assert_status(125).assert_says(&["leave --report out"]);
+    assert!(ran.printed.is_empty() && !scratch.path("inner.json").exists(), "{ran}");
+}
+
+#[test]
+fn a_run_that_leaves_the_outer_one_is_named_and_pages_alone() {
     let Some(workload) = workload("exec") else { return };
     let scratch = Scratch::new("exec-nested");
-    let nested = |ram: &str, options: &[&str], command: &[&str]| {
-        let inner = [&[PROGRAM, "run", "-q", "--ram", ram], options, &["--"], command].concat();
-        managed("1G", &["-q"], &inner).expect("there is a workload")
-    };
-    let count = "grep -c 'r-xp.*libuzswap' /proc/self/maps";
-    assert_eq!(nested("1G", &[], &["sh", "-c", count]).printed, "1\n", "one object");
     let report = scratch.text("inner.json");
-    let outer = nested("40M", &["--report", &report], &[workload, "execve", "64"]);
-    // Regression: its memory was in no budget of the outer one, without a word.
+    let alone = ["env", "UZSWAP_SOCKET=", PROGRAM, "run", "-q", "--ram", "40M", "--report", &report, "--"];
+    let outer = managed("1G", &["-q"], &[&alone[..], &[workload, "execve", "64"]].concat()).unwrap();
     assert!(outer.text("unmanaged").contains("a run inside of this one"), "{outer}");
     outer.with_report(report).assert_paged();
 }

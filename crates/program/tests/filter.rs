@@ -35,3 +35,14 @@ fn filters_that_kill_for_what_a_pager_does() {
         assert_eq!(ran.said.contains("mlockall()"), how.starts_with("locked"), "{ran}");
     }
 }
+
+/// Regression: the next fork waited for ever for a thread that the kernel had ended.
+#[test]
+fn a_fork_after_the_kernel_has_ended_the_control_thread_alone() {
+    let Some(workload) = workload("filter") else { return };
+    let Some(ran) = managed("40M", &["-q"], &[workload, "unseen", "64"]) else { return };
+    match ran.status {
+        Some(2) => testkit::skip!("kernel", "no filter can be set here"),
+        _ => _ = ran.assert_status(128 + libc::SIGKILL),
+    }
+}

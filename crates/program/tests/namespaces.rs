@@ -32,6 +32,24 @@ fn a_user_namespace_of_its_own() {
     }
 }
 
+/// Regression: it was refused while pages were out.
+#[test]
+fn a_user_namespace_while_pages_are_out() {
+    if !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-r", "true"]) {
+        return;
+    }
+    let job = format!(
+        "import ctypes, time\n{JOB}\nend = time.time() + 60\n\
+         resident = lambda: open('/proc/thread-self/statm').read().split()[1]\n\
+         while int(resident()) > 15000 and time.time() < end: sum(a[i + 7] for i in range(0, len(a), 4096))\n\
+         print(int(resident()) <= 15000, ctypes.CDLL(None).unshare(0x10000000))\n\
+         print(sum(a[i + 7] for i in range(0, len(a), 4096)))"
+    );
+    let Some(ran) = managed("40M", &["-q"], &["python3", "-c", &job]) else { return };
+    ran.assert_paged().assert_all_managed();
+    assert_eq!(ran.printed, "134400\nTrue 0\n134400\n", "{ran}");
+}
+
 /// The supervisor's address exists in its own network namespace only: such programs were in no
 /// book. Where the object cannot be loaded, the report says why they are not managed.
 #[test]

@@ -20,6 +20,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 use crate::{checked, done};
 
@@ -295,6 +296,13 @@ pub fn name(name: &std::ffi::CStr) {
 pub fn renounce_new_rights() {
     // SAFETY: affects exec only.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+}
+
+/// Has the kernel clear this word, and wake its waiters, when the calling thread ends in any way.
+pub fn clear_at_end(word: Option<&'static AtomicU32>) {
+    let address = word.map_or(std::ptr::null_mut(), AtomicU32::as_ptr);
+    // SAFETY: null, or a word that lives as long as the process.
+    unsafe { libc::syscall(libc::SYS_set_tid_address, address) };
 }
 
 /// Raises the calling thread's priority above the program's, where permitted (root, CAP_SYS_NICE).

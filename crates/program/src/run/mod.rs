@@ -13,6 +13,7 @@ mod guardian;
 mod history;
 mod lending;
 pub(crate) mod looks;
+mod nested;
 mod notes;
 mod orphans;
 mod output;
@@ -117,6 +118,9 @@ impl Arguments {
 /// Runs the program and returns its exit status.
 pub fn run(arguments: &Arguments) -> Result<i32> {
     needs_pages_of(sys::kernel_page_bytes())?;
+    if let Some(outer) = nested::outer_run() {
+        return nested::execute(outer, arguments);
+    }
     let front = front::Front::step_behind().context("cannot start the supervisor")?;
     descriptors::raise();
     // Emulated devices start threads later; this fork needs a single thread.

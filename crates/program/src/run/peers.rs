@@ -18,7 +18,7 @@ use super::attach::{program_of, runs_setuid_program, FileId};
 use crate::stat::Stat;
 
 /// Maximum length of the chain of parents.
-const DEPTH_MAX: usize = 4096;
+pub const DEPTH_MAX: usize = 4096;
 /// Retries when a parent changes.
 const TRIES: usize = 16;
 const NAME: &CStr = c"uzswap-serve";

@@ -4,12 +4,15 @@
  * child too, and starts `filter work MIB`, in a child and at last in its own place. HOW: prctl (the calling thread
  * alone), seccomp (the same), threads (all threads), alone (all threads, which may not even wait for each other;
  * it starts nothing), locked (the same, after all memory was locked).
- * The last two give up root, too, if they have it. Others start nothing: probe (asks for a filter that the kernel does not
- * take, as libseccomp does), exit and return (the calling thread may read, write, map memory and end), thread (and make
+ * The last two give up root, too, if they have it. Others start nothing: probe (asks for filters that the kernel does not
+ * take, libseccomp's query among them; status 100 + N: not refused as it should be), exit and return (the calling thread may read, write, map memory and end), thread (and make
  * others), killed (the same, and the kernel ends that thread, the only one).
+ * unseen (a filter for all threads that ends one of uzswap's) forks until the process ends.
  * Exit status: 0 right, 2 no filter can be set, 3 no thread can be made, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
  * locked, 9 root cannot be given up. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -82,6 +85,70 @@ static int set_strict_filter(unsigned verdict, int makes_threads) {
     return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
+static void refuse(int number, unsigned flags, const void *program, int error) {
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, program) != -1 || errno != error) _exit(100 + number);
+}
+
+/* What the kernel refuses, for the flags, the filter or the caller's rights. */
+static void refuse_filters(void) {
+    struct sock_filter right = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS), wrong = BPF_STMT(0xff, 0);
+    struct sock_filter long_jump = BPF_JUMP(BPF_JMP | BPF_JA, 9, 0, 0);
+    unsigned all = SECCOMP_FILTER_FLAG_TSYNC;
+    refuse(0, all, NULL, EFAULT);
+    refuse(1, all, (void *)-64, EFAULT);
+    refuse(2, all, &(struct sock_fprog){0, &right}, EINVAL);
+    refuse(3, all, &(struct sock_fprog){BPF_MAXINSNS + 1, &right}, EINVAL);
+    refuse(4, all, &(struct sock_fprog){1, (void *)-64}, EFAULT);
+    refuse(5, all, &(struct sock_fprog){1, &wrong}, EINVAL);
+    refuse(6, all, &(struct sock_fprog){1, &long_jump}, EINVAL);
+    refuse(7, all | 1u << 30, &(struct sock_fprog){1, &right}, EINVAL);
+    refuse(8, all | SECCOMP_FILTER_FLAG_NEW_LISTENER, &(struct sock_fprog){1, &right}, EINVAL);
+    // No process needs fewer rights than one without CAP_SYS_ADMIN that may gain some by exec.
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct before[2], less[2];
+    if (syscall(SYS_capget, &header, before)) _exit(110);
+    memcpy(less, before, sizeof less);
+    less[0].effective &= ~(1u << CAP_SYS_ADMIN);
+    if (syscall(SYS_capset, &header, less)) _exit(111);
+    refuse(9, all, &(struct sock_fprog){1, &right}, EACCES);
+    if (syscall(SYS_capset, &header, before)) _exit(112);
+}
+
+/* For all threads, by a system call that is not seen: ends the control thread in its next look, whose poll() alone is of
+ * one descriptor and without a wait. */
+static void end_control_thread(void) {
+#ifdef SYS_poll
+    enum { POLL = SYS_poll };
+#else
+    enum { POLL = SYS_ppoll };
+#endif
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, POLL, 0, 5),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_THREAD),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+#ifndef SYS_poll
+    code[5].jf = 0; // ppoll() has an address there
+#endif
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) _exit(2);
+    long number = SYS_seccomp, operation = SECCOMP_SET_MODE_FILTER, flags = SECCOMP_FILTER_FLAG_TSYNC, answer;
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(operation), "S"(flags), "d"(&program) : "rcx", "r11", "memory");
+#else
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = operation, x1 __asm__("x1") = flags;
+    register void *x2 __asm__("x2") = &program;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    answer = x0;
+#endif
+    if (answer) _exit(2);
+}
+
 static void *check_beside(void *unused) {
     check();
     return unused;
@@ -108,9 +175,7 @@ int main(int argc, char **argv) {
         sleep_ms(300);
     }
     if (!strcmp(how, "probe")) {
-        struct sock_fprog none = {0, NULL};
-        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, NULL) == 0) return 8;
-        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &none) == 0) return 8;
+        refuse_filters();
         if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == 0) return 8;
         check();
         return 0;
@@ -124,6 +189,18 @@ int main(int argc, char **argv) {
         if (is_thread && (pthread_create(&thread, NULL, check_beside, NULL) || pthread_join(thread, NULL))) return 3;
         if (is_return) return 0;
         _exit(0);
+    }
+    if (!strcmp(how, "unseen")) {
+        end_control_thread();
+        for (time_t end = time(NULL) + 60; time(NULL) < end; check()) {
+            pid_t pid = fork();
+            if (pid == 0) {
+                check();
+                _exit(0);
+            }
+            await(pid);
+        }
+        return 0;
     }
     if (set_filter(how)) return 2;
     check();

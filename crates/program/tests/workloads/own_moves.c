@@ -1,5 +1,5 @@
 // Moves pages by a userfaultfd of the program's own from memory that is pressed. With the argument
-// "holes" it asks the kernel to leave out what is not there.
+// "holes" it asks the kernel to leave out what is not there; with one more it gives up root amid that.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -17,7 +17,7 @@ struct move {
 
 int main(int count, char **arguments) {
     uint64_t mode = count > 1 && !strcmp(arguments[1], "holes") ? 2 : 0;
-    int own = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+    int gives_up = count > 2, own = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     struct uffdio_api api = {.api = UFFD_API, .features = 1 << 16};
     if (own < 0 || ioctl(own, UFFDIO_API, &api)) return 77;
     char *to = map_pages(COUNT);
@@ -28,6 +28,11 @@ int main(int count, char **arguments) {
     char *from = map_filled(COUNT, 0);
     char *other = map_filled(5 * COUNT, COUNT);
     for (size_t i = 0; i < COUNT; i++) {
+        if (gives_up && i == COUNT / 2) {
+            // A new pager, which evicts what the old one had released.
+            if (setuid(65534)) return 77;
+            for (int times = 0; times < 3; times++) check(other, 5 * COUNT, COUNT, "other");
+        }
         struct move move = {(uintptr_t)to + i * PAGE, (uintptr_t)from + i * PAGE, PAGE, mode, 0};
         for (int tries = 0; ioctl(own, MOVE, &move); tries++)
             if (errno != EAGAIN || tries == 1000) wrong("move");

@@ -7,6 +7,9 @@
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -16,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 #include "pages.h"
 
 #ifndef MADV_GUARD_INSTALL
@@ -34,6 +38,9 @@ static void said(const char *what, long answer) {
     check(part, 64, HEAP, what);
 }
 #define TRY(call) (errno = 0, said(#call, (long)(call)))
+
+static volatile int signals[32];
+static void count_signal(int signal) { signals[signal]++; }
 
 // As a kernel that does not know the advice.
 static void *without_guards(void *unused) {
@@ -63,6 +70,11 @@ int main(void) {
     struct rlimit above = {2, 1}, *no_limit = bad;
     struct uffdio_register range = {{(uintptr_t)part, 64 * PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
     int file = open("/dev/null", O_RDONLY);
+    char fifo[64], *words[] = {"a", NULL};
+    snprintf(fifo, sizeof fifo, "/tmp/refused-%d", getpid());
+    if (mkfifo(fifo, 0700)) wrong("mkfifo");
+    for (int signal = 1; signal < 32; signal++)
+        if (signal != SIGKILL && signal != SIGSTOP) sigaction(signal, &(struct sigaction){.sa_handler = count_signal}, NULL);
 
     TRY(mlockall(0));
     TRY(mlockall(0x100));
@@ -108,6 +120,40 @@ int main(void) {
     TRY(execve("/bin/true", (char *[]){"a", NULL}, bad));
     TRY(execve("/bin/true", (char *[]){"a", NULL}, (char *[]){"A=B", bad, NULL}));
     TRY(syscall(SYS_execveat, -1, "", (char *[]){"a", NULL}, (char *[]){NULL}, 0));
+    // exec does not wait for a writer.
+    TRY(execve(fifo, words, (char *[]){NULL}));
+    TRY(execveat(AT_FDCWD, fifo, words, environ, 0));
+    TRY(execv(fifo, words));
+    TRY(execvp(fifo, words));
+    TRY(execvpe(fifo, words, environ));
+    TRY(execl(fifo, "a", NULL));
+    TRY(syscall(SYS_execve, fifo, words, environ));
+    TRY(fexecve(-1, words, environ));
+    TRY(fexecve(file, words, environ));
+    TRY(popen("true", "?") ? 0 : -1);
+    TRY((errno = posix_spawn(NULL, fifo, NULL, NULL, words, environ)) ? -1 : 0);
+    TRY((errno = posix_spawn(NULL, "/no/such/file", NULL, NULL, words, environ)) ? -1 : 0);
+    TRY((errno = posix_spawnp(NULL, "no-such-file", NULL, NULL, words, environ)) ? -1 : 0);
+    TRY(setresuid(-1, -1, -1));
+    TRY(setuid(-1));
+    TRY(setgid(-1));
+    TRY(syscall(SYS_capset, bad, bad));
+    TRY(syscall(SYS_setresuid, -1, -1, -1));
+    TRY(syscall(SYS_setrlimit, RLIMIT_AS, bad));
+    TRY(syscall(SYS_prlimit64, 0, RLIMIT_DATA, bad, NULL));
+    TRY(syscall(SYS_close_range, 9, 3, 0));
+    TRY(syscall(SYS_landlock_restrict_self, -1, 0));
+    TRY(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, bad));
+    TRY(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC | 1u << 30, &(struct sock_fprog){0}));
+    TRY(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &(struct sock_fprog){1, bad}));
+    TRY(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, bad));
+    TRY(syscall(SYS_clone, CLONE_THREAD, 0, 0, 0, 0));
+    TRY(syscall(SYS_clone3, bad, 64));
+    TRY(syscall(SYS_clone3, bad, 8));
+    TRY(syscall(SYS_unshare, 1));
+    TRY(syscall(SYS_setns, -1, 0));
+    TRY(syscall(-1));
+    unlink(fifo);
 
     pthread_t thread;
     if (pthread_create(&thread, NULL, without_guards, NULL)) wrong("thread");
@@ -123,5 +169,7 @@ int main(void) {
             if (part[i]) return fprintf(stderr, "old bytes\n"), 1;
     }
     check(heap, HEAP, 0, "heap");
+    for (int signal = 1; signal < 32; signal++)
+        if (signals[signal]) printf("signal %d: %d times\n", signal, signals[signal]);
     return 0;
 }

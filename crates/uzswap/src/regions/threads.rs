@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use pager::{Config, Pager, Watch, BLOCK_BYTES};
 use swapfile::SwapFile;
-use sys::{memory, thread, PAGE_SIZE};
+use sys::{memory, thread};
 
 use super::counters::Counters;
 use super::mailbox::Request;
@@ -83,7 +83,7 @@ fn set_up(inner: &'static Inner, settings: &Builder) -> Result<&'static Pager, S
     let mut cpus = [0; pager::HANDLERS_MAX];
     let cpu_count = thread::allowed_cpus(&mut cpus).max(1);
     let config = Config {
-        staging_pages: pager::staging_bytes(settings.ram_bytes) / PAGE_SIZE,
+        staging_pages: pager::staging_pages(settings.ram_bytes),
         handlers: cpu_count,
         own: Vec::new(),
         only: Some(inner.range.clone()),

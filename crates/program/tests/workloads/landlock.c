@@ -1,0 +1,98 @@
+/* Restricts itself by Landlock with memory moved out, and continues.
+ *
+ * landlock HOW MIB   fills MIB MiB and reads them until some of it was evicted; restricts itself, twice; checks that no other
+ * thread of before is left, which would not be restricted; reads all back, in a forked child too. HOW: write (files may
+ * not be written; it reads until some of its memory was evicted again), all (nor may they be read), refused (a
+ * descriptor that is no ruleset: all threads stay).
+ * Exit status: 0 right, 2 no Landlock here, 3 it did not bind, 4 a child ended badly, 5 wrong bytes, 6 nothing was
+ * evicted, 8 a thread of before is left, or ended in vain. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "resident.h"
+
+/* Of the kernel's landlock.h. */
+#define WRITE_FILE (1ull << 1)
+#define READ_FILE (1ull << 2)
+
+static size_t words;
+static uint64_t *memory;
+
+static void check(void) {
+    for (size_t at = 0; at < words; at++)
+        if (memory[at] != at) _exit(5);
+}
+
+static void wait_until_evicted(void) {
+    for (time_t end = time(NULL) + 60; resident() > words * 7;) {
+        check();
+        if (time(NULL) > end) _exit(6);
+    }
+}
+
+/* Counts this process's threads; `old` gets their numbers, or counts those in it. */
+static int threads(int *old, int count) {
+    DIR *tasks = opendir("/proc/self/task");
+    int found = 0;
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        int number = atoi(task->d_name);
+        if (number == 0 || number == getpid()) continue;
+        if (count < 0) old[found++] = number;
+        for (int at = 0; at < count; at++) found += old[at] == number;
+    }
+    closedir(tasks);
+    return found;
+}
+
+static int restrict_self(uint64_t rights) {
+    int rules = syscall(SYS_landlock_create_ruleset, &rights, sizeof rights, 0);
+    if (rules < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return 2;
+    if (syscall(SYS_landlock_restrict_self, rules, 0)) return 3;
+    close(rules);
+    return open("/dev/null", O_WRONLY) == -1 && errno == EACCES ? 0 : 3;
+}
+
+int main(int argc, char **argv) {
+    const char *how = argv[1];
+    words = strtoul(argv[2], NULL, 10) << 17;
+    memory = malloc(words * 8);
+    for (size_t at = 0; at < words; at++) memory[at] = at;
+    wait_until_evicted();
+    int old[256], count = threads(old, -1);
+    if (!strcmp(how, "refused")) {
+        if (syscall(SYS_landlock_restrict_self, 0, 0) != -1) return 3;
+        check();
+        return threads(old, count) == count ? 0 : 8;
+    }
+    // Read before /proc is closed.
+    DIR *tasks = opendir("/proc/self/task");
+    uint64_t rights = WRITE_FILE | (strcmp(how, "all") ? 0 : READ_FILE);
+    for (int times = 0; times < 2; times++) {
+        int status = restrict_self(rights);
+        if (status) return status;
+    }
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;)
+        for (int at = 0; at < count; at++)
+            if (atoi(task->d_name) == old[at]) return 8;
+    check();
+    if (strcmp(how, "all")) wait_until_evicted();
+    pid_t child = fork();
+    if (child == 0) {
+        check();
+        _exit(0);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || status != 0) return 4;
+    check();
+    return 0;
+}
