@@ -61,8 +61,8 @@ pub fn release(start: usize, len: usize) {
     insist(start, len, kind::RELEASE, RELEASE_NS);
 }
 
-/// Ranges that [`release_around`] has released; further ranges are released each time. A later pager
-/// than the one numbered in [`PAGER`] has released none.
+/// Ranges that [`release_around`] has released; further ranges are released each time. A later
+/// pager than the one numbered in [`PAGER`] has released none.
 static RELEASED: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 
 static PAGER: AtomicU32 = AtomicU32::new(0);

@@ -202,7 +202,8 @@ fn may_leave() -> bool {
     is_alive() && is_own_process() && !is_set(&CONTROL_PAGE.forks.quiet)
 }
 
-/// Ends the agent with everything in, calls `act`, and starts the agent again, as in a forked child.
+/// Ends the agent with everything in, calls `act`, and starts the agent again, as in a forked
+/// child.
 fn without_agent<T>(act: impl FnOnce() -> T) -> T {
     let forks = &CONTROL_PAGE.forks;
     with_halt(Some(&forks.leaving), || {

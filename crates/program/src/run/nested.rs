@@ -1,4 +1,5 @@
-//! `uzswap run` inside of another run: the outer budget must hold, so its supervisor is the only one.
+//! `uzswap run` inside of another run: the outer budget must hold, so its supervisor is the only
+//! one.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
