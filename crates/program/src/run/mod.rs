@@ -11,6 +11,7 @@ mod descriptors;
 mod front;
 mod guardian;
 mod history;
+mod kills;
 mod lending;
 pub(crate) mod looks;
 mod notes;
@@ -102,6 +103,9 @@ pub struct Arguments {
     /// Print no summary at the end
     #[arg(short, long)]
     quiet: bool,
+    /// Also print pages out and in, fault latency, and the formats of stored pages at the end
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
     /// The program and its arguments; `--` before it is optional
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -174,6 +178,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, budget_bytes);
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
+    let oom_kills = kills::OomKills::now();
     let (object, agent) = (&object_path, &agent_path);
     let shown = process::Shown { socket: &socket, object, agent, cgroup_limit, reaper };
     let child = match process::spawn(&file, &arguments.program, &signals, &shown) {
@@ -200,7 +205,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         output.write(&arguments.program, &figures, told)?;
     }
     if !arguments.quiet {
-        figures.summarise(&supervisor.figures.over_limit);
+        figures.summarise(&supervisor.figures.over_limit, arguments.verbose);
+        for line in
+            kills::lines(supervisor.signal, &oom_kills.since(), size::cgroup_limit_bytes(), budget_bytes)
+        {
+            eprintln!("uzswap: {line}");
+        }
     }
     if supervisor.has_partial_dump() {
         eprintln!(
@@ -235,7 +245,7 @@ fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
 /// Returns the run's settings, and whether the compressor works on emulated devices.
 fn settings(arguments: &Arguments) -> Result<(Settings, bool)> {
     let budget_bytes = match arguments.ram.as_str() {
-        "auto" => size::automatic_ram_bytes().context("--ram auto found no limit; give a size")?,
+        "auto" => size::automatic_ram_bytes()?,
         text => size::of_option("--ram", text)?,
     };
     if budget_bytes < RAM_BYTES_MIN {

@@ -44,6 +44,8 @@ pub struct Supervisor {
     attacher: Attacher,
     front: Front,
     child: i32,
+    /// The signal that ended the program.
+    pub(super) signal: Option<i32>,
     has_dumped: bool,
     orphans: Orphans,
     /// Processes whose connections ended, and when: after a change of user they join again.
@@ -93,6 +95,7 @@ impl Supervisor {
             rejoining: Vec::new(),
             claims: Claims::default(),
             strangers: Strangers::default(),
+            signal: None,
             has_dumped: false,
             notes: Notes::new(),
             figures: Peaks::default(),
@@ -418,6 +421,7 @@ impl Supervisor {
                 return Some(libc::WEXITSTATUS(status));
             } else if libc::WIFSIGNALED(status) {
                 self.has_dumped = libc::WCOREDUMP(status);
+                self.signal = Some(libc::WTERMSIG(status));
                 return Some(128 + libc::WTERMSIG(status));
             }
         }
