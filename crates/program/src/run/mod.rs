@@ -184,8 +184,11 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let child = match process::spawn(&file, &arguments.program, &signals, &shown) {
         Ok(child) => child,
         Err(error) => {
-            let is_missing = error.raw_os_error() == Some(libc::ENOENT);
-            let why = is_missing.then(|| program_file::missing_interpreter(&file)).flatten();
+            let why = match error.raw_os_error() {
+                Some(libc::ENOENT) => program_file::missing_interpreter(&file),
+                Some(libc::ENOEXEC) => Some(program_file::unknown_format(&file).to_owned()),
+                _ => None,
+            };
             eprintln!("uzswap: {}: {}", name.to_string_lossy(), why.unwrap_or_else(|| error.to_string()));
             return Ok(program_file::exit_status_of(&error));
         }

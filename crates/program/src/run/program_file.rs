@@ -52,6 +52,17 @@ pub fn missing_interpreter(path: &Path) -> Option<String> {
     is_missing.then(|| format!("its interpreter {} is missing", String::from_utf8_lossy(name)))
 }
 
+/// Returns why exec(2) fails with ENOEXEC.
+pub fn unknown_format(path: &Path) -> &'static str {
+    match kind(path) {
+        Some(Kind::Foreign) => {
+            "it is a program for another kind of CPU, or of 32 bits, which this kernel does not run: take a build for \
+             this machine (`uname -m`)"
+        }
+        _ => "this kernel does not know the file's format: take a build for this machine (`uname -m`)",
+    }
+}
+
 /// Returns the sanitizer's runtime that a program, or a script's interpreter, needs.
 pub fn runtime(path: &Path) -> Option<Runtime> {
     let of = |file: &std::fs::File| Runtime::of(&mut |offset, room| file.read_at(room, offset).unwrap_or(0));
@@ -109,7 +120,7 @@ pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
         return Some("it is setuid or setgid, so nothing can be loaded into it; it runs unmanaged");
     }
     let is_foreign = kind(path)? == Kind::Foreign;
-    is_foreign.then_some("it is a program for another kind of CPU or 32 bits; it runs unmanaged")
+    is_foreign.then_some("it is a program for another kind of CPU, or of 32 bits, which has no agent")
 }
 
 /// Returns whether the loader can add an object to this program. Assumed for scripts.
@@ -168,6 +179,7 @@ mod tests {
     #[test]
     fn kinds_of_files() {
         assert_eq!(kind_of(b"#!/bin/sh\n"), Kind::Script);
+        assert!(!unknown_format(Path::new("/etc/passwd")).contains("32 bits"));
         assert_eq!(kind_of(b"\x7fELF\x01\x01"), Kind::Foreign);
         assert_eq!(why_unmanaged(&std::env::current_exe().unwrap()), None);
         let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
