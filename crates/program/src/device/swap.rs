@@ -17,6 +17,9 @@ use super::shelter::Shelter;
 use super::storage::StorageArguments;
 use crate::size::{self, Size};
 
+/// mkswap(8) refuses devices of fewer than ten pages.
+const SIZE_BYTES_MIN: u64 = 1 << 20;
+
 const PLUGIN: &str = "libnbdkit_uzswap_plugin.so";
 
 /// Swap to compressed memory until told to stop
@@ -83,6 +86,9 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         bail!("only root may swap: try sudo");
     }
     let size_bytes = size::in_pages("--size", &arguments.size)?;
+    if size_bytes < SIZE_BYTES_MIN {
+        bail!("--size {}: the minimum is {}", arguments.size, Size::from(SIZE_BYTES_MIN));
+    }
     let ram_bytes = match &arguments.ram {
         Some(text) => size::in_pages("--ram", text)?,
         None => size_bytes / 3 / 4096 * 4096,
@@ -155,6 +161,7 @@ fn way(arguments: &Arguments) -> Result<Way> {
             super::ublk::load_driver();
             match ublk::look() {
                 Ok(()) => return Ok(Way::Ublk),
+                Err(ublk::Error::Missing) => "there is no ublk (/dev/ublk-control), and ".to_owned(),
                 Err(error) => format!("{error}; and "),
             }
         }

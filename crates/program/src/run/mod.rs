@@ -142,7 +142,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let file = match program_file::find(name) {
         Ok(file) => file,
         Err(error) => {
-            eprintln!("uzswap: {}: {error}", name.to_string_lossy());
+            let of = if name.is_empty() { String::new() } else { format!("{}: ", name.to_string_lossy()) };
+            eprintln!("uzswap: {of}{error}");
             return Ok(error.exit_status());
         }
     };

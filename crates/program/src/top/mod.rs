@@ -28,6 +28,7 @@ format, for a textfile collector: `uzswap top --prometheus > FILE`. Other users'
 )]
 pub struct Arguments {
     /// A process of the run to show, or its `uzswap run`
+    #[arg(value_parser = crate::stat::pid)]
     pid: Option<u32>,
     /// Look once, after one interval
     #[arg(long)]
