@@ -43,7 +43,7 @@ enum Lock {
 Swap on it, undone in order by Ctrl-C or SIGTERM:
   sudo uzswap device swap --attach ublk --size 8G --ram 2G
 
-As another user than root, where udev gives him the nodes (docs/operate/block-device.md):
+As another user than root, where udev gives him the nodes (the document operate/block-device.md):
   uzswap device ublk --size 1G --ram 256M --unprivileged
 
 SIGTERM, or Ctrl-C, takes the disk away; while it is mounted or swapped on that waits until it is not, unless asked twice. \

@@ -68,7 +68,7 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
   uzswap run --ram 2G --swap 16G --swap-dir /data -- ./solve
 
 The report has budget and use, stored pages and their forms, faults and their latency, and programs that could not be \
-managed; docs/user/report.md lists every name.
+managed; the document user/report.md lists every name.
 
 Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be \
 executed, 127 when it was not found.")]
