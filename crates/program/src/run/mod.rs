@@ -23,6 +23,7 @@ mod peaks;
 mod peers;
 mod process;
 mod program_file;
+mod progress;
 mod reaper;
 mod report;
 mod signals;
@@ -39,6 +40,7 @@ pub use signals::Signals;
 pub use swap::SwapArguments;
 
 use std::ffi::{CStr, OsString};
+use std::io::IsTerminal;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -100,6 +102,10 @@ pub struct Arguments {
     /// Have every reference be written to this descriptor: `trace record`
     #[arg(long, hide = true, value_name = "DESCRIPTOR")]
     recorder: Option<i32>,
+    /// Show memory, stored memory and faults on one line while the program runs, if standard error
+    /// is a terminal; the line is erased at the end
+    #[arg(long)]
+    progress: bool,
     /// Print no summary at the end
     #[arg(short, long)]
     quiet: bool,
@@ -201,6 +207,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         supervisor.notes.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
+    let shows_progress = arguments.progress && std::io::stderr().is_terminal();
+    supervisor.progress = shows_progress.then(progress::Progress::new);
     let status = supervisor.serve();
     let limit = cgroup_limit.map(|limit| limit.bytes);
     let mut figures = report::Report::new(&supervisor, started.elapsed(), status, limit, emulated);

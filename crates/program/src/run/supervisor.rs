@@ -20,6 +20,7 @@ use super::lending;
 use super::notes::Notes;
 use super::orphans::Orphans;
 use super::peaks::Peaks;
+use super::progress::Progress;
 use super::signals::Signals;
 use super::strangers::Strangers;
 use super::swap;
@@ -56,6 +57,8 @@ pub struct Supervisor {
     pub(super) figures: Peaks,
     /// Recorded if there will be a report.
     pub(super) history: Option<History>,
+    /// Shown while the program runs.
+    pub(super) progress: Option<Progress>,
 }
 
 /// Resources opened for a tree.
@@ -100,6 +103,7 @@ impl Supervisor {
             notes: Notes::new(),
             figures: Peaks::default(),
             history: None,
+            progress: None,
         }
     }
 
@@ -116,9 +120,13 @@ impl Supervisor {
                 self.books.relay();
             }
             self.attach();
+            if let Some(line) = self.progress.as_mut().and_then(|progress| progress.look(&self.books)) {
+                self.notes.show(line);
+            }
             if let Some(status) = self.take_signals() {
                 // The last packets of processes are still in their sockets.
                 self.drain();
+                self.notes.hide();
                 self.notes.settle();
                 let has_broken = self.notes.has_broken(self.child as u32);
                 return if has_broken { crate::command_line::EXIT_FAILED } else { status };
