@@ -99,7 +99,7 @@ pub struct Arguments {
     /// Keep a checksum of every page and check it on every load
     #[arg(long)]
     verify: bool,
-    /// Have every reference be written to this descriptor: `trace record`
+    /// Descriptor for recorded references: `trace record`
     #[arg(long, hide = true, value_name = "DESCRIPTOR")]
     recorder: Option<i32>,
     /// Show memory, stored memory and faults on one line while the program runs, if standard error

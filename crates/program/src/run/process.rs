@@ -25,7 +25,7 @@ const NUMBER_DIGITS: usize = 10;
 /// Tells the object which limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
-/// What the program finds in its environment, and what it sees instead of actual values.
+/// Values in the program's environment, and values shown instead of actual ones.
 pub struct Shown<'a> {
     pub socket: &'a str,
     /// The paths of the preload object and of the agent.

@@ -18,7 +18,7 @@ const SWAP_BYTES_MIN: u64 = 16 << 20;
 /// The maximum of a swap file's table (`swapfile::OpenError::Size`).
 const SWAP_BYTES_MAX: u64 = 2 << 40;
 
-/// What is said about it on the command line.
+/// The options of the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SwapArguments {
     /// Write pages that do not fit into memory compressed to a file on disk of at most SIZE, for

@@ -44,7 +44,7 @@ impl Terminal {
 
     /// Waits for the program; returns its status and the unread output.
     pub fn end(mut self) -> (ExitStatus, String) {
-        // The kernel keeps what is not read, and a full terminal would stop the program.
+        // Unread output fills the terminal, which would stop the program.
         let mut bytes = [0; 65536];
         while let Ok(len @ 1..) = self.master.read(&mut bytes) {
             self.read += &String::from_utf8_lossy(&bytes[..len]);
