@@ -63,7 +63,7 @@ static bool holds(const uint64_t *words, size_t count) {
     return true;
 }
 
-// Memory that is larger than what it may take.
+// Uses a region that is larger than its budget.
 static void use_region(void) {
     size_t len = WORDS * sizeof(uint64_t);
     void *start = NULL;

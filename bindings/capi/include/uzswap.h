@@ -45,7 +45,7 @@ typedef enum uzswap_status {
   UZSWAP_POOR = 5,
   // A page is not in the pool.
   UZSWAP_MISSING = 6,
-  // A page is in the pool, but does not decompress to what was stored.
+  // A page is in the pool, but does not decompress to its bytes.
   UZSWAP_DAMAGED = 7,
   // Regions need userfaultfd(2), which this process may not use; uzswap_error() has the command
   // that permits it.
@@ -151,8 +151,8 @@ enum uzswap_status uzswap_pool_store(const struct uzswap_pool *pool,
                                      size_t count);
 
 // Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out
-// of the pool if `exclusive`. When that fails all pages stay in the pool, and what is at `pages`
-// is not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
+// of the pool if `exclusive`. When that fails all pages stay in the pool, and the bytes at `pages`
+// are not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
 enum uzswap_status uzswap_pool_load(const struct uzswap_pool *pool,
                                     uint16_t group,
                                     uint64_t key,
@@ -177,7 +177,7 @@ enum uzswap_status uzswap_pool_get_stats(const struct uzswap_pool *pool,
                                          struct uzswap_pool_stats *stats);
 
 // Starts the threads that keep all regions of this process within `ram_bytes` of memory together:
-// what is resident of them, and the rest compressed. `compressor` is a name like `auto`, `lz4` or
+// their resident pages and their compressed ones. `compressor` is a name like `auto`, `lz4` or
 // `zstd:3`; null for `auto`. Once a process; it lasts as long as that. What does not fit
 // compressed, or does not compress, goes to a swap file of at most `swap_bytes` in
 // `swap_directory` (null for /var/tmp), encrypted, without a name, gone with the process; with 0

@@ -27,7 +27,7 @@ pub enum uzswap_status {
     UZSWAP_POOR = 5,
     /// A page is not in the pool.
     UZSWAP_MISSING = 6,
-    /// A page is in the pool, but does not decompress to what was stored.
+    /// A page is in the pool, but does not decompress to its bytes.
     UZSWAP_DAMAGED = 7,
     /// Regions need userfaultfd(2), which this process may not use; uzswap_error() has the command
     /// that permits it.

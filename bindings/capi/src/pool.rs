@@ -117,8 +117,8 @@ pub unsafe extern "C" fn uzswap_pool_store(
 }
 
 /// Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out
-/// of the pool if `exclusive`. When that fails all pages stay in the pool, and what is at `pages`
-/// is not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
+/// of the pool if `exclusive`. When that fails all pages stay in the pool, and the bytes at `pages`
+/// are not defined. UZSWAP_MISSING, UZSWAP_DAMAGED, UZSWAP_INVALID.
 ///
 /// # Safety
 /// `pool` is alive, and `pages` has room for `count` times 4096 bytes.

@@ -57,7 +57,7 @@ fn not_started() -> uzswap_status {
 }
 
 /// Starts the threads that keep all regions of this process within `ram_bytes` of memory together:
-/// what is resident of them, and the rest compressed. `compressor` is a name like `auto`, `lz4` or
+/// their resident pages and their compressed ones. `compressor` is a name like `auto`, `lz4` or
 /// `zstd:3`; null for `auto`. Once a process; it lasts as long as that. What does not fit
 /// compressed, or does not compress, goes to a swap file of at most `swap_bytes` in
 /// `swap_directory` (null for /var/tmp), encrypted, without a name, gone with the process; with 0

@@ -39,7 +39,7 @@ trips["tip"] = trips["cents"] * (trips["zone"] % 4) // 20
 print(f"{sum(column.nbytes for column in trips.values()) >> 20} MiB of columns in {RAM >> 20} MiB")
 
 # %% [markdown]
-# ## What they tell
+# ## Questions to the table
 
 # %%
 by_zone = numpy.bincount(trips["zone"], weights=trips["cents"] + trips["tip"])
@@ -59,7 +59,7 @@ else:
     print("drivers:", ", ".join(f"{driver} ({cents / 100:,.2f})" for driver, cents in best.items()))
 
 # %% [markdown]
-# ## What it took
+# ## The cost
 
 # %%
 stats = uzswap.stats()

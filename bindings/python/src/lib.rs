@@ -61,7 +61,8 @@ fn start(
         return Err(PyValueError::new_err(match space.swap_bytes() {
             0 => "this process's arrays have no swap file: the first block decides".to_owned(),
             bytes => format!(
-                "this process's arrays have a swap file of {bytes} bytes already: the first block decides"
+                "this process's arrays have a swap file of {} MiB already: the first block decides",
+                bytes >> 20
             ),
         }));
     }
@@ -116,6 +117,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pages::compressors, module)?)?;
     module.add_function(wrap_pyfunction!(handler::handler, module)?)?;
     module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("RAM_BYTES_MIN", uzswap::regions::RAM_BYTES_MIN)?;
     module.add("PAGE_SIZE", uzswap::PAGE_SIZE)
 }

@@ -139,6 +139,17 @@ fn arrays_in_a_third_of_their_memory_are_those_that_plain_ones_are() {
                 "{said}"
             );
             println!("{said}");
+            let said = package.python(&python, &[own("examples/pandas_join.py").to_str().unwrap(), "300000"]);
+            assert!(
+                said.contains("the same totals") || said.starts_with("skipped: there is no pandas"),
+                "{said}"
+            );
+            let said = package.python(&python, &[own("examples/scikit_learn.py").to_str().unwrap(), "60000"]);
+            assert!(
+                said.contains("clusters of") || said.starts_with("skipped: there is no scikit"),
+                "{said}"
+            );
+            println!("{said}");
         }
     }
 }

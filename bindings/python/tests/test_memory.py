@@ -7,6 +7,7 @@ import gc
 import io
 import multiprocessing
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -305,13 +306,13 @@ class Arrays(unittest.TestCase):
                 numpy.zeros(1 << 50, dtype=numpy.uint8)
 
     def test_what_is_refused(self):
-        for wrong in ["", "two", "5X", "-1", -1]:
+        for wrong in ["", "two", "5X", "-1", -1, "9" * 400, "9" * 5000 + "G", 1 << 70, numpy.int64(-1), "٣G"]:
             with self.assertRaises(ValueError):
                 uzswap.memory(ram=wrong)
-        for wrong in [None, 1.5, True]:
+        for wrong in [None, 1.5, True, numpy.float64(1e9), b"1G"]:
             with self.assertRaises(TypeError):
                 uzswap.memory(ram=wrong)
-        with self.assertRaisesRegex(ValueError, "8388608"):
+        with self.assertRaisesRegex(ValueError, "8 MiB"):
             with uzswap.memory(ram=1000):
                 pass
         with self.assertRaisesRegex(ValueError, "auto"):
@@ -378,6 +379,29 @@ class SwapFile(unittest.TestCase):
             "    except error: pass\n"
             "    else: raise AssertionError(wrong)\n"
         )
+
+
+class Interface(unittest.TestCase):
+    def test_sizes_are_integers_of_any_type_or_texts(self):
+        for size in [RAM, numpy.int64(RAM), numpy.uint32(RAM), "48M", "49152k", "0.046875 GiB"]:
+            self.assertIn("ram=48 MiB", repr(uzswap.memory(ram=size)))
+
+    def test_the_representation_has_budget_and_use(self):
+        self.assertRegex(repr(uzswap.memory(ram="1.5G")), r"^<uzswap\.memory ram=1\.5 GiB: arrays of .*B use .*B>$")
+
+    def test_the_version_is_that_of_the_package(self):
+        self.assertRegex(uzswap.__version__, r"^\d+\.\d+\.\d+")
+
+    def test_paths_may_be_objects(self):
+        uzswap.memory(ram=RAM, swap="1G", swap_dir=pathlib.Path("/var/tmp"))
+
+    def test_help_fits_a_terminal_and_explains_every_field(self):
+        for thing in (uzswap, uzswap.memory, uzswap.Stats, uzswap.compress, uzswap.sizes):
+            for line in (thing.__doc__ or "").splitlines():
+                self.assertLessEqual(len(line), 76, line)
+        for name in uzswap.Stats._fields:
+            self.assertRegex(uzswap.Stats.__doc__, rf"\n    {name}:\n        [A-Z]")
+        self.assertIn("Begins the block", uzswap.memory.__enter__.__doc__)
 
 
 class Program(unittest.TestCase):

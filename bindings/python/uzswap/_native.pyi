@@ -1,5 +1,6 @@
 from typing import Any, Dict, List, Optional
 
+__version__: str
 PAGE_SIZE: int
 RAM_BYTES_MIN: int
 

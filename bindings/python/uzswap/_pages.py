@@ -16,7 +16,10 @@ def _plain(data: Pages) -> bytes:
 
 
 def compressors() -> List[str]:
-    """Every compressor of this build, as its name is to be written, parameters in brackets: ``"zstd[:LEVEL]"``."""
+    """Returns the names of all compressors of this build.
+
+    Optional parameters are in brackets: ``"zstd[:LEVEL]"``.
+    """
     return _native.compressors()
 
 
@@ -28,16 +31,18 @@ def compress(data: Pages, compressor: str = "auto") -> bytes:
         compressor: a name as in :func:`compressors`.
 
     Returns:
-        The object, which :func:`decompress` takes; as long as ``data``, and the same bytes, when it does not shrink.
+        The object, which :func:`decompress` takes; ``data`` itself when it
+        does not shrink.
 
     Raises:
-        ValueError: ``data`` is not whole pages, or there is no such compressor.
+        ValueError: ``data`` is not whole pages, or there is no such
+            compressor.
     """
     return _native.compress(_plain(data), compressor)
 
 
 def decompress(data: Pages, length: int = PAGE_SIZE, compressor: str = "auto") -> bytes:
-    """Decompresses what :func:`compress` made.
+    """Decompresses an object of :func:`compress`.
 
     Args:
         data: the object.
@@ -48,24 +53,28 @@ def decompress(data: Pages, length: int = PAGE_SIZE, compressor: str = "auto") -
         ``length`` bytes.
 
     Raises:
-        ValueError: the object is damaged, or was made of another length or by another compressor, as far as that can be told.
+        ValueError: the object is damaged, or was made of another length or
+            by another compressor, as far as that can be told.
     """
     return _native.decompress(_plain(data), length, compressor)
 
 
 def sizes(data: Pages, compressor: str = "auto", unit: int = PAGE_SIZE) -> List[int]:
-    """What memory would become, unit by unit, as :func:`compress` makes it.
+    """Returns the compressed size of each unit of some memory.
 
     Args:
         data: whole pages, any number of them; an array, for example.
         compressor: a name as in :func:`compressors`.
-        unit: bytes that are compressed as one, 4096 to 65536, whole pages; the last one may be shorter.
+        unit: bytes that are compressed as one, 4096 to 65536, whole pages;
+            the last one may be shorter.
 
     Returns:
-        Bytes of each unit's object, ``ceil(len(data) / unit)`` of them; ``unit`` where it does not shrink. A pool keeps
-        pages that repeat one 8-byte word without an object; here they have one.
+        Bytes of each unit's object, ``ceil(len(data) / unit)`` of them;
+        ``unit`` where it does not shrink. A pool keeps pages that repeat
+        one 8-byte word without an object; here they have one.
 
     Raises:
-        ValueError: ``data`` or ``unit`` is not whole pages, or there is no such compressor.
+        ValueError: ``data`` or ``unit`` is not whole pages, or there is no
+            such compressor.
     """
     return _native.sizes(_plain(data), unit, compressor)

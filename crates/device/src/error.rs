@@ -9,17 +9,17 @@ use swapfile::ReadFault;
 pub enum Error {
     /// The size is not valid for a device.
     #[error(
-        "a device has whole blocks of 4096 bytes, at least one and at most 1 TiB; {0} bytes are not that"
+        "a device has whole blocks of 4 KiB, at least one and at most 1 TiB; {} KiB are not that", .0 >> 10
     )]
     Size(u64),
     /// Memory is too small for the tables of a device of this size.
-    #[error("a device of this size needs at least {0} bytes of memory")]
+    #[error("a device of this size needs at least {} MiB of memory", .0.div_ceil(1 << 20))]
     Ram(u64),
     /// Locked memory needs a bound.
     #[error("memory is locked in advance, so how much must be said")]
     Unbounded,
     /// Memory cannot be allocated and locked.
-    #[error("{bytes} bytes of memory cannot be made and locked: {reason}")]
+    #[error("{} MiB of memory cannot be made and locked: {reason}", bytes >> 20)]
     Lock {
         /// Bytes requested.
         bytes: u64,

@@ -36,8 +36,10 @@ use clap::{CommandFactory, Parser, Subcommand};
   uzswap check                                what this machine allows, how to fix what is missing
   uzswap top                                  what runs under `uzswap run`, and how it does
 
+The documents are in share/doc/uzswap beside the program's bin, or in docs of the sources.
+
 Exit status: 0; 125 when something is wrong with the arguments or failed, with a message on standard error. `run` returns \
-its program's own, and `check` whether everything is there."
+its program's own, and `check` 1 where `run` does not work."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -63,7 +65,6 @@ enum Verb {
     #[command(subcommand)]
     Iaa(iaa_command::Iaa),
     Completions(manual::CompletionsArguments),
-    #[command(hide = true)]
     Man(manual::ManArguments),
     #[command(hide = true)]
     TrialTask(trial_task::Arguments),

@@ -22,6 +22,8 @@ pub struct CompletionsArguments {
 
 /// Write manual pages
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  uzswap man ~/.local/share/man/man1 && man uzswap-run")]
 pub struct ManArguments {
     /// Directory for the pages, one for each command
     directory: PathBuf,

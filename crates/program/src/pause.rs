@@ -39,6 +39,7 @@ pub struct PauseArguments {
 #[derive(Debug, clap::Args)]
 pub struct Common {
     /// A managed process, or its `uzswap run`
+    #[arg(value_parser = crate::stat::pid)]
     pid: u32,
     /// Print JSON
     #[arg(long)]

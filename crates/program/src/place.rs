@@ -16,6 +16,8 @@ pub enum Place {
     Wsl,
     /// Another user namespace.
     UserNamespace,
+    /// A seccomp filter refuses userfaultfd(2), as firejail's and systemd's do.
+    Filter,
     User,
     /// An ordinary user, where the Debian package has created its group.
     UserBesideGroup,
@@ -32,6 +34,7 @@ struct Signs {
     uid_map: String,
     is_root: bool,
     has_group: bool,
+    is_filtered: bool,
 }
 
 impl Signs {
@@ -49,6 +52,7 @@ impl Signs {
             is_root: unsafe { libc::geteuid() } == 0,
             has_group: fs::read_to_string("/etc/group")
                 .is_ok_and(|groups| groups.lines().any(|line| line.starts_with("uzswap:"))),
+            is_filtered: is_filtered(),
         }
     }
 
@@ -66,12 +70,28 @@ impl Signs {
             Signs { has_containerenv: true, .. } => Place::Podman,
             Signs { has_dockerenv: true, .. } => Place::Docker,
             _ if self.version.to_ascii_lowercase().contains("microsoft") => Place::Wsl,
+            Signs { is_filtered: true, .. } => Place::Filter,
             _ if is_mapped => Place::UserNamespace,
             Signs { is_root: true, .. } => Place::Root,
             Signs { has_group: true, .. } => Place::UserBesideGroup,
             _ => Place::User,
         }
     }
+}
+
+/// Returns whether a seccomp filter refuses userfaultfd(2): since Linux 5.11 the kernel lets every
+/// user open one that reports no accesses by the kernel.
+fn is_filtered() -> bool {
+    const UFFD_USER_MODE_ONLY: libc::c_int = 1;
+    // SAFETY: the call takes no pointers.
+    let opened = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | UFFD_USER_MODE_ONLY) };
+    let refusal = std::io::Error::last_os_error().raw_os_error();
+    if opened >= 0 {
+        // SAFETY: opened just now.
+        unsafe { libc::close(opened as libc::c_int) };
+        return false;
+    }
+    matches!(refusal, Some(libc::EPERM | libc::EACCES))
 }
 
 /// Returns whether /etc/hostname is a mount, as in Docker's containers. An unpacked or booted image
@@ -95,6 +115,7 @@ impl Place {
             Place::Rootless => "a rootless container",
             Place::Wsl => "Windows Subsystem for Linux",
             Place::UserNamespace => "a user namespace",
+            Place::Filter => "a seccomp filter that refuses userfaultfd(2)",
             Place::User | Place::UserBesideGroup => "an ordinary user of this machine",
             Place::Root => "root of this machine",
         }
@@ -129,16 +150,17 @@ impl Place {
                 "outside of the namespace: sudo setfacl -m u:$USER:rw /dev/userfaultfd, and bind that node into it; or there \
                  `sudo sysctl vm.unprivileged_userfaultfd=1`"
             }
+            Place::Filter => {
+                "let the filter pass it: firejail --seccomp=!userfaultfd, systemd SystemCallFilter=userfaultfd; or give access \
+                 to /dev/userfaultfd, which needs no such call"
+            }
             Place::User => {
                 "sudo setfacl -m u:$USER:rw /dev/userfaultfd (until the next start); for good and for a group: `echo \
                  'KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/60-userfaultfd.rules`; \
                  or `sudo sysctl vm.unprivileged_userfaultfd=1`"
             }
             Place::UserBesideGroup => "sudo usermod --append --groups uzswap $USER, and log in again",
-            Place::Root => {
-                "root without CAP_SYS_PTRACE, or a seccomp filter: start it with that capability, or with a filter that \
-                 lets userfaultfd(2) pass"
-            }
+            Place::Root => "root without CAP_SYS_PTRACE: start it with that capability",
         }
     }
 
@@ -152,7 +174,7 @@ impl Place {
             Place::Docker => "docker run --cap-add SYS_PTRACE ..., as root of the container",
             Place::Podman => "podman run --cap-add SYS_PTRACE ..., as root of the container",
             Place::Rootless | Place::UserNamespace => "none: a user namespace cannot give CAP_SYS_PTRACE",
-            Place::Wsl | Place::User | Place::UserBesideGroup => {
+            Place::Wsl | Place::User | Place::UserBesideGroup | Place::Filter => {
                 "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program, which keeps it for this alone"
             }
             Place::Root => "root without CAP_SYS_PTRACE: start it with that capability",
@@ -183,6 +205,8 @@ mod tests {
             (Signs { has_containerenv: true, ..rootless }, Place::Rootless),
             (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Place::Kubernetes),
             (Signs { is_root: true, ..is("6.8.0", "0 1000 1\n") }, Place::UserNamespace),
+            (Signs { is_filtered: true, is_root: true, ..machine() }, Place::Filter),
+            (Signs { is_filtered: true, has_dockerenv: true, ..machine() }, Place::Docker),
             (is("5.15.90.1-microsoft-standard-WSL2", WHOLE), Place::Wsl),
             (is("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", WHOLE), Place::Gvisor),
         ];

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 
 /// `K` and `KiB` are both 1024, in any case.
 const UNITS: parse_size::Config = parse_size::Config::new().with_binary();
@@ -89,17 +89,40 @@ impl Amount {
     }
 }
 
+/// Memory of a cgroup that `--ram auto` leaves free, for memory that is not anonymous.
+fn margin_bytes(limit: u64) -> u64 {
+    (limit / 8).max(32 << 20)
+}
+
 /// The value of `--ram auto`: the cgroup's limit less a margin for non-anonymous memory or, without
 /// a limit, nine tenths of the available memory.
 pub fn automatic_ram_bytes() -> Result<u64> {
     if let Some(limit) = cgroup_limit_bytes().filter(|limit| *limit < machine_bytes().unwrap_or(u64::MAX)) {
-        let margin = (limit / 8).max(32 << 20);
-        if limit <= margin * 2 {
-            bail!("the cgroup's limit of {} is too small", Size::from(limit));
-        }
-        return Ok(limit - margin);
+        return below_limit(limit).with_context(|| too_small(limit));
     }
     Ok(meminfo_bytes(Path::new(MEMINFO), "MemAvailable:")? / 10 * 9)
+}
+
+/// Returns the budget that fits a cgroup's limit; `None` if the margin is at least half of it.
+pub fn below_limit(limit: u64) -> Option<u64> {
+    let margin = margin_bytes(limit);
+    (limit > margin * 2).then(|| limit - margin)
+}
+
+fn too_small(limit: u64) -> String {
+    format!(
+        "--ram auto keeps {} of the cgroup's {} free for memory that is not paged, which leaves too little: give a size, \
+         such as --ram {}, or raise the cgroup's limit above {}",
+        Size::from(margin_bytes(limit)),
+        Size::from(limit),
+        as_option((limit / 2).max(16 << 20)),
+        Size::from(64 << 20),
+    )
+}
+
+/// Writes a size as options take it, rounded up to MiB: `304M`.
+pub fn as_option(bytes: u64) -> String {
+    format!("{}M", bytes.div_ceil(1 << 20))
 }
 
 /// Returns the machine's memory.
@@ -117,35 +140,39 @@ pub fn meminfo_bytes(file: &Path, field: &str) -> Result<u64> {
 
 /// Returns the lowest memory limit of this process's cgroup and its ancestors, version 2 or 1.
 pub fn cgroup_limit_bytes() -> Option<u64> {
-    let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut least = None::<u64>;
+    let texts = cgroup_texts("memory.max", "memory.limit_in_bytes");
+    let least = texts.iter().filter_map(|text| text.trim().parse::<u64>().ok()).min();
+    // Version 1 writes a number near 2^63 for no limit.
+    least.filter(|limit| *limit < 1 << 60)
+}
+
+/// Reads a file of this process's memory cgroup and of each ancestor, innermost first; the file has
+/// a name of version 2 and one of version 1.
+pub fn cgroup_texts(unified: &str, legacy: &str) -> Vec<String> {
+    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut texts = Vec::new();
     for line in membership.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
         let (roots, file): (&[&str], &str) = if number == "0" && controllers.is_empty() {
-            (&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.max")
+            (&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], unified)
         } else if controllers.split(',').any(|name| name == "memory") {
-            (&["/sys/fs/cgroup/memory"], "memory.limit_in_bytes")
+            (&["/sys/fs/cgroup/memory"], legacy)
         } else {
             continue;
         };
-        let mut path = path.trim_end_matches('/');
-        loop {
-            for root in roots {
-                let limit = fs::read_to_string(format!("{root}{path}/{file}")).ok();
-                let limit = limit.and_then(|text| text.trim().parse::<u64>().ok());
-                least = [least, limit].into_iter().flatten().min();
-            }
-            match path.rfind('/') {
-                Some(at) => path = &path[..at],
-                None => break,
-            }
+        let path = path.trim_end_matches('/');
+        for group in Path::new(if path.is_empty() { "/" } else { path }).ancestors() {
+            let group = group.to_string_lossy();
+            let read = |root: &&str| {
+                fs::read_to_string(format!("{root}{}/{file}", group.trim_end_matches('/'))).ok()
+            };
+            texts.extend(roots.iter().filter_map(read));
         }
     }
-    // Version 1 writes a number near 2^63 for no limit.
-    least.filter(|limit| *limit < 1 << 60)
+    texts
 }
 
 /// Random bits for names that differ between runs.
@@ -221,6 +248,16 @@ mod tests {
         let machine = machine_bytes().unwrap();
         assert_eq!(beyond_machine(1 << 20), None);
         assert!(beyond_machine(machine * 2).unwrap().contains("has"));
+    }
+
+    #[test]
+    fn a_budget_leaves_a_margin_in_its_cgroup() {
+        assert_eq!(below_limit(512 << 20), Some(448 << 20));
+        assert_eq!(below_limit(64 << 20), None);
+        let message = too_small(48 << 20);
+        assert!(message.starts_with("--ram auto keeps 32 MiB of the cgroup's 48 MiB"), "{message}");
+        assert!(message.contains("--ram 24M"), "{message}");
+        assert_eq!(parse(&as_option((304 << 20) - 5)), Ok(Amount::Bytes(304 << 20)));
     }
 
     #[test]

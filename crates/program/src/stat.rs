@@ -2,6 +2,15 @@
 
 use std::fs;
 
+/// Parses a process id of a command line.
+pub fn pid(text: &str) -> Result<u32, String> {
+    let pid = text.parse().ok().filter(|pid| (1..=PID_MAX).contains(pid));
+    pid.ok_or_else(|| "write a process id, a number as ps(1) shows".to_owned())
+}
+
+/// The kernel's limit of process ids on 64-bit machines.
+const PID_MAX: u32 = 1 << 22;
+
 /// Name, state letter, parent, start in ticks since boot, and the stack's address (exec moves it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
@@ -45,6 +54,14 @@ impl Stat {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn process_ids_are_numbers() {
+        assert_eq!(pid("1"), Ok(1));
+        for wrong in ["", "x", "0", "-1", "4194305", "99999999999"] {
+            assert!(pid(wrong).unwrap_err().contains("process id"), "{wrong}");
+        }
+    }
 
     #[test]
     fn this_process_is_known() {

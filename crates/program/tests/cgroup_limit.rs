@@ -123,3 +123,48 @@ fn runtimes_believe_it() {
         assert!(heap(&["--cgroup-limit", "real"]) > 256 * MIB);
     }
 }
+
+/// Makes a group inside of this process's own with a limit of 96 MiB; `None` where that is refused.
+fn limited_group(name: &str) -> Option<Group> {
+    let (path, _) = own_limit()?;
+    let group = path.parent().unwrap().join(format!("uzswap-{name}-{}", std::process::id()));
+    let is_made = std::fs::create_dir(&group).is_ok();
+    let made = Group(group);
+    let is_limited = is_made && std::fs::write(made.0.join(path.file_name().unwrap()), "100663296").is_ok();
+    if !is_limited {
+        testkit::skip!("cgroup", "no limited control group can be made");
+        return None;
+    }
+    Some(made)
+}
+
+struct Group(PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_kill_for_want_of_memory_is_explained() {
+    if !can_manage() {
+        return;
+    }
+    let Some(group) = limited_group("killed") else { return };
+    let script = "import os; data = [os.urandom(1 << 20) for _ in range(300)]";
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.0.display());
+    let run = [support::PROGRAM, "run", "--ram", "400M", "--", "python3", "-c", script];
+    let ran = Ran::of(support::command(&["sh", "-c", &enter, "sh"]).args(run));
+    if ran.said.contains("the supervisor was killed") {
+        return testkit::skip!("cgroup", "the kernel chose the supervisor: {ran}");
+    }
+    ran.assert_status(128 + libc::SIGKILL).assert_says(&[
+        "the program was killed by SIGKILL\n",
+        "the kernel's OOM killer killed 1 process of the memory cgroup, whose limit is 96 MiB: --ram 64M or less",
+    ]);
+    // A kill without OOM has another sender.
+    let ran = Ran::of(&mut support::run("64M", &[], &["sh", "-c", "kill -KILL $$"]));
+    ran.assert_status(128 + libc::SIGKILL)
+        .assert_says(&["the program was killed by SIGKILL; sent by a process"]);
+}

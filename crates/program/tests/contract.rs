@@ -52,6 +52,11 @@ fn bad_arguments_name_cause_and_fix() {
             &["lz4:0", "1 to 65537", "write lz4[:ACCEL]"],
         ),
         (&["top", "--interval", "0"], &["from 0.05"]),
+        (&["top", "sort"], &["write a process id"]),
+        (&["pause", "sort"], &["write a process id"]),
+        (&["resume", "-1"], &["-1"]),
+        (&["device", "ublk", "--size", "1G", "--unit", "5k"], &["--unit 5k: write 4k, 8k"]),
+        (&["run", "--ram", "1G", "--swap", "5T", "true"], &["--swap 5T: the maximum is 2 TiB"]),
         (&["pages", "compress", "/tmp", "/dev/null"], &["/tmp is a directory"]),
         (&["pages", "capture", "--pid", "4194305", "-o", "/dev/null"], &["no process 4194305"]),
         (&["trial-task", "many"], &["many"]),
@@ -120,9 +125,8 @@ fn programs_that_cannot_be_started_are_named_with_the_reason() {
     let (closed, data) = (scratch.write("closed/program", ""), scratch.write("data", "text"));
     set_mode(scratch.path("closed"), 0);
     let mut cases = vec![
-        ("", 127, "the program's name is empty: write"),
         ("no-such-program", 127, "not found: is it installed"),
-        ("/no/such/program", 127, "not found: is it installed"),
+        ("/no/such/program", 127, "not found: check the path"),
         ("/usr", 126, "is a directory: write the path"),
         (&data, 126, "found, but not executable: `chmod +x` it"),
     ];
@@ -135,6 +139,27 @@ fn programs_that_cannot_be_started_are_named_with_the_reason() {
         ran.assert_status(status);
         assert!(ran.said.starts_with(&format!("uzswap: {program}: {reason}")), "{ran}");
     }
+    let nameless = answer(&["run", "-q", "--ram", "1G", "--", ""]);
+    nameless.assert_status(127).assert_says(&["uzswap: the program's name is empty: write"]);
+}
+
+/// A shell would interpret it, as execvp(3) has it, and its name would be said to run unmanaged.
+#[test]
+fn a_program_for_another_cpu_is_refused_by_name() {
+    if !can_manage() {
+        return;
+    }
+    let scratch = Scratch::new("foreign");
+    let program = scratch.path("program");
+    let machine = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
+    let mut head = vec![0u8; 64];
+    head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    (head[16], head[18]) = (2, machine);
+    std::fs::write(&program, head).unwrap();
+    set_mode(&program, 0o755);
+    let ran = Ran::of(&mut run("1G", &[], &[program.to_str().unwrap()]));
+    ran.assert_status(126).assert_says(&["for another kind of CPU", "uname -m"]);
+    assert!(!ran.said.contains("unmanaged") && !ran.said.contains("not managed"), "{ran}");
 }
 
 #[test]

@@ -151,3 +151,28 @@ fn impossible_sizes_are_refused_with_their_option() {
         assert!(ran.said.starts_with(&format!("uzswap: {option}: \"{value}\" is not a ")), "{ran}");
     }
 }
+
+#[test]
+fn without_ublk_and_plugin_both_fixes_are_named() {
+    if !is_root("swap") {
+        return;
+    }
+    if Path::new("/dev/ublk-control").exists() {
+        return testkit::skip!("kernel", "there is ublk");
+    }
+    // A copy has no plugin beside it.
+    let scratch = Scratch::new("alone");
+    let program = scratch.path("uzswap");
+    fs::copy(support::PROGRAM, &program).unwrap();
+    let swap = |size: &str| {
+        Ran::of(std::process::Command::new(&program).args(["device", "swap", "--size", size]).env("PATH", ""))
+    };
+    let ran = swap("1G");
+    ran.assert_status(125).assert_says(&[
+        "there is no ublk",
+        "there is no nbdkit",
+        "modprobe ublk_drv",
+        "--plugin",
+    ]);
+    swap("4k").assert_status(125).assert_says(&["--size 4k: the minimum is 1 MiB"]);
+}

@@ -46,7 +46,7 @@ fn assert_each_once(ran: &Ran) {
 fn a_program_with_mixed_data_has_pages_of_every_kind() {
     let scratch = Scratch::new("forms");
     let script = scratch.write("job.py", SCRIPT);
-    let Some(ran) = managed("48M", &[], &["python3", &script]) else { return };
+    let Some(ran) = managed("48M", &["-v"], &["python3", &script]) else { return };
     assert_each_once(&ran);
     let counts = forms(&ran.report);
     for form in ["t16", "lz", "numeric", "same"] {
@@ -71,7 +71,7 @@ fn a_program_with_mixed_data_has_pages_of_every_kind() {
 fn a_compressor_of_one_form_is_told_apart_from_repeated_words() {
     let scratch = Scratch::new("form");
     let script = scratch.write("job.py", SCRIPT);
-    let Some(ran) = managed("48M", &["--compressor", "zstd:1"], &["python3", &script]) else { return };
+    let Some(ran) = managed("48M", &["-v", "--compressor", "zstd:1"], &["python3", &script]) else { return };
     assert_each_once(&ran);
     let counts = forms(&ran.report);
     assert_eq!(counts.keys().map(|name| &**name).collect::<Vec<_>>(), ["raw", "same", "zstd"]);
@@ -95,7 +95,7 @@ print(sum(o['number'] + len(o['words'][1]) + len(o['name']) for o in objects))
 fn pages_at_rest_become_denser_where_there_are_two_tiers() {
     let scratch = Scratch::new("tiers");
     let script = scratch.write("job.py", RESTING);
-    let options = ["--compressor", "auto-t16h", "--verify"];
+    let options = ["-v", "--compressor", "auto-t16h", "--verify"];
     let Some(ran) = managed("56M", &options, &["python3", &script]) else { return };
     let expected: u64 =
         (0..300_000u64).map(|i| i + 3 * i.to_string().len() as u64 + format!("k{i}").len() as u64).sum();

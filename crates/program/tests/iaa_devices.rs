@@ -28,7 +28,7 @@ fn process_of(workload: &str) -> Option<u32> {
 
 /// Two emulated devices compress a program's pages. One is disabled, then both are removed, then
 /// one and then both are brought back, from outside while the program runs. Each time the work
-/// moves to the available devices, and the program reads what it wrote.
+/// moves to the available devices, and the program reads its own bytes.
 #[test]
 fn devices_go_and_return_under_a_program() {
     let Some(workload) = workload("devices") else { return };
@@ -110,6 +110,6 @@ fn devices_go_and_return_under_a_program() {
         set(&[("iax0", presence), ("iax1", Presence::Enabled)]);
         std::thread::sleep(Duration::from_millis(150));
     }
-    // Every page was what it had been.
+    // Every page had its bytes.
     end(run);
 }

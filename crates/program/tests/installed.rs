@@ -87,18 +87,45 @@ fn an_archive_is_unpacked_and_used() {
     try_package("archive.sh", &archive, &scratch, Path::new("/"));
 }
 
+/// Every artefact lies in one folder, and has what an installation needs.
+#[test]
+fn a_release_is_one_folder_with_checksums() {
+    if !["dpkg-deb", "dpkg-shlibdeps", "sha256sum"].into_iter().all(has) || !has_cargo_deb() {
+        return;
+    }
+    let (scratch, built) = (Scratch::new("release"), Scratch::new("built"));
+    fs::copy(PROGRAM, built.path("uzswap")).unwrap();
+    fs::copy(plugin(), built.path("libnbdkit_uzswap_plugin.so")).unwrap();
+    let release = || {
+        let mut script = Command::new(own("packaging/release"));
+        script.arg(scratch.path("made")).arg(built.path("")).env("CARGO", env!("CARGO"));
+        script
+    };
+    let folder = PathBuf::from(run(&mut release()));
+    let sums = fs::read_to_string(folder.join("SHA256SUMS")).unwrap();
+    let names: Vec<&str> = sums.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    assert!(names.len() == 2 && names[0].ends_with("-linux.tar.gz") && names[1].ends_with(".deb"), "{sums}");
+    run(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&folder));
+    let archive = printed(Command::new("tar").arg("-tzf").arg(folder.join(names[0])));
+    let package = printed(Command::new("dpkg-deb").arg("--contents").arg(folder.join(names[1])));
+    for path in
+        ["bin/uzswap", "completions/uzswap", "_uzswap", "uzswap.fish", "user/report.md", "LICENSE-MIT"]
+    {
+        assert!(archive.lines().any(|line| line.ends_with(path)), "{path} in {archive}");
+        let is_licence = path == "LICENSE-MIT";
+        assert!(is_licence || package.lines().any(|line| line.ends_with(path)), "{path} in {package}");
+    }
+    for path in ["uzswap-run.1", "uzswap-top.1", "operate/block-device.md", "SECURITY.md"] {
+        assert!(archive.contains(path) && package.contains(path), "{path} in {archive} and {package}");
+    }
+    assert!(package.contains("nbdkit-uzswap-plugin.so") && package.contains("60-uzswap.rules"), "{package}");
+    Ran::of(&mut release()).assert_status(1).assert_says(&["is not empty"]);
+}
+
 /// Makes the release packages, or finds given ones: the archive, the wheel and the Debian package.
 fn released(scratch: &Scratch) -> [PathBuf; 3] {
     let folder = std::env::var_os("UZSWAP_TEST_PACKAGES").map(PathBuf::from).unwrap_or_else(|| {
-        let folder = PathBuf::from(scratch.directory("packages"));
-        for script in ["packaging/archive", "debian/package"] {
-            let package = PathBuf::from(run(&mut Command::new(own(script))));
-            fs::copy(&package, folder.join(package.file_name().unwrap())).unwrap();
-        }
-        let mut wheel = Command::new("python3");
-        wheel.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]);
-        run(wheel.arg(&folder).arg(own("../..")));
-        folder
+        PathBuf::from(run(Command::new(own("packaging/release")).arg(scratch.path("packages"))))
     });
     [".tar.gz", ".whl", ".deb"].map(|end| {
         let mut files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());

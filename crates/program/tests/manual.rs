@@ -28,7 +28,7 @@ fn every_command_has_a_page_that_names_its_options() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    for hidden in ["uzswap-man.1", "uzswap-trial-task.1", "uzswap-bench.1", "uzswap-help.1"] {
+    for hidden in ["uzswap-trial-task.1", "uzswap-bench.1", "uzswap-help.1"] {
         assert!(!names.contains(&hidden.to_owned()), "{hidden} is not for users");
     }
     if has("mandoc") {
@@ -39,6 +39,25 @@ fn every_command_has_a_page_that_names_its_options() {
         let text = printed(Command::new("mandoc").args(["-T", "utf8"]).arg(directory.join("uzswap-run.1")));
         assert!(text.contains("Exit status") && text.contains("uzswap 0."), "{text}");
     }
+}
+
+/// Packages install `docs/user` and `docs/operate` without the folder `docs`.
+#[test]
+fn help_names_documents_that_are_installed() {
+    let mut named = 0;
+    for command in [&["run"][..], &["device"], &["device", "ublk"], &["device", "swap"], &["top"], &["pause"]]
+    {
+        let help = answer(&[command, &["--help"]].concat()).assert_status(0).printed.clone();
+        assert!(!help.contains("docs/"), "{help}");
+        for word in help.split(|c: char| !c.is_ascii_alphanumeric() && !"/.-".contains(c)) {
+            if let Some(document) = word.trim_end_matches('.').strip_suffix(".md") {
+                assert!(support::own(&format!("../../docs/{document}.md")).exists(), "{document}.md");
+                named += 1;
+            }
+        }
+    }
+    assert!(named >= 4, "{named}");
+    answer(&["--help"]).assert_prints(&["Write manual pages", "share/doc/uzswap"]);
 }
 
 #[test]

@@ -4,22 +4,11 @@ mod support;
 
 use support::{can_manage, has, own, uzswap, Ran};
 
+/// Replaces figures by N, so that lines of different runs are equal.
 fn shape(line: &str) -> String {
     let is_figure = |word: &str| word.starts_with(|byte: char| byte.is_ascii_digit());
     let mask = |word: &str| if is_figure(word) { "N".to_owned() } else { word.to_owned() };
-    match line.split_once("stored as ") {
-        None => line.split(' ').map(mask).collect::<Vec<_>>().join(" "),
-        Some((begin, _)) => format!("{begin}stored as"),
-    }
-}
-
-fn forms(text: &str) -> Vec<(String, f64)> {
-    let line = text.lines().find_map(|line| line.split_once("stored as ")).expect("forms").1;
-    let form = |part: &str| {
-        let words: Vec<_> = part.trim().split(' ').collect();
-        (words[0].to_owned(), words[1].parse().unwrap())
-    };
-    line.split(',').map(form).collect()
+    line.split(' ').map(mask).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -38,9 +27,11 @@ fn the_first_example_prints_what_the_readme_shows() {
     let (of_uzswap, of_program): (Vec<&str>, Vec<&str>) =
         shown.iter().partition(|line| line.starts_with("uzswap: "));
     assert_eq!(ran.printed.lines().collect::<Vec<_>>(), of_program);
-    let shapes = |lines: Vec<&str>| lines.into_iter().map(shape).collect::<Vec<_>>();
-    assert_eq!(shapes(ran.said.lines().collect()), shapes(of_uzswap), "{ran}");
-    let (found, expected) = (forms(&ran.said), forms(&shown.join("\n")));
-    assert_eq!(found[0].0, expected[0].0, "most pages have this form");
-    assert!(found[0].1 > 50.0 && expected[0].1 > 50.0);
+    let (peak, cost) = ran.said.split_once('\n').expect("two lines of uzswap");
+    assert_eq!(shape(peak), shape(of_uzswap[0]), "{ran}");
+    assert!(
+        shape(cost.trim_end()).starts_with("uzswap: N faults took N s of the threads' time, N %"),
+        "{ran}"
+    );
+    assert_eq!(cost.lines().count(), 1, "{ran}");
 }

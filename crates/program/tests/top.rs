@@ -1,12 +1,15 @@
 //! `uzswap top`: runs are visible while they last.
 
 mod support;
+#[path = "support/terminal.rs"]
+mod terminal;
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use support::{answer, can_manage, has, printed, run, uzswap, Ran, Scratch, Started, PROGRAM};
+use terminal::Terminal;
 
 fn look(pid: u32) -> Option<Value> {
     let trees = answer(&["top", "--once", "--json", "--interval", "0.2"]).assert_status(0).json();
@@ -186,15 +189,53 @@ fn prometheus_reads_what_top_prints_for_it() {
 }
 
 #[test]
-fn the_last_minute_is_drawn_below_the_table() {
+fn a_terminal_shows_a_line_for_each_tree_details_on_a_key_and_is_restored() {
     let Some(job) = job() else { return };
-    let (mut top, mut lines) = top(&["--interval", "0.05"]);
-    let title = format!("The last minute of {}", job.pid());
-    lines.by_ref().map(Result::unwrap).find(|line| *line == title).expect("drawn");
-    let used = lines.next().unwrap().unwrap();
-    assert!(used.trim_start().starts_with("used ") && used.ends_with(" of 32 MiB"), "{used}");
-    assert!(used.contains(['▅', '▆', '▇', '█']), "it uses what it may: {used}");
-    drop(lines);
-    top.wait().unwrap();
+    let pid = job.pid().to_string();
+    let mut top = Terminal::start(uzswap().args(["top", "--interval", "0.05", &pid]));
+    let shown = top.wait_for("q quit");
+    assert!(shown.contains("\x1b[?1049h") && shown.contains("FAULTS/s"), "{shown:?}");
+    let shown = top.wait_for(&format!("{pid} uzswap trial"));
+    assert!(!shown.contains("PROCESS "), "{shown:?}");
+    top.press("\r");
+    let shown = top.wait_for("PROCESS ") + &top.wait_for("sort (now by process id)");
+    assert!(shown.contains("faults/s ") && shown.contains("of 32 MiB") && shown.contains('█'), "{shown:?}");
+    top.press("s");
+    top.wait_for("sort (now by used memory)");
+    top.press("q");
+    let shown = top.wait_for("\x1b[?1049l");
+    assert!(shown.contains("\x1b[?25h"), "the cursor is visible again: {shown:?}");
+    assert!(top.end().0.success());
+    for end in ["\x03", ""] {
+        let mut top = Terminal::start(uzswap().args(["top", "--interval", "3600"]));
+        top.wait_for("q quit");
+        match end {
+            "" => assert!(support::signal(top.child.id(), libc::SIGTERM)),
+            key => top.press(key),
+        }
+        top.wait_for("\x1b[?1049l");
+        assert!(top.end().0.success(), "{end:?}");
+    }
     job.end().assert_status(0);
+}
+
+/// The first two lines come with the program's input still open, so no timing decides.
+#[test]
+fn progress_is_one_line_on_a_terminal_alone_and_is_erased() {
+    if !can_manage() {
+        return;
+    }
+    let job =
+        "import sys; data = [b'%d ' % n * 900 for n in range(20000)]; sys.stdin.readline(); print('over')";
+    let mut terminal = Terminal::start(&mut run("32M", &["--progress", "-q"], &["python3", "-c", job]));
+    let shown = terminal.wait_for("faults/s") + &terminal.wait_for("faults/s");
+    assert!(shown.contains("\r\x1b[Kuzswap: ") && shown.contains(" of 32 MiB, "), "{shown:?}");
+    assert!(!shown.contains('\n'), "one line: {shown:?}");
+    terminal.press("\n");
+    terminal.wait_for("over");
+    let (status, rest) = terminal.end();
+    assert!(status.success() && rest.ends_with("\r\x1b[K"), "{rest:?}");
+
+    let mut piped = run("32M", &["--progress", "-q"], &["sh", "-c", "sleep 1.2"]);
+    support::Ran::of(&mut piped).assert_quiet();
 }

@@ -56,7 +56,7 @@ pub enum OpenError {
     #[error("the swap file's threads cannot be started: {0}")]
     Threads(io::Error),
     /// The size is less than one segment or above the maximum.
-    #[error("a swap file of {bytes} bytes: it can be 1 MiB to 2 TiB")]
+    #[error("a swap file of {} MiB: it can be 1 MiB to 2 TiB", bytes >> 20)]
     Size {
         /// The requested size.
         bytes: u64,

@@ -2,6 +2,7 @@
 //! valid references. The lint `missing_docs`, which the workspace denies, requires documentation of
 //! public items; the last test checks that every crate follows it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -161,6 +162,80 @@ fn is_comment(path: &Path, line: &str) -> bool {
 
 fn is_excepted(path: &Path) -> bool {
     path.extension().is_none_or(|end| end != "md") && EXCEPTIONS.iter().any(|folder| path.starts_with(folder))
+}
+
+/// Clauses that describe a thing instead of naming it, in a comment: "what is left" for "the rest",
+/// "is to be read", "so many bytes", "has it be read".
+fn unnamed(comment: &str) -> usize {
+    const VERBS: [&str; 21] = [
+        "is", "was", "are", "were", "came", "comes", "goes", "went", "has", "had", "have", "it", "they",
+        "can", "may", "must", "will", "would", "does", "do", "did",
+    ];
+    // Names in code style are not words.
+    let text = comment.split('`').step_by(2).collect::<Vec<_>>().join("_").to_lowercase();
+    let words: Vec<&str> =
+        text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).collect();
+    let is_unnamed = |at: &usize| match (words[*at], words.get(at + 1).copied().unwrap_or_default()) {
+        ("what", next) => VERBS.contains(&next),
+        ("is" | "are" | "was" | "were", "to") | ("so", "many" | "much") => true,
+        ("has" | "have" | "had" | "having", _) => words.iter().skip(at + 2).take(2).any(|word| *word == "be"),
+        _ => false,
+    };
+    (0..words.len()).filter(is_unnamed).count()
+}
+
+/// Such clauses that each package's comments may have. Lower a number when you remove some.
+const UNNAMED_MAX: &[(&str, usize)] = &[
+    ("accel/command", 1),
+    ("accel/iaa", 1),
+    ("bindings/capi", 1),
+    ("crates/ledger", 2),
+    ("crates/nbdkit", 1),
+    ("crates/pagecodec", 1),
+    ("crates/pager", 17),
+    ("crates/program", 6),
+    ("crates/ublk", 1),
+    ("crates/uzswap", 5),
+    ("lab", 1),
+];
+
+#[test]
+fn comments_name_their_subjects() {
+    let mut counts = BTreeMap::<String, usize>::new();
+    for path in files()
+        .iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "rs" || end == "py" || end == "c"))
+    {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let mut parts = path.iter().map(|part| part.to_str().unwrap());
+        let folder = match (parts.next().unwrap(), parts.next().unwrap_or_default()) {
+            (top @ ("crates" | "accel" | "bindings"), package) => format!("{top}/{package}"),
+            (top, _) => top.to_owned(),
+        };
+        let comments = text.lines().filter(|line| is_comment(path, line));
+        *counts.entry(folder).or_default() += comments.map(unnamed).sum::<usize>();
+    }
+    let allowed =
+        |folder: &str| UNNAMED_MAX.iter().find(|(name, _)| *name == folder).map_or(0, |(_, most)| *most);
+    let found: Vec<String> = counts
+        .iter()
+        .filter(|(folder, count)| **count > allowed(folder))
+        .map(|(folder, count)| format!("{folder}: {count}, allowed {}", allowed(folder)))
+        .collect();
+    report("Name the thing instead of describing it by a clause (CONTRIBUTING.md, Style)", &found);
+}
+
+#[test]
+fn clauses_without_a_noun_are_counted() {
+    for (comment, count) in [
+        ("// What is left goes to disk, and what came in stays.", 2),
+        ("/// Is to be read by so many threads", 2),
+        ("/// Has the page be read, and had `x` be read.", 2),
+        ("/// Returns the rest. It has been read; whether it is too large; what follows.", 0),
+        ("// `what is` code", 0),
+    ] {
+        assert_eq!(unnamed(comment), count, "{comment}");
+    }
 }
 
 fn report(rule: &str, found: &[String]) {

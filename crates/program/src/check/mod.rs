@@ -14,7 +14,9 @@ use row::Row;
 
 /// Say what this machine allows, and how to fix what is missing
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status: 0 when `uzswap run` works here with its full function, 1 otherwise.")]
+#[command(
+    after_help = "Exit status: 0 when `uzswap run` works here, even with limits, which the last line names; 1 otherwise."
+)]
 pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
@@ -23,8 +25,9 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct Answer {
-    /// Whether `uzswap run` works with its full function.
+    /// Whether `uzswap run` works.
     ok: bool,
+    verdict: String,
     rows: Vec<Row>,
 }
 
@@ -35,9 +38,10 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         rows.push(trial::row());
     }
     let ok = row::is_complete(&rows);
-    let mut out = std::io::stdout().lock();
+    // Leaves out colours where standard output is no terminal.
+    let mut out = anstream::stdout().lock();
     if arguments.json {
-        serde_json::to_writer_pretty(&mut out, &Answer { ok, rows })?;
+        serde_json::to_writer_pretty(&mut out, &Answer { ok, verdict: row::verdict(&rows), rows })?;
         writeln!(out)?;
     } else {
         out.write_all(row::table(&rows).as_bytes())?;

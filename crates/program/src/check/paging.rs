@@ -13,11 +13,10 @@ use super::row::Row;
 use crate::place::Place;
 use crate::{rights, ways};
 
-/// Features that full function needs, and the use of each.
-const NEEDED: [(u64, &str); 7] = [
+/// Features that paging needs, and the use of each.
+const NEEDED: [(u64, &str); 6] = [
     (feature::MOVE, "pages leave and return with their frames"),
     (feature::PAGEFAULT_FLAG_WP, "staging memory is registered with it"),
-    (feature::EVENT_FORK, "forks that bypass the C library are seen"),
     (feature::EVENT_REMAP, "mremap is followed"),
     (feature::EVENT_REMOVE, "madvise is followed"),
     (feature::EVENT_UNMAP, "munmap is followed"),
@@ -32,7 +31,12 @@ const TRACKING: [(u64, &str); 2] = [
 
 /// The consequence of no access tracking, and the fix.
 const UNSEEN: &str = "which pages go is learned from those that return";
-const UPGRADE_TO_TRACK: &str = "Linux 7.3 or later";
+const UPGRADE_TO_TRACK: &str = "install Linux 7.3 or later";
+
+/// The use of fork reports, and the consequence of none.
+const FORKS: &str = "forks that bypass the C library are seen";
+const WITHOUT_FORKS: &str =
+    "without CAP_SYS_PTRACE forks bring all pages in, and static programs are not managed";
 
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![opened(Userfaultfd::open(0).map(Userfaultfd::close))];
@@ -44,8 +48,14 @@ pub fn rows() -> Vec<Row> {
         }
         Err(_) => (false, 0),
     };
-    rows.extend(features(any, offered, granted));
-    rows.push(moved(any, if granted & feature::MOVING == feature::MOVING { Some(try_move()) } else { None }));
+    if any {
+        rows.extend(features(offered, granted));
+        rows.push(moved((granted & feature::MOVING == feature::MOVING).then(try_move)));
+    } else {
+        // The kernel may be new enough even if no userfaultfd opens.
+        let name = "features, moving pages";
+        rows.push(Row::needed(name, false, "cannot be known without a userfaultfd", "see userfaultfd"));
+    }
     rows.push(match try_scan() {
         Ok(()) => Row::needed("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
         Err(error) => Row::needed("PAGEMAP_SCAN", false, error, UPGRADE),
@@ -80,20 +90,19 @@ fn opened(result: Result<(), OpenError>) -> Row {
     }
 }
 
-/// A row for each feature: in the kernel, and granted to this user. Unknown without a userfaultfd.
-fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
+/// Returns a row for each feature: whether the kernel has it and grants it to this user.
+fn features(offered: u64, granted: u64) -> Vec<Row> {
     let row = |&(bit, name): &(u64, &str)| {
         let need = NEEDED.iter().find(|(needed, _)| *needed == bit);
         let tracking = TRACKING.iter().find(|(tracking, _)| *tracking == bit);
-        let use_ = need.or(tracking).map_or("not used", |(_, use_)| *use_);
+        let is_of_forks = bit == feature::EVENT_FORK;
+        let use_ = need.or(tracking).map_or(if is_of_forks { FORKS } else { "not used" }, |(_, use_)| *use_);
         let (without, upgrade) = match (need, tracking) {
-            (Some(_), _) => (format!("with it {use_}"), UPGRADE),
             (None, Some(_)) => (UNSEEN.to_owned(), UPGRADE_TO_TRACK),
-            (None, None) => (use_.to_owned(), UPGRADE),
+            (None, None) if !is_of_forks => (use_.to_owned(), "no command: it is not used"),
+            _ => (format!("with it {use_}"), UPGRADE),
         };
-        let (ok, detail, fix) = if !any {
-            (false, "cannot be known without a userfaultfd".to_owned(), "see userfaultfd")
-        } else if granted & bit != 0 {
+        let (ok, detail, fix) = if granted & bit != 0 {
             (true, use_.to_owned(), "")
         } else if offered & bit != 0 {
             (false, format!("not permitted to this user; {without}"), Place::here().forks_fix())
@@ -103,17 +112,16 @@ fn features(any: bool, offered: u64, granted: u64) -> Vec<Row> {
         let name = format!("feature {name}");
         match need {
             Some(_) => Row::needed(&name, ok, detail, fix),
+            None if is_of_forks => Row::limiting(&name, ok, detail, fix, WITHOUT_FORKS),
             None => Row::known(&name, ok, detail, fix),
         }
     };
     feature::NAMES.iter().map(row).collect()
 }
 
-fn moved(any: bool, moving: Option<Result<(), String>>) -> Row {
+fn moved(moving: Option<Result<(), String>>) -> Row {
     let name = "moving pages";
     match moving {
-        // The kernel may be new enough even if no userfaultfd opens.
-        _ if !any => Row::needed(name, false, "cannot be known without a userfaultfd", "see userfaultfd"),
         Some(Ok(())) => Row::needed(name, true, "pages went out to staging memory and back", ""),
         Some(Err(error)) => Row::needed(name, false, error, UPGRADE),
         None => Row::needed(name, false, "not in this kernel", UPGRADE),
@@ -260,30 +268,30 @@ mod tests {
 
     #[test]
     fn a_feature_is_missing_from_the_kernel_or_not_granted() {
-        let row = |any, offered, granted, name: &str| {
-            let rows = features(any, offered, granted);
+        let row = |offered, granted, name: &str| {
+            let rows = features(offered, granted);
             assert_eq!(rows.len(), feature::NAMES.len());
             rows.into_iter().find(|row| row.name == format!("feature {name}")).unwrap()
         };
         let all = all_names();
-        assert!(features(true, all, all).iter().all(|row| row.ok && row.fix.is_none()));
-        let fork = row(true, all, all & !feature::EVENT_FORK, "EVENT_FORK");
-        assert!(fork.needed && !fork.ok && fork.fix.unwrap() == Place::here().forks_fix());
+        assert!(features(all, all).iter().all(|row| row.ok && row.fix.is_none() && row.limit.is_none()));
+        let fork = row(all, all & !feature::EVENT_FORK, "EVENT_FORK");
+        assert!(!fork.needed && !fork.ok && fork.fix.unwrap() == Place::here().forks_fix());
+        assert!(fork.limit.unwrap().contains("forks bring all pages in"));
         let old = all & !feature::MOVE & !feature::RWP;
-        let moving = row(true, old, old, "MOVE");
+        let moving = row(old, old, "MOVE");
         assert!(moving.needed && !moving.ok && moving.fix.unwrap() == UPGRADE);
         // A kernel that cannot move pages does not count as one that tracks uses.
-        let tracking = row(true, old, old, "RWP");
+        let tracking = row(old, old, "RWP");
         assert!(!tracking.needed && !tracking.ok && tracking.fix.unwrap().contains("7.3"));
-        let poison = row(true, 0, 0, "POISON");
-        assert!(!poison.needed && !poison.ok);
-        assert!(row(false, 0, 0, "MOVE").detail.contains("cannot be known"));
+        let poison = row(0, 0, "POISON");
+        assert!(!poison.needed && !poison.ok && !poison.fix.unwrap().contains("install"));
     }
 
     #[test]
     fn pages_must_move() {
-        assert!(moved(true, Some(Ok(()))).ok);
-        for row in [moved(true, None), moved(true, Some(Err("lost bytes".into()))), moved(false, None)] {
+        assert!(moved(Some(Ok(()))).ok);
+        for row in [moved(None), moved(Some(Err("lost bytes".into())))] {
             assert!(row.needed && !row.ok && row.fix.is_some());
         }
     }

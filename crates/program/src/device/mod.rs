@@ -22,10 +22,10 @@ use anyhow::Result;
   swapon --show
 
 Ctrl-C, or SIGTERM, takes everything back in and undoes it. To have it at every start, write \
-/etc/uzswap-generator.conf; docs/operate/block-device.md has that, and how to serve disks to other programs and virtual machines.
+/etc/uzswap-generator.conf; the document operate/block-device.md has that, and how to serve disks to other programs and virtual machines.
 
 Without ublk, nbdkit serves the disk (`apt install nbdkit nbd-client nbdfuse libnbd-bin`, and \
-`cargo build --release -p uzswap-nbdkit`). It can deadlock as a machine's only swap: see docs/operate/block-device.md.")]
+`cargo build --release -p uzswap-nbdkit`). It can deadlock as a machine's only swap: see operate/block-device.md.")]
 pub enum Device {
     Swap(swap::Arguments),
     // `device --ublk --size 8G` is the same.

@@ -17,6 +17,9 @@ use super::shelter::Shelter;
 use super::storage::StorageArguments;
 use crate::size::{self, Size};
 
+/// mkswap(8) refuses devices of fewer than ten pages.
+const SIZE_BYTES_MIN: u64 = 1 << 20;
+
 const PLUGIN: &str = "libnbdkit_uzswap_plugin.so";
 
 /// Swap to compressed memory until told to stop
@@ -83,6 +86,9 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         bail!("only root may swap: try sudo");
     }
     let size_bytes = size::in_pages("--size", &arguments.size)?;
+    if size_bytes < SIZE_BYTES_MIN {
+        bail!("--size {}: the minimum is {}", arguments.size, Size::from(SIZE_BYTES_MIN));
+    }
     let ram_bytes = match &arguments.ram {
         Some(text) => size::in_pages("--ram", text)?,
         None => size_bytes / 3 / 4096 * 4096,
@@ -97,7 +103,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         eprintln!("uzswap: {error:#}; what serves swap may be swapped out itself");
         None
     });
-    let (mut server, mut attached) = match way(arguments) {
+    let way = way(arguments)?;
+    let (mut server, mut attached) = match way {
         Way::Ublk => by_ublk(arguments, size_bytes, ram_bytes, shelter.as_ref())?,
         _ => by_nbdkit(arguments, size_bytes, ram_bytes, &directory, shelter.as_ref())?,
     };
@@ -142,15 +149,43 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
 }
 
 /// Prefers ublk: only its server needs no memory to deliver a reply (docs/operate/block-device.md).
-fn way(arguments: &Arguments) -> Way {
-    if arguments.attach != Way::Auto || arguments.plugin.is_some() {
-        return arguments.attach;
+///
+/// # Errors
+/// Names what both ways lack if neither is there.
+fn way(arguments: &Arguments) -> Result<Way> {
+    if arguments.attach == Way::Ublk || arguments.plugin.is_some() {
+        return Ok(arguments.attach);
     }
-    super::ublk::load_driver();
-    match ublk::look() {
-        Ok(()) => Way::Ublk,
-        Err(_) => Way::Auto,
+    let lacks_ublk = match arguments.attach {
+        Way::Auto => {
+            super::ublk::load_driver();
+            match ublk::look() {
+                Ok(()) => return Ok(Way::Ublk),
+                Err(ublk::Error::Missing) => "there is no ublk (/dev/ublk-control), and ".to_owned(),
+                Err(error) => format!("{error}; and "),
+            }
+        }
+        _ => String::new(),
+    };
+    let has_plugin = beside().is_some()
+        || Command::new("nbdkit")
+            .args(["--dump-plugin", "uzswap"])
+            .output()
+            .is_ok_and(|ran| ran.status.success());
+    if !has_plugin {
+        let nbdkit = if exists("nbdkit") { "nbdkit has no plugin of uzswap" } else { "there is no nbdkit" };
+        bail!(
+            "{lacks_ublk}{nbdkit}: load ublk (`sudo modprobe ublk_drv`; Ubuntu has it in linux-modules-extra), or install nbdkit \
+             and name the plugin by --plugin (`cargo build --release -p uzswap-nbdkit` makes target/release/{PLUGIN})"
+        );
     }
+    Ok(arguments.attach)
+}
+
+/// Returns nbdkit's plugin beside this program.
+fn beside() -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok()?.with_file_name(PLUGIN);
+    beside.is_file().then_some(beside)
 }
 
 fn by_nbdkit(
@@ -201,10 +236,9 @@ fn by_ublk(
 }
 
 fn nbdkit(arguments: &Arguments, socket: &Path, size_bytes: u64, ram_bytes: u64) -> Result<Command> {
-    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PLUGIN));
     let mut command = Command::new("nbdkit");
     command.args(["--foreground", "--unix"]).arg(socket).args(["--mask-handshake=0x3", "--threads=8"]);
-    match (&arguments.plugin, beside.filter(|file| file.is_file())) {
+    match (&arguments.plugin, beside()) {
         (Some(file), _) => command.arg(file),
         (None, Some(file)) => command.arg(file),
         (None, None) => command.arg("uzswap"),

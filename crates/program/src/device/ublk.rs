@@ -43,7 +43,7 @@ enum Lock {
 Swap on it, undone in order by Ctrl-C or SIGTERM:
   sudo uzswap device swap --attach ublk --size 8G --ram 2G
 
-As another user than root, where udev gives him the nodes (docs/operate/block-device.md):
+As another user than root, where udev gives him the nodes (the document operate/block-device.md):
   uzswap device ublk --size 1G --ram 256M --unprivileged
 
 SIGTERM, or Ctrl-C, takes the disk away; while it is mounted or swapped on that waits until it is not, unless asked twice. \
@@ -94,11 +94,15 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32> {
+    let unit_bytes = size::of_option("--unit", &arguments.unit)?;
+    if !unit_bytes.is_power_of_two() || !(4 << 10..=64 << 10).contains(&unit_bytes) {
+        bail!("--unit {}: write 4k, 8k, 16k, 32k or 64k", arguments.unit);
+    }
     let config = Config {
         size_bytes: size::in_pages("--size", &arguments.size)?,
         ram_bytes: arguments.ram.as_deref().map(|text| size::in_pages("--ram", text)).transpose()?,
         compressor: arguments.storage.compressor.clone(),
-        unit_bytes: size::of_option("--unit", &arguments.unit)? as usize,
+        unit_bytes: unit_bytes as usize,
         has_checksums: false,
         is_locked: arguments.lock != Lock::No,
         ..Config::default()

@@ -26,7 +26,7 @@ pub struct CaptureArgs {
     /// Where to; rewritten.
     #[arg(short, long)]
     output: PathBuf,
-    /// At most so many pages.
+    /// Maximum number of pages.
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     max_pages: u64,
 }

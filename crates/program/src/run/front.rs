@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use sys::packets;
 
+use super::kills;
 use super::signals::Signals;
 
 /// Words to the front. A number follows each.
@@ -125,7 +126,12 @@ fn reap(supervisor: i32, flags: i32) -> Option<i32> {
         // SAFETY: the status is writable.
         match unsafe { libc::waitpid(-1, &mut status, flags) } {
             pid if pid == supervisor && libc::WIFSIGNALED(status) => {
-                return Some(128 + libc::WTERMSIG(status))
+                let signal = libc::WTERMSIG(status);
+                eprintln!(
+                    "uzswap: the supervisor was killed ({}), and the program with it",
+                    kills::name_of(signal)
+                );
+                return Some(128 + signal);
             }
             pid if pid == supervisor => return Some(libc::WEXITSTATUS(status)),
             1.. => {}

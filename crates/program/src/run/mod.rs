@@ -11,6 +11,7 @@ mod descriptors;
 mod front;
 mod guardian;
 mod history;
+mod kills;
 mod lending;
 pub(crate) mod looks;
 mod nested;
@@ -23,6 +24,7 @@ mod peaks;
 mod peers;
 mod process;
 mod program_file;
+mod progress;
 mod reaper;
 mod report;
 mod signals;
@@ -39,6 +41,7 @@ pub use signals::Signals;
 pub use swap::SwapArguments;
 
 use std::ffi::{CStr, OsString};
+use std::io::IsTerminal;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -68,7 +71,7 @@ const OBJECT_NAME: &CStr = c"libuzswap.so";
   uzswap run --ram 2G --swap 16G --swap-dir /data -- ./solve
 
 The report has budget and use, stored pages and their forms, faults and their latency, and programs that could not be \
-managed; docs/user/report.md lists every name.
+managed; the document user/report.md lists every name.
 
 Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be \
 executed, 127 when it was not found.")]
@@ -97,12 +100,19 @@ pub struct Arguments {
     /// Keep a checksum of every page and check it on every load
     #[arg(long)]
     verify: bool,
-    /// Have every reference be written to this descriptor: `trace record`
+    /// Descriptor for recorded references: `trace record`
     #[arg(long, hide = true, value_name = "DESCRIPTOR")]
     recorder: Option<i32>,
+    /// Show memory, stored memory and faults on one line while the program runs, if standard error
+    /// is a terminal; the line is erased at the end
+    #[arg(long)]
+    progress: bool,
     /// Print no summary at the end
     #[arg(short, long)]
     quiet: bool,
+    /// Also print pages out and in, fault latency, and the formats of stored pages at the end
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
     /// The program and its arguments; `--` before it is optional
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -142,7 +152,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let file = match program_file::find(name) {
         Ok(file) => file,
         Err(error) => {
-            eprintln!("uzswap: {}: {error}", name.to_string_lossy());
+            let of = if name.is_empty() { String::new() } else { format!("{}: ", name.to_string_lossy()) };
+            eprintln!("uzswap: {of}{error}");
             return Ok(error.exit_status());
         }
     };
@@ -178,13 +189,17 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, budget_bytes);
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
+    let oom_kills = kills::OomKills::now();
     let (object, agent) = (&object_path, &agent_path);
     let shown = process::Shown { socket: &socket, object, agent, cgroup_limit, reaper };
     let child = match process::spawn(&file, &arguments.program, &signals, &shown) {
         Ok(child) => child,
         Err(error) => {
-            let is_missing = error.raw_os_error() == Some(libc::ENOENT);
-            let why = is_missing.then(|| program_file::missing_interpreter(&file)).flatten();
+            let why = match error.raw_os_error() {
+                Some(libc::ENOENT) => program_file::missing_interpreter(&file),
+                Some(libc::ENOEXEC) => Some(program_file::unknown_format(&file).to_owned()),
+                _ => None,
+            };
             eprintln!("uzswap: {}: {}", name.to_string_lossy(), why.unwrap_or_else(|| error.to_string()));
             return Ok(program_file::exit_status_of(&error));
         }
@@ -196,6 +211,8 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         supervisor.notes.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
     supervisor.history = (!output.is_empty()).then(history::History::new);
+    let shows_progress = arguments.progress && std::io::stderr().is_terminal();
+    supervisor.progress = shows_progress.then(progress::Progress::new);
     let status = supervisor.serve();
     let limit = cgroup_limit.map(|limit| limit.bytes);
     let mut figures = report::Report::new(&supervisor, started.elapsed(), status, limit);
@@ -204,7 +221,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         output.write(&arguments.program, &figures, told)?;
     }
     if !arguments.quiet {
-        figures.summarise(&supervisor.figures.over_limit);
+        figures.summarise(&supervisor.figures.over_limit, arguments.verbose);
+        for line in
+            kills::lines(supervisor.signal, &oom_kills.since(), size::cgroup_limit_bytes(), budget_bytes)
+        {
+            eprintln!("uzswap: {line}");
+        }
     }
     if supervisor.has_partial_dump() {
         eprintln!(
@@ -239,7 +261,7 @@ fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
 /// Returns the run's settings.
 fn settings(arguments: &Arguments) -> Result<Settings> {
     let budget_bytes = match arguments.ram.as_str() {
-        "auto" => size::automatic_ram_bytes().context("--ram auto found no limit; give a size")?,
+        "auto" => size::automatic_ram_bytes()?,
         text => size::of_option("--ram", text)?,
     };
     if budget_bytes < RAM_BYTES_MIN {

@@ -29,7 +29,12 @@ pub struct Notes {
     /// Lines that processes may still print, and the time of the next permission.
     may_say: u32,
     may_say_at: Instant,
+    /// Whether the terminal's last line shows the progress.
+    shows_progress: bool,
 }
+
+/// Returns to the line's start and erases it.
+const ERASE: &str = "\r\x1b[K";
 
 impl Notes {
     pub fn new() -> Self {
@@ -40,6 +45,22 @@ impl Notes {
             said_after_end: None,
             may_say: SAID_AT_ONCE,
             may_say_at: Instant::now(),
+            shows_progress: false,
+        }
+    }
+
+    /// Replaces the line of progress. It is left out while the terminal is stopped.
+    pub fn show(&mut self, line: String) {
+        if LINES.waiting() == 0 {
+            self.shows_progress = true;
+            LINES.run(move || write(&format!("{ERASE}{line}")));
+        }
+    }
+
+    /// Erases the line of progress.
+    pub fn hide(&mut self) {
+        if std::mem::take(&mut self.shows_progress) {
+            LINES.run(|| write(ERASE));
         }
     }
 
@@ -95,12 +116,11 @@ impl Notes {
 
     /// Prints a line on the terminal or, after the program's end, adds it to the report.
     fn tell(&mut self, line: &str) {
+        self.hide();
         match &mut self.said_after_end {
             None if LINES.waiting() < LINES_MAX => {
                 let line = format!("uzswap: {line}\n");
-                LINES.run(move || {
-                    let _ = std::io::stderr().write_all(line.as_bytes());
-                });
+                LINES.run(move || write(&line));
             }
             None => {}
             Some(said) if said.len() < LINES_MAX => said.push(line.to_owned()),
@@ -115,4 +135,9 @@ impl Notes {
     pub fn said_after_end(&self) -> &[String] {
         self.said_after_end.as_deref().unwrap_or_default()
     }
+}
+
+fn write(text: &str) {
+    // The program's exit status does not depend on the terminal.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -25,7 +25,7 @@ const NUMBER_DIGITS: usize = 10;
 /// Tells the object which limit to show.
 const LIMIT_VARIABLE: &str = "UZSWAP_CGROUP_LIMIT";
 
-/// What the program finds in its environment, and what it sees instead of actual values.
+/// Values in the program's environment, and values shown instead of actual ones.
 pub struct Shown<'a> {
     pub socket: &'a str,
     /// The paths of the preload object and of the agent.
@@ -43,6 +43,8 @@ pub fn spawn(file: &Path, argv: &[OsString], signals: &Signals, shown: &Shown<'_
     let Shown { socket, object, agent, .. } = *shown;
     let preload = preloads(object, file, &std::env::var_os("LD_PRELOAD").unwrap_or_default());
     let makes_room = program_file::loads_objects(file);
+    // execvpe(3) would have a shell interpret a program of another CPU.
+    let is_elf = program_file::is_elf(file);
     let mask = signals.mask_before();
     let supervisor = std::process::id() as i32;
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
@@ -89,7 +91,11 @@ pub fn spawn(file: &Path, argv: &[OsString], signals: &Signals, shown: &Shown<'_
             }
             write_number(&mut parent, std::process::id());
             let _kept = (&arguments, &entries);
-            libc::execvpe(file.as_ptr(), argument_array.as_ptr().cast(), entry_array.as_ptr().cast());
+            let (arguments, entries) = (argument_array.as_ptr().cast(), entry_array.as_ptr().cast());
+            match is_elf {
+                true => libc::execve(file.as_ptr(), arguments, entries),
+                false => libc::execvpe(file.as_ptr(), arguments, entries),
+            };
             Err(io::Error::last_os_error())
         });
     }

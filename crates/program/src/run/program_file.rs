@@ -14,6 +14,8 @@ pub enum NotFound {
     Nameless,
     #[error("not found: is it installed, and its directory in PATH?")]
     Missing,
+    #[error("not found: check the path")]
+    NoFile,
     #[error("permission denied: a directory of its path may not be entered by this user")]
     Denied,
     #[error("is a directory: write the path of a program")]
@@ -25,7 +27,7 @@ pub enum NotFound {
 impl NotFound {
     pub fn exit_status(self) -> i32 {
         match self {
-            NotFound::Nameless | NotFound::Missing => 127,
+            NotFound::Nameless | NotFound::Missing | NotFound::NoFile => 127,
             NotFound::Denied | NotFound::Directory | NotFound::NotExecutable => 126,
         }
     }
@@ -50,6 +52,17 @@ pub fn missing_interpreter(path: &Path) -> Option<String> {
     let name = interpreter(&head)?;
     let is_missing = Path::new(OsStr::from_bytes(name)).metadata().is_err();
     is_missing.then(|| format!("its interpreter {} is missing", String::from_utf8_lossy(name)))
+}
+
+/// Returns why exec(2) fails with ENOEXEC.
+pub fn unknown_format(path: &Path) -> &'static str {
+    match kind(path) {
+        Some(Kind::Foreign) => {
+            "it is a program for another kind of CPU, or of 32 bits, which this kernel does not run: take a build for \
+             this machine (`uname -m`)"
+        }
+        _ => "this kernel does not know the file's format: take a build for this machine (`uname -m`)",
+    }
 }
 
 /// Returns the sanitizer's runtime that a program, or a script's interpreter, needs.
@@ -89,7 +102,7 @@ pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
 fn check(path: &Path) -> Result<(), NotFound> {
     let metadata = path.metadata().map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => NotFound::Denied,
-        _ => NotFound::Missing,
+        _ => NotFound::NoFile,
     })?;
     match metadata.permissions().mode() & 0o111 {
         _ if metadata.is_dir() => Err(NotFound::Directory),
@@ -109,7 +122,12 @@ pub fn why_unmanaged(path: &Path) -> Option<&'static str> {
         return Some("it is setuid or setgid, so nothing can be loaded into it; it runs unmanaged");
     }
     let is_foreign = kind(path)? == Kind::Foreign;
-    is_foreign.then_some("it is a program for another kind of CPU or 32 bits; it runs unmanaged")
+    is_foreign.then_some("it is a program for another kind of CPU, or of 32 bits, which has no agent")
+}
+
+/// Returns whether the file is in ELF. Of other files, execvp(3) makes a shell's script.
+pub fn is_elf(path: &Path) -> bool {
+    kind(path).is_some_and(|kind| kind != Kind::Script)
 }
 
 /// Returns whether the loader can add an object to this program. Assumed for scripts.
@@ -160,6 +178,7 @@ mod tests {
     fn programs_are_found_along_path() {
         assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
         assert_eq!(find(OsStr::new("no-such-program-here")), Err(NotFound::Missing));
+        assert_eq!(find(OsStr::new("/no/such/program")), Err(NotFound::NoFile));
         assert_eq!(find(OsStr::new("/etc/passwd")), Err(NotFound::NotExecutable));
         assert_eq!(find(OsStr::new("/etc")), Err(NotFound::Directory));
         assert_eq!(find(OsStr::new("")), Err(NotFound::Nameless));
@@ -168,6 +187,7 @@ mod tests {
     #[test]
     fn kinds_of_files() {
         assert_eq!(kind_of(b"#!/bin/sh\n"), Kind::Script);
+        assert!(!unknown_format(Path::new("/etc/passwd")).contains("32 bits"));
         assert_eq!(kind_of(b"\x7fELF\x01\x01"), Kind::Foreign);
         assert_eq!(why_unmanaged(&std::env::current_exe().unwrap()), None);
         let mut bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();

@@ -10,7 +10,7 @@ use super::counts::{ratio, Counts};
 use super::over_limit::OverLimit;
 use super::supervisor::Supervisor;
 use super::swap_report::SwapReport;
-use crate::size::Size;
+use crate::size::{self, Size};
 use crate::ways;
 
 /// The report of `docs/user/report.md`. Names are the kernel's where the meaning matches.
@@ -163,7 +163,20 @@ impl Report {
         before != (self.unmanaged.len(), self.failures.len()) || !self.said_after_end.is_empty()
     }
 
-    pub fn summarise(&self, over: &OverLimit) {
+    fn cost(&self, faults: u64) -> Cost {
+        Cost {
+            faults,
+            fault_seconds: self.counts.seconds(Counter::FaultNs),
+            elapsed_seconds: self.elapsed_seconds,
+            peak_bytes: self.ram_peak_bytes,
+            wanted_bytes: self.ram_wanted_peak_bytes,
+            limit_bytes: self.ram_limit_bytes,
+        }
+    }
+
+    /// Prints the memory, the time that faults took and advice; with `verbose` also pages and
+    /// formats.
+    pub fn summarise(&self, over: &OverLimit, verbose: bool) {
         let sum = |counter| self.counts.sum(counter);
         if self.ram_peak_bytes == 0 {
             let allowed = Size::from(self.ram_limit_bytes);
@@ -178,26 +191,36 @@ impl Report {
                 self.cpu_seconds,
             );
         }
-        if sum(Counter::ZswpOut) > 0 || sum(Counter::Faults) > 0 {
-            let requests = sum(Counter::Batches).saturating_add(sum(Counter::DecompressBatches));
-            let emulated = emulated_part(sum(Counter::EmulatedBatches), requests);
-            eprintln!(
-                "uzswap: {} pages out, {} in, ratio {:.2} ({}{emulated}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
-                sum(Counter::ZswpOut),
-                sum(Counter::ZswpIn),
-                self.compression_ratio,
-                self.compressor,
-                sum(Counter::Faults),
-                self.counts.seconds(Counter::FaultNs),
-                self.fault_latency_us.p50,
-                self.fault_latency_us.p99,
-            );
+        if let Some(line) = self.cost(sum(Counter::Faults)).line() {
+            eprintln!("uzswap: {line}");
         }
-        if let Some(line) = forms_line(&self.forms) {
-            eprintln!("uzswap: stored as {line}");
+        let requests = sum(Counter::Batches).saturating_add(sum(Counter::DecompressBatches));
+        if let Some(line) = emulated_line(sum(Counter::EmulatedBatches), requests) {
+            eprintln!("uzswap: {line}");
         }
-        if sum(Counter::Promoted) > 0 {
-            eprintln!("uzswap: {} of them became denser when they were cold", sum(Counter::Promoted));
+        if verbose {
+            if sum(Counter::ZswpOut) > 0 || sum(Counter::Faults) > 0 {
+                eprintln!(
+                    "uzswap: {} pages out, {} in, ratio {:.2} ({}); {} faults took {:.1} s, p50 {:.1} us, p99 {:.1} us",
+                    sum(Counter::ZswpOut),
+                    sum(Counter::ZswpIn),
+                    self.compression_ratio,
+                    self.compressor,
+                    sum(Counter::Faults),
+                    self.counts.seconds(Counter::FaultNs),
+                    self.fault_latency_us.p50,
+                    self.fault_latency_us.p99,
+                );
+            }
+            if let Some(line) = forms_line(&self.forms) {
+                eprintln!("uzswap: stored as {line}");
+            }
+            if sum(Counter::Promoted) > 0 {
+                eprintln!(
+                    "uzswap: {} of these pages became denser when they were cold",
+                    sum(Counter::Promoted)
+                );
+            }
         }
         if let Some(swap) = &self.swap {
             swap.summarise(sum(Counter::ZswpWb));
@@ -233,13 +256,51 @@ impl Report {
     }
 }
 
-/// The share of requests to the compressor that emulated devices served, as a part of a line.
-fn emulated_part(emulated: u64, requests: u64) -> String {
-    match emulated {
-        0 => String::new(),
-        _ if emulated == requests => ", emulated".to_owned(),
-        _ => format!(", {emulated} of {requests} requests emulated"),
+/// The share of requests to the compressor that emulated devices served.
+fn emulated_line(emulated: u64, requests: u64) -> Option<String> {
+    let share = if emulated == requests { "all".to_owned() } else { format!("{emulated} of {requests}") };
+    (emulated > 0).then(|| format!("{share} requests to compress and decompress were emulated"))
+}
+
+/// The figures of a run by which its budget is judged.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    faults: u64,
+    fault_seconds: f64,
+    elapsed_seconds: f64,
+    peak_bytes: u64,
+    wanted_bytes: u64,
+    limit_bytes: u64,
+}
+
+impl Cost {
+    /// Returns the time that faults took, and the budget that would do without them; `None` if
+    /// nothing is known of the program's memory.
+    fn line(self) -> Option<String> {
+        if self.peak_bytes == 0 {
+            return None;
+        }
+        let whole = whole_bytes(self.wanted_bytes.max(self.peak_bytes));
+        if self.faults == 0 {
+            let is_less = whole < self.limit_bytes / 4 * 3;
+            let advice = is_less.then(|| format!("; --ram {} would have done", size::as_option(whole)));
+            return Some(format!("no page had to come back{}", advice.unwrap_or_default()));
+        }
+        let share = self.fault_seconds / self.elapsed_seconds.max(1e-3) * 100.0;
+        let advice = (whole > self.limit_bytes)
+            .then(|| format!("; --ram {} would have held all pages", size::as_option(whole)));
+        Some(format!(
+            "{} faults took {:.1} s of the threads' time, {share:.0} % of the run's length{}",
+            self.faults,
+            self.fault_seconds,
+            advice.unwrap_or_default()
+        ))
     }
+}
+
+/// Returns the least budget at which `wanted_bytes` are not paged (docs/user/sizing.md).
+fn whole_bytes(wanted_bytes: u64) -> u64 {
+    wanted_bytes + (wanted_bytes / 15).max(24 << 20)
 }
 
 /// User and system time of children that have ended and were waited for.
@@ -279,9 +340,30 @@ mod tests {
 
     #[test]
     fn emulated_requests_are_told_in_part_or_whole() {
-        assert_eq!(emulated_part(0, 9), "");
-        assert_eq!(emulated_part(9, 9), ", emulated");
-        assert_eq!(emulated_part(2, 9), ", 2 of 9 requests emulated");
+        assert_eq!(emulated_line(0, 9), None);
+        assert!(emulated_line(9, 9).unwrap().starts_with("all requests"));
+        assert!(emulated_line(2, 9).unwrap().starts_with("2 of 9 requests"));
+    }
+
+    #[test]
+    fn the_cost_of_a_budget_is_told_with_the_one_that_has_none() {
+        let cost = Cost {
+            faults: 700,
+            fault_seconds: 4.1,
+            elapsed_seconds: 10.0,
+            peak_bytes: 190 << 20,
+            wanted_bytes: 280 << 20,
+            limit_bytes: 190 << 20,
+        };
+        let line = |cost: Cost| cost.line().unwrap();
+        let time = "700 faults took 4.1 s of the threads' time, 41 % of the run's length";
+        assert_eq!(line(cost), format!("{time}; --ram 304M would have held all pages"));
+        assert_eq!(line(Cost { limit_bytes: 320 << 20, ..cost }), time);
+        let (faults, peak_bytes, wanted_bytes) = (0, 50 << 20, 50 << 20);
+        let none = Cost { faults, peak_bytes, wanted_bytes, ..cost };
+        assert_eq!(line(none), "no page had to come back; --ram 74M would have done");
+        assert_eq!(line(Cost { limit_bytes: 90 << 20, ..none }), "no page had to come back");
+        assert!(Cost { peak_bytes: 0, ..cost }.line().is_none());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::lending;
 use super::notes::Notes;
 use super::orphans::Orphans;
 use super::peaks::Peaks;
+use super::progress::Progress;
 use super::signals::Signals;
 use super::strangers::Strangers;
 use super::swap;
@@ -44,6 +45,8 @@ pub struct Supervisor {
     attacher: Attacher,
     front: Front,
     child: i32,
+    /// The signal that ended the program.
+    pub(super) signal: Option<i32>,
     has_dumped: bool,
     orphans: Orphans,
     /// Processes whose connections ended, and when: after a change of user they join again.
@@ -54,6 +57,8 @@ pub struct Supervisor {
     pub(super) figures: Peaks,
     /// Recorded if there will be a report.
     pub(super) history: Option<History>,
+    /// Shown while the program runs.
+    pub(super) progress: Option<Progress>,
 }
 
 /// Resources opened for a tree.
@@ -93,10 +98,12 @@ impl Supervisor {
             rejoining: Vec::new(),
             claims: Claims::default(),
             strangers: Strangers::default(),
+            signal: None,
             has_dumped: false,
             notes: Notes::new(),
             figures: Peaks::default(),
             history: None,
+            progress: None,
         }
     }
 
@@ -113,9 +120,13 @@ impl Supervisor {
                 self.books.relay();
             }
             self.attach();
+            if let Some(line) = self.progress.as_mut().and_then(|progress| progress.look(&self.books)) {
+                self.notes.show(line);
+            }
             if let Some(status) = self.take_signals() {
                 // The last packets of processes are still in their sockets.
                 self.drain();
+                self.notes.hide();
                 self.notes.settle();
                 let has_broken = self.notes.has_broken(self.child as u32);
                 return if has_broken { crate::command_line::EXIT_FAILED } else { status };
@@ -418,6 +429,7 @@ impl Supervisor {
                 return Some(libc::WEXITSTATUS(status));
             } else if libc::WIFSIGNALED(status) {
                 self.has_dumped = libc::WCOREDUMP(status);
+                self.signal = Some(libc::WTERMSIG(status));
                 return Some(128 + libc::WTERMSIG(status));
             }
         }

@@ -15,8 +15,10 @@ const ROWS: usize = ledger::SLOTS + 128;
 
 /// Minimum size: every process writes to two segments at a time.
 const SWAP_BYTES_MIN: u64 = 16 << 20;
+/// The maximum of a swap file's table (`swapfile::OpenError::Size`).
+const SWAP_BYTES_MAX: u64 = 2 << 40;
 
-/// What is said about it on the command line.
+/// The options of the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SwapArguments {
     /// Write pages that do not fit into memory compressed to a file on disk of at most SIZE, for
@@ -64,6 +66,9 @@ impl SwapArguments {
         let size_bytes = size::of_option("--swap", text)?;
         if size_bytes < SWAP_BYTES_MIN {
             anyhow::bail!("--swap {text}: the minimum is {}", size::Size::from(SWAP_BYTES_MIN));
+        }
+        if size_bytes > SWAP_BYTES_MAX {
+            anyhow::bail!("--swap {text}: the maximum is {}", size::Size::from(SWAP_BYTES_MAX));
         }
         let directory = self.swap_dir.clone();
         let config = Config { directory, size_bytes, ..Config::default() };

@@ -13,6 +13,8 @@ pub struct Tree {
     /// The process id of `uzswap run`.
     pub pid: u32,
     pub program: Vec<String>,
+    /// Whether `uzswap pause` is in force for a process.
+    pub paused: bool,
     pub ram_limit_bytes: u64,
     /// Anonymous resident memory of all processes now, pool and staging included.
     pub ram_used_bytes: u64,
@@ -130,6 +132,7 @@ fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
     Tree {
         pid: found.pid,
         program: found.program.clone(),
+        paused: snapshot.live().any(|seen| seen.slot.is_pause_wanted() || seen.slot.is_paused()),
         ram_limit_bytes: settings.budget_bytes,
         ram_used_bytes: snapshot.total_bytes(),
         ram_peak_bytes: snapshot.total_peak_bytes(),
@@ -216,6 +219,10 @@ mod tests {
         assert!(tree.fault_latency_us.unwrap().p99 < 2.0, "the old fault is not recent");
         assert!(tree.fault_latency_total_us.unwrap().p99 > 800.0);
         assert_eq!(tree.processes[0].pid, std::process::id());
+        assert!(!tree.paused);
+        slot.want_pause(true);
+        assert!(trees(&[look()], &[], 1.0)[0].paused);
+        slot.want_pause(false);
         let quiet = trees(&[look()], &[Before::of(&look())], 1.0);
         assert_eq!((quiet[0].fault_latency_us, quiet[0].faults_per_second), (None, 0.0));
     }

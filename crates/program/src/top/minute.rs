@@ -1,7 +1,5 @@
 //! The last minute as lines of small bars.
 
-use std::fmt::Write;
-
 use super::figures::Tree;
 use crate::size::Size;
 
@@ -40,28 +38,17 @@ impl Minute {
         }));
     }
 
-    /// Returns three lines for each tree.
-    pub fn lines(&self, trees: &[Tree]) -> String {
-        let mut text = String::new();
-        for tree in trees {
-            let most = |of: fn(&Look) -> f64| self.of(tree.pid).map(of).fold(0.0, f64::max);
-            let bars = |of, top| self.bars(tree.pid, of, top);
-            let (used, out, faults) =
-                (most(|look| look.used), most(|look| look.out), most(|look| look.faults));
-            let budget = tree.ram_limit_bytes as f64;
-            let _ = writeln!(text, "\nThe last minute of {}", tree.pid);
-            let most_used =
-                format!("most {} of {}", Size::from(used as u64), Size::from(tree.ram_limit_bytes));
-            let rows = [
-                ("used", bars(|look| look.used, used.max(budget)), most_used),
-                ("out/s", bars(|look| look.out, out), format!("most {out:.0}")),
-                ("faults/s", bars(|look| look.faults, faults), format!("most {faults:.0}")),
-            ];
-            for (name, bars, most) in rows {
-                let _ = writeln!(text, "{name:>10} {bars} {most}");
-            }
-        }
-        text
+    /// Returns a tree's three lines, at most 79 columns wide.
+    pub fn lines(&self, tree: &Tree) -> Vec<String> {
+        let most = |of: fn(&Look) -> f64| self.of(tree.pid).map(of).fold(0.0, f64::max);
+        let bars = |of, top| self.bars(tree.pid, of, top);
+        let (used, out, faults) = (most(|look| look.used), most(|look| look.out), most(|look| look.faults));
+        let budget = tree.ram_limit_bytes as f64;
+        vec![
+            format!("used     {} {}", bars(|look| look.used, used.max(budget)), Size::from(used as u64)),
+            format!("out/s    {} {out:.0}", bars(|look| look.out, out)),
+            format!("faults/s {} {faults:.0}", bars(|look| look.faults, faults)),
+        ]
     }
 
     fn of(&self, pid: u32) -> impl Iterator<Item = &Look> {
@@ -98,12 +85,11 @@ mod tests {
             minute.add(&[tree(7, if second < 190 { 50 } else { 100 }, 0.0)], f64::from(second), 1.0);
         }
         assert!(minute.looks.len() <= SECONDS);
-        let text = minute.lines(&[tree(7, 100, 0.0)]);
-        let lines: Vec<&str> = text.lines().skip(2).collect();
-        assert_eq!(lines.len(), 3, "{text}");
-        assert_eq!((lines[0].matches('▅').count(), lines[0].matches('█').count()), (50, 10), "{text}");
-        assert!(lines[0].ends_with("most 100 MiB of 100 MiB"), "{text}");
-        assert_eq!(lines[2].matches('▁').count(), 60, "nothing is the lowest bar: {text}");
+        let lines = minute.lines(&tree(7, 100, 0.0));
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!((lines[0].matches('▅').count(), lines[0].matches('█').count()), (50, 10), "{lines:?}");
+        assert!(lines[0].ends_with("█ 100 MiB"), "{lines:?}");
+        assert_eq!(lines[2].matches('▁').count(), 60, "nothing is the lowest bar: {lines:?}");
     }
 
     #[test]
@@ -124,8 +110,7 @@ mod tests {
     fn trees_have_lines_of_their_own() {
         let mut minute = Minute::default();
         minute.add(&[tree(7, 1, 10.0), tree(8, 1, 0.0)], 1.0, 1.0);
-        let text = minute.lines(&[tree(7, 1, 10.0), tree(8, 1, 0.0)]);
-        assert!(text.contains("minute of 7\n") && text.contains("minute of 8\n"), "{text}");
-        assert_eq!(text.matches("most 10\n").count(), 1, "{text}");
+        let faults = |pid| minute.lines(&tree(pid, 1, 0.0))[2].clone();
+        assert!(faults(7).ends_with(" 10") && faults(8).ends_with(" 0"), "{} {}", faults(7), faults(8));
     }
 }

@@ -25,7 +25,7 @@
 
 #include "pages.h"
 
-// Goes through more memory than there is, so that what is not in use is evicted.
+// Writes more memory than the budget, so that unused pages are evicted.
 static void press(size_t mib) {
     static char *at;
     static size_t pages;
@@ -152,7 +152,7 @@ static void mode_gaps(void) {
     char *at = map_filled(MOVED, 0);
     press(100);
     for (int round = 0; round < 5000; round++) {
-        // What is mapped again is not registered yet, and so not one mapping with the rest.
+        // The new mapping is not registered yet, and so not one mapping with the rest.
         if (mmap(at, MOVED / 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != at) wrong("mmap");
         for (int i = 0; i < MOVED / 2; i++) fill_page((uint64_t *)(at + i * PAGE), i);
         char *to = mmap(NULL, MOVED * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -329,7 +329,7 @@ static void mode_own_userfaultfd(void) {
     check(own_at, pages, 0, "no longer registered");
 }
 
-// A pipe has the pages themselves, and gives what was in them.
+// A pipe has the pages themselves, and returns their bytes at the time of the call.
 static void mode_vmsplice(void) {
     enum { PIPES = 64, PAGES = 16 };
     int pipes[PIPES][2];
@@ -377,8 +377,8 @@ static void mode_stopped(void) {
     wait(NULL);
 }
 
-// What grows and moves while it is locked: the kernel fills what is new before it says that
-// anything has moved. Others fault.
+// A locked mapping grows and moves: the kernel fills the new part before it reports the move.
+// Other threads fault.
 static _Atomic bool grown_is_over;
 
 static void *walk_about(void *argument) {

@@ -180,7 +180,7 @@ static void mode_zerocopy(void) {
             ssize_t count = send(sender, at + sent, size - sent < PART * PAGE ? size - sent : PART * PAGE, MSG_ZEROCOPY);
             if (count > 0) sent += count, calls++;
             else if (errno != ENOBUFS) wrong("send");
-            // Evicts what is on its way.
+            // Evicts the pages that are on their way.
             if (calls % 64 == 0) check(at + (size - sent) / PAGE * PAGE / 2, 16, (size - sent) / PAGE * PAGE / 2 / PAGE, "beside");
         }
         char room[256];

@@ -40,7 +40,7 @@ static char *map(size_t bytes) {
     return at;
 }
 
-// Goes through more memory than there is, so that what is not in use is evicted.
+// Writes more memory than the budget, so that unused pages are evicted.
 static void press(void) {
     static uint64_t *at;
     size_t words = 100 * MIB / 8;
@@ -130,7 +130,7 @@ static void mode_cleared(void) {
     end_all(cleared, COUNT, "a word that is cleared");
 }
 
-// Robust mutexes, of which the program gives back what is locked.
+// Robust mutexes: the program frees their pages while they are locked.
 static pthread_barrier_t barrier;
 static int wait_pipe[2];
 static void *own(void *mutex) {
@@ -249,7 +249,7 @@ static void mode_no_files(void) {
     if (file < 0 ? errno != ENOENT : len <= 0) wrong("the limit's file");
 }
 
-// The kernel refuses what is no structure.
+// The kernel refuses addresses of no structure.
 static void mode_bad_pointers(void) {
     int descriptor = (int)syscall(SYS_userfaultfd, O_CLOEXEC | 1);
     struct uffdio_api api = {.api = UFFD_API};

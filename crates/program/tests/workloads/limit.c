@@ -1,5 +1,5 @@
 // Reads the memory limit of its control group in every way that the C library has, as runtimes do,
-// and says what it read: one line a way. The file's path is the argument; with "open" or "fopen" a
+// and prints the value: one line a way. The file's path is the argument; with "open" or "fopen" a
 // thread is cancelled while it opens a pipe without a writer, with "system" while it waits for a
 // command.
 #define _GNU_SOURCE

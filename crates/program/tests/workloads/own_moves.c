@@ -1,5 +1,5 @@
 // Moves pages by a userfaultfd of the program's own from memory that is pressed. With the argument
-// "holes" it asks the kernel to leave out what is not there; with one more it gives up root amid
+// "holes" it asks the kernel to skip pages that are absent; with one more it gives up root amid
 // that.
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -122,7 +122,7 @@ static void mode_show_limit(void) {
     work();
 }
 
-// What it finds.
+// Prints the limits that it finds.
 static void mode_limits_before(void) {
     show("address space", RLIMIT_AS);
     show("data", RLIMIT_DATA);

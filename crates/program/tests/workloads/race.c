@@ -63,7 +63,7 @@ static int threads(void) {
     return count;
 }
 
-// Whether there is a thread that this program did not make, within so many milliseconds.
+// Returns whether a thread that this program did not make appears within `milliseconds`.
 static int is_reached(int own, int milliseconds) {
     for (; milliseconds > 0; milliseconds--) {
         if (threads() > own) return 1;

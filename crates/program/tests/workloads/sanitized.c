@@ -32,7 +32,7 @@ static __attribute__((noinline)) void lose(void) {
     lost = NULL;
 }
 
-// What is left of addresses on the stack.
+// Overwrites addresses that remain on the stack.
 static __attribute__((noinline)) void wipe(void) {
     volatile char room[4096];
     for (unsigned i = 0; i < sizeof room; i++) room[i] = 0;

@@ -259,9 +259,8 @@ static long fair_kib(pid_t pid) {
     return kib;
 }
 
-// A fork while twice the budget is held: what is out stays out. The child looks at some pages only,
-// both write to disjoint and to the same pages; the tree's use during that is printed by the
-// parent.
+// A fork while twice the budget is held: evicted pages stay out. The child looks at some pages
+// only, both write to disjoint and to the same pages; the parent prints the tree's use during that.
 static void mode_fork_full(size_t pages) {
     char *at = map_pages(pages);
     fill(at, pages, 21);
@@ -364,7 +363,8 @@ static void mode_fork_exec(size_t pages) {
     check(at, pages, 31);
 }
 
-// Forks for which everything has to come in, one cause after another, and what is not inherited.
+// Forks for which everything has to come in, one cause after another, and mappings that children
+// do not inherit.
 static void mode_fork_apart(size_t pages) {
     char *at = map_pages(pages);
     fill(at, pages, 41);

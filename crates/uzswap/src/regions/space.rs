@@ -32,10 +32,10 @@ pub enum SpaceError {
     #[error("this process has a space already")]
     Started,
     /// The budget is too small.
-    #[error("a budget of {0} bytes is less than {RAM_BYTES_MIN}")]
+    #[error("the budget is less than {} MiB", RAM_BYTES_MIN >> 20)]
     Ram(u64),
     /// The kernel's page size is not 4 KiB.
-    #[error("pages of {0} bytes: only 4 KiB are supported")]
+    #[error("pages of {} KiB: only 4 KiB are supported", .0 >> 10)]
     PageSize(usize),
     /// No compressor of that name.
     #[error(transparent)]
@@ -58,7 +58,7 @@ pub enum SpaceError {
         source: io::Error,
     },
     /// The space's address space is used up, or in too many pieces.
-    #[error("no {0} bytes of address space in one piece are left")]
+    #[error("no {} MiB of address space in one piece are left", .0.div_ceil(1 << 20))]
     Full(usize),
     /// This process was forked from the space's process.
     #[error("the space is that of the process this one was forked from")]

@@ -11,7 +11,7 @@ use uzswap::{Page, PAGE_SIZE};
 /// 8-byte words in a page.
 const WORDS: usize = PAGE_SIZE / 8;
 
-/// What is said about it on the command line.
+/// The options of the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DataArguments {
     /// Fill memory with the pages of these files in turn, instead of index words

@@ -145,8 +145,9 @@ impl Chart<'_> {
         }
         put(format_args!("<path class=\"cursor\" d=\"\"/></svg></div>\n<div class=\"times\">"));
         let total = self.total();
-        for quarter in 0..=4 {
-            put(format_args!("<span>{}</span>", escaped(&seconds(total * f64::from(quarter) / 4.0))));
+        for time in times(total) {
+            let left = time / total * 100.0;
+            put(format_args!("<span style=\"left:{left:.2}%\">{}</span>", escaped(&time_label(time, total))));
         }
         text.push_str("</div>\n</figure>\n");
         text
@@ -173,6 +174,28 @@ impl Chart<'_> {
         }
         paths
     }
+}
+
+/// Returns the unit of a time axis of `total` seconds, and its name.
+fn unit_of_time(total: f64) -> (f64, &'static str) {
+    match total {
+        total if total < 1.0 => (1e-3, "ms"),
+        total if total < 240.0 => (1.0, "s"),
+        total if total < 4.0 * 3600.0 => (60.0, "min"),
+        _ => (3600.0, "h"),
+    }
+}
+
+/// Returns times from 0 to `total` seconds that are round in the axis' unit.
+fn times(total: f64) -> Vec<f64> {
+    let (unit, _) = unit_of_time(total);
+    ticks(total / unit).into_iter().map(|tick| tick * unit).filter(|time| *time <= total).collect()
+}
+
+fn time_label(time: f64, total: f64) -> String {
+    let (unit, name) = unit_of_time(total);
+    // Ticks have at most a few decimals; the rest is the error of the division.
+    format!("{} {name}", (time / unit * 1e6).round() / 1e6)
 }
 
 fn points(path: &[(f64, f64)]) -> String {
@@ -204,6 +227,18 @@ mod tests {
         let html = chart(Unit::Latency, &[Some(5.0), Some(500.0)], None);
         let labels: Vec<&str> = ["1.00 µs", "10.0 µs", "100 µs", "1.00 ms"].into();
         assert!(labels.iter().all(|label| html.contains(&format!(">{label}<"))), "{html}");
+    }
+
+    #[test]
+    fn times_are_round() {
+        let labels = |total| times(total).into_iter().map(|time| time_label(time, total)).collect::<Vec<_>>();
+        assert_eq!(labels(7.83), ["0 s", "2 s", "4 s", "6 s"]);
+        assert_eq!(labels(29.7), ["0 s", "10 s", "20 s"]);
+        assert_eq!(labels(0.37), ["0 ms", "100 ms", "200 ms", "300 ms"]);
+        assert_eq!(labels(3000.0), ["0 min", "10 min", "20 min", "30 min", "40 min", "50 min"]);
+        assert_eq!(labels(20_000.0), ["0 h", "2 h", "4 h"]);
+        assert_eq!(labels(1e-9)[0], "0 ms");
+        assert!(chart(Unit::Rate, &[Some(1.0), Some(2.0)], None).contains("left:50.00%\">1 s<"));
     }
 
     #[test]

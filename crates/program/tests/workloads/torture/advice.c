@@ -1,5 +1,5 @@
-// Protection, advice, locks, keys and seals: what changes mappings and not what is in them, or
-// takes their pages away.
+// Protection, advice, locks, keys and seals: calls that change mappings but not their bytes, or
+// take their pages away.
 #define _GNU_SOURCE
 #include "torture.h"
 

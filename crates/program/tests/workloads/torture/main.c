@@ -1,8 +1,8 @@
 // torture --seed N --seconds S --threads T --processes P --mib M --features LIST [--dir DIR]
 // [--hold]
 //
-// Ends with "ok: ..." and status 0 if every byte was as it must be; otherwise says what was wrong
-// and how to replay it. LIST: names of the table below, "all", or "-NAME" to take one out again:
+// Ends with "ok: ..." and status 0 if every byte was as expected; otherwise prints the error and
+// how to replay it. LIST: names of the table below, "all", or "-NAME" to take one out again:
 // "all,-stop". Mapping, unmapping, writing and checking are always there. A seed fixes what each
 // thread does; what the threads do to each other is the scheduler's.
 #define _GNU_SOURCE

@@ -92,7 +92,7 @@ static void stop(struct place *place) {
     expect_of(place, kill(place->pid, SIGCONT) == 0, "SIGCONT");
 }
 
-// Whether a process has ended, or is about to: what is read of it then may be zeroes.
+// Returns whether a process has ended or is about to: its memory may then read as zeroes.
 static bool is_ending(pid_t pid) {
     nap(100000000);
     char path[64], state = 'X';

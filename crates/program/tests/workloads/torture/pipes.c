@@ -146,8 +146,8 @@ static void disturb(struct flight *flight) {
     }
 }
 
-// vmsplice, tee, splice: the pipe has the pages themselves, and must give what was in them when it
-// is read.
+// vmsplice, tee, splice: the pipe has the pages themselves, and must return their bytes at the time
+// of the call when it is read.
 void do_flight(struct region *r) {
     struct flight *flight = &self->flights[draw(FLIGHTS)];
     int fd[2], copy[2], further[2];

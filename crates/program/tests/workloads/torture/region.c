@@ -1,4 +1,4 @@
-// Regions, their checks, and what is said when something is wrong.
+// Regions, their checks, and the messages when a check fails.
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <time.h>
@@ -203,7 +203,7 @@ void do_copy(struct region *r) {
         check_page(from, i, "before it is copied");
         content_fill(bytes, from->page[i].want);
         memcpy(r->at + i * PAGE, bytes, PAGE);
-        // LAZY is either: the copy is made of what must be there, so that it is known.
+        // LAZY is either state: the copy is made of the expected bytes, so its content is known.
         r->page[i].want = from->page[i].want;
         r->page[i].is &= ~LAZY;
         check_page(r, i, "copied");

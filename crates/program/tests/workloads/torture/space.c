@@ -8,7 +8,7 @@ static uint32_t draw_size(void) {
     return way < 8 ? 1 + draw(16) : way < 14 ? 16 + draw(240) : 256 + draw(large + 1);
 }
 
-// Memory is to be full most of the time.
+// Keeps memory full most of the time.
 static bool may_shrink(void) { return self->pages > self->pages_max / 8 * 7 || one_in(6); }
 
 static bool fits(uint32_t more) { return self->pages + more <= self->pages_max; }

@@ -116,7 +116,7 @@ fn in_cgroup(plan: &Plan, versus: &Versus, changes: &undo::Changes) -> Result<Ke
 struct Sampled {
     /// Peak of anonymous memory and pool together.
     total_peak_bytes: u64,
-    /// The largest pool, without what it held before.
+    /// The largest pool, less its pages at the start.
     pool: Pool,
     /// The increase of the machine's counters.
     counters: BTreeMap<String, u64>,
