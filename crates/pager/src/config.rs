@@ -58,7 +58,7 @@ impl Config {
 }
 
 /// Returns the most pages that may be staged at once in a program with this budget: fewer if their
-/// address space would take more than half of what is left of the arena.
+/// address space would take more than half of the arena's rest.
 pub fn staging_pages(budget_bytes: u64) -> usize {
     let wanted = (budget_bytes / 100).clamp(4 << 20, 256 << 20) as usize / PAGE_SIZE;
     // Each page may have a block to itself, and extents have an eighth of that on top.

@@ -120,7 +120,7 @@ pub fn expect_wiped() {
 }
 
 /// Asks the control thread to halt the pager, and waits for it. The caller holds the lock. Ends the
-/// process if the kernel has ended the control thread alone: what is out can come in no more.
+/// process if the kernel has ended the control thread alone: pages that are out stay so.
 fn halt_and_wait() {
     let state = &CONTROL_PAGE.forks.state;
     CONTROL_PAGE.forks.keeps.store(0, Ordering::Release);
