@@ -80,7 +80,9 @@ fn a_hard_limit_on_address_space_leaves_a_program_managed_and_three_quarters_of_
 /// Regression: such a program was in no figure, and the summary said that the budget was kept.
 #[test]
 fn the_memory_of_a_program_without_a_pager_counts() {
-    let script = format!("ulimit -n 15; ulimit -v 300000; exec python3 -c '{FILL}'");
+    // It stays until it has been looked at, several times a second.
+    let script =
+        format!("ulimit -n 15; ulimit -v 300000; exec python3 -c '{FILL}import time\ntime.sleep(4)\n'");
     let Some(ran) = managed("60M", &["-q"], &["sh", "-c", &script]) else { return };
     ran.assert_status(0);
     assert!(ran.text("unmanaged").contains("RLIMIT_NOFILE"), "{ran}");

@@ -300,7 +300,7 @@ impl Cost {
 
 /// Returns the least budget at which `wanted_bytes` are not paged (docs/user/sizing.md).
 fn whole_bytes(wanted_bytes: u64) -> u64 {
-    wanted_bytes + (wanted_bytes / 15).max(24 << 20)
+    wanted_bytes.saturating_add((wanted_bytes / 15).max(24 << 20))
 }
 
 /// User and system time of children that have ended and were waited for.
@@ -364,6 +364,10 @@ mod tests {
         assert_eq!(line(none), "no page had to come back; --ram 74M would have done");
         assert_eq!(line(Cost { limit_bytes: 90 << 20, ..none }), "no page had to come back");
         assert!(Cost { peak_bytes: 0, ..cost }.line().is_none());
+        // A process of the tree may claim anything.
+        let claimed = Cost { faults: u64::MAX, wanted_bytes: u64::MAX, ..cost };
+        assert!(line(claimed).contains("would have held all pages"));
+        assert!(line(Cost { faults: 0, ..claimed }).starts_with("no page"));
     }
 
     #[test]
