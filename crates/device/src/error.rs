@@ -9,7 +9,7 @@ use swapfile::ReadFault;
 pub enum Error {
     /// The size is not valid for a device.
     #[error(
-        "a device has whole blocks of 4 KiB, at least one and at most 1 TiB; {} KiB are not that", .0 >> 10
+        "a device has whole blocks of 4096 bytes, at least one and at most 1 TiB; {0} bytes are not that"
     )]
     Size(u64),
     /// Memory is too small for the tables of a device of this size.
