@@ -63,7 +63,7 @@ fn the_plugin_says_what_it_is_and_what_is_wrong() {
         (&["size=1M", "ram=64M", "swap=4T"], "it can be 1 MiB to 2 TiB"),
         (&["size=1M", "ram=64M", "swap-dir=/var/tmp"], "swap-dir= needs swap="),
         (&["size=1M", "ram=64M", "swap-plain=yes"], "swap-plain= needs swap="),
-        (&["size=1M", "ram=1M", "swap=16M"], "needs at least 3"),
+        (&["size=1M", "ram=1M", "swap=16M"], "needs at least 4 MiB of memory"),
         (&["size=1M", "ram=64M", "swap=16M", "swap-dir=/proc"], "no swap file in /proc"),
         (&["size=1M", "ram=64M", "swap-file=/srv/disk"], "swap-key= are gone"),
         (&["size=1M", "ram=64M", "swap-key=/srv/key"], "swap-key= are gone"),
