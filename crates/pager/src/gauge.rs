@@ -26,8 +26,9 @@ pub(crate) struct Gauge {
     discount: AtomicU64,
     /// If it is the share of others: the bytes that were resident when it was measured; else zero.
     resident_then: AtomicU64,
-    /// The faults, beside those served, at that time.
+    /// The faults, beside those served, at that time, and those since then, at the last look.
     faults_then: AtomicU64,
+    faults_since: AtomicU64,
     /// Faults that were served, which copy nothing.
     served: AtomicU64,
     /// Relatives came or went, so the shares must be measured soon.
@@ -45,6 +46,7 @@ impl Gauge {
             discount: AtomicU64::new(0),
             resident_then: AtomicU64::new(0),
             faults_then: AtomicU64::new(0),
+            faults_since: AtomicU64::new(0),
             served: AtomicU64::new(0),
             is_stale: AtomicBool::new(false),
             growth: AtomicU64::new(0),
@@ -109,6 +111,17 @@ impl Gauge {
         self.set_discount(bytes);
         self.resident_then.store(resident, Ordering::Relaxed);
         self.faults_then.store(self.faults(), Ordering::Relaxed);
+        self.faults_since.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts the faults since the shares were measured, if there are shares. For the control
+    /// thread: it is a system call, and handlers measure at each fault.
+    pub fn note_faults(&self) {
+        if self.discount_bytes() == 0 || self.resident_then.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let since = self.faults().wrapping_sub(self.faults_then.load(Ordering::Relaxed)) as i64;
+        self.faults_since.store(since.max(0) as u64, Ordering::Relaxed);
     }
 
     pub fn note_served(&self) {
@@ -119,13 +132,9 @@ impl Gauge {
     /// that neither the pager served nor added a page copied a shared one. Measuring takes
     /// milliseconds, and a child that writes to all of its memory copies that much at once.
     fn discount_now(&self, resident: u64) -> u64 {
-        let (discount, then) = (self.discount_bytes(), self.resident_then.load(Ordering::Relaxed));
-        if discount == 0 || then == 0 {
-            return discount;
-        }
-        let faults = self.faults().wrapping_sub(self.faults_then.load(Ordering::Relaxed)) as i64;
-        let bytes = (faults.max(0) as u64).saturating_mul(PAGE_SIZE as u64);
-        discount.saturating_sub(bytes.saturating_sub(resident.saturating_sub(then)))
+        let bytes = self.faults_since.load(Ordering::Relaxed).saturating_mul(PAGE_SIZE as u64);
+        let grown = resident.saturating_sub(self.resident_then.load(Ordering::Relaxed));
+        self.discount_bytes().saturating_sub(bytes.saturating_sub(grown))
     }
 
     /// Faults of this process that the pager did not serve.
@@ -177,6 +186,8 @@ mod tests {
             // SAFETY: as above.
             unsafe { (at as *mut u8).write_volatile(1) };
         }
+        gauge.note_faults();
+        range.note_faults();
         let touched = (64 * BLOCK_BYTES) as u64;
         assert!(gauge.discount_now(all) <= shared - touched, "as many faults could have copied pages");
         // Other tests run beside this one.
@@ -184,6 +195,7 @@ mod tests {
         assert_eq!(range.discount_now(all), shared, "this is no shared memory");
         // More than any test beside causes.
         (0..1 << 24).for_each(|_| gauge.note_served());
+        gauge.note_faults();
         assert_eq!(gauge.discount_now(all), shared, "served faults copy none");
     }
 

@@ -68,6 +68,7 @@ impl Lifecycle {
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
         let gauge = &self.program.gauge;
+        gauge.note_faults();
         let total = self.program.measure(&self.pages);
         let came_in = self.note_growth(watch, now);
         let mut buffer = [0; 128];
