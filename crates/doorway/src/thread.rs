@@ -8,8 +8,9 @@ pub const OWN_FILES: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
 /// function. Returns its number, or an error's number, negative.
 ///
 /// # Safety
-/// `flags` are [`OWN_FILES`], or these and CLONE_FILES. Stack and thread pointer belong to the
-/// thread from now on.
+/// `flags` are [`OWN_FILES`], or these and CLONE_FILES; or CLONE_VM and CLONE_VFORK, without
+/// CLONE_SETTLS, for a process that ends before this returns. Stack and thread pointer belong to
+/// the thread, or the process, from now on.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize {
     let answer: isize;

@@ -9,8 +9,10 @@
 use core::ffi::c_long;
 use core::mem::size_of_val;
 
+use doorway::thread;
+
 use crate::calls::raw_syscall;
-use crate::{signals, system};
+use crate::signals;
 
 /// `SECCOMP_SET_MODE_FILTER` and flags of the kernel's seccomp.h.
 pub const SET_MODE_FILTER: usize = 1;
@@ -41,7 +43,7 @@ pub fn would_be_taken(flags: usize, program: usize) -> bool {
     trial.answer >= 0 || trial.answer == -c_long::from(libc::EMFILE)
 }
 
-extern "C" fn try_out(trial: &mut Trial) -> ! {
+extern "C" fn try_out(trial: &mut Trial) {
     let none = [0u64; 2];
     debug_assert_eq!(size_of_val(&none), size_of::<libc::rlimit>());
     let limit = [0, libc::RLIMIT_NOFILE as usize, none.as_ptr().addr(), 0, 0, 0];
@@ -50,58 +52,24 @@ extern "C" fn try_out(trial: &mut Trial) -> ! {
         raw_syscall(libc::SYS_prlimit64, limit);
         raw_syscall(libc::SYS_seccomp, [SET_MODE_FILTER, FLAG_NEW_LISTENER, trial.program, 0, 0, 0])
     };
-    system::exit_process(0)
 }
 
-/// Runs [`try_out`] in a process on this thread's stack, while this thread waits. Returns the
-/// process's number, or a negative error number.
+/// The process's stack. At its top are an argument and a function, as [`thread::begin`] takes them.
+#[repr(align(16))]
+struct Stack([usize; 512]);
+
+/// Runs [`try_out`] in a process that shares this one's memory, while this thread waits. Returns
+/// the process's number, or a negative error number.
 ///
 /// # Safety
 /// All signals are blocked: no handler may run in the process.
 unsafe fn start(trial: &mut Trial) -> isize {
     let flags =
         libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_UNTRACED;
-    let answer: isize;
-    // SAFETY: the process only calls a function that does not return, below this frame.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "mov rdi, r9",
-            "call {try_out}",
-            "2:",
-            try_out = sym try_out,
-            inlateout("rax") libc::SYS_clone as isize => answer,
-            in("rdi") flags as usize,
-            in("rsi") 0usize,
-            in("rdx") 0usize,
-            in("r10") 0usize,
-            in("r8") 0usize,
-            in("r9") core::ptr::from_mut(trial),
-            lateout("rcx") _,
-            lateout("r11") _,
-        );
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!(
-            "svc 0",
-            "cbnz x0, 2f",
-            "mov x0, x9",
-            "bl {try_out}",
-            "2:",
-            try_out = sym try_out,
-            inlateout("x0") flags as usize => answer,
-            in("x1") 0usize,
-            in("x2") 0usize,
-            in("x3") 0usize,
-            in("x4") 0usize,
-            in("x8") libc::SYS_clone,
-            in("x9") core::ptr::from_mut(trial),
-        );
-    }
-    answer
+    let mut stack = Stack([0; 512]);
+    let top = stack.0.len() - 2;
+    stack.0[top] = core::ptr::from_mut(trial).expose_provenance();
+    stack.0[top + 1] = try_out as *const () as usize;
+    // SAFETY: by CLONE_VFORK this frame, and the stack in it, outlive the process.
+    unsafe { thread::begin(flags as usize, stack.0[top..].as_mut_ptr().expose_provenance(), 0) }
 }
