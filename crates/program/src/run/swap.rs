@@ -15,8 +15,8 @@ const ROWS: usize = ledger::SLOTS + 128;
 
 /// Minimum size: every process writes to two segments at a time.
 const SWAP_BYTES_MIN: u64 = 16 << 20;
-/// The maximum of a swap file's table (`swapfile::OpenError::Size`).
-const SWAP_BYTES_MAX: u64 = 2 << 40;
+/// The maximum of a swap file's table.
+const SWAP_BYTES_MAX: u64 = swapfile::SEGMENTS_MAX as u64 * swapfile::SEGMENT_BYTES as u64;
 
 /// The options of the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
