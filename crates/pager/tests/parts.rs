@@ -170,12 +170,35 @@ fn only_the_file_of_the_pager_writes_its_methods() {
     assert_eq!(writing.collect::<Vec<_>>(), ["pager"]);
 }
 
+/// The structures of a file with the declarations of their fields.
+fn structures(code: &str) -> Vec<(String, Vec<String>)> {
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    let mut is_inside = false;
+    for line in code.lines() {
+        let opened = line.split_once("struct ").filter(|_| line.ends_with('{') && !line.starts_with(' '));
+        if let Some((_, name)) = opened {
+            found.push((name.to_owned(), Vec::new()));
+            is_inside = true;
+        }
+        is_inside &= !line.starts_with('}');
+        let field =
+            line.strip_prefix("    ").filter(|field| is_inside && !field.starts_with([' ', '#', '}']));
+        found.last_mut().unwrap_or(&mut Default::default()).1.extend(field.map(str::to_owned));
+    }
+    found
+}
+
+/// A part that would exceed this is divided.
 #[test]
-fn the_pager_has_few_fields_and_all_of_them_are_private() {
-    let code = code_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pager.rs"));
-    let body = code.split("pub struct Pager {\n").nth(1).unwrap().split('}').next().unwrap();
-    let fields: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    assert!(fields.len() < 10 && fields.iter().all(|field| !field.starts_with("pub")), "{fields:?}");
+fn every_structure_has_few_fields_and_the_pager_s_are_private() {
+    let files = all_files();
+    let all: Vec<_> = files.iter().flat_map(|(_, code)| structures(code)).collect();
+    let fields = |name: &str| &all.iter().find(|(other, _)| other.starts_with(name)).unwrap().1;
+    assert!(all.len() > 50 && fields("Pages ").len() > 10, "structures are found: {all:#?}");
+    let many: Vec<_> = all.iter().filter(|(_, fields)| fields.len() > 15).collect();
+    assert!(many.is_empty(), "{many:#?}");
+    let pager = fields("Pager ");
+    assert!(!pager.is_empty() && pager.iter().all(|field| !field.starts_with("pub")), "{pager:?}");
 }
 
 /// The functions that docs/internals/pager.md links to, with their files.
