@@ -6,6 +6,9 @@
 //! though no control group has it. So the process's own group shows UZSWAP_CGROUP_LIMIT, unless the
 //! group's limit is lower and the user did not request this one (a `!` after the number). Only
 //! reads of those files are intercepted, and only through the C library's functions.
+//!
+//! A database that spills to disk by the limit reads the budget instead, the second number: with
+//! more it would not spill, and its pages would go out and come back (docs/user/sizing.md).
 
 use core::ffi::{c_char, c_int, c_long, CStr};
 use core::ptr::{null, null_mut};
@@ -25,8 +28,13 @@ const FILES: [&[u8]; 3] = [b"memory.max", b"memory.high", b"memory.limit_in_byte
 const PROCESSES: &[u8] = b"/proc/";
 const PATH_BYTES_MAX: usize = 1024;
 
+/// Databases that spill by the limit: part of the file name of their program or library.
+const SPILLING: &[u8] = b"duckdb";
+
 /// The shown limit in bytes; 0 shows the real one.
 static SHOWN: AtomicU64 = AtomicU64::new(0);
+/// The limit shown to such databases; 0 shows them `SHOWN`.
+static SHOWN_TO_SPILLING: AtomicU64 = AtomicU64::new(0);
 /// Whether the user requested it: it then also replaces a lower one.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
 
@@ -45,10 +53,12 @@ pub fn prepare() {
     find_all();
     // SAFETY: no other thread changes the environment while constructors run.
     if let Some(text) = unsafe { system::variable(c"UZSWAP_CGROUP_LIMIT") } {
-        let text = text.to_bytes();
+        let mut parts = text.to_bytes().split(|byte| *byte == b' ');
+        let text = parts.next().unwrap_or_default();
         let asked = text.strip_suffix(b"!");
         IS_ASKED.store(asked.is_some(), Ordering::Relaxed);
         SHOWN.store(number(asked.unwrap_or(text)).unwrap_or(0), Ordering::Relaxed);
+        SHOWN_TO_SPILLING.store(parts.next().and_then(number).unwrap_or(0), Ordering::Relaxed);
     }
 }
 
@@ -93,7 +103,7 @@ fn is_own_limit(path: &[u8], membership: &[u8]) -> bool {
 /// The path stays mapped during the call.
 unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
     let start = path.addr();
-    if !is_alive() && SHOWN.load(Ordering::Relaxed) == 0 || (start as isize) < system::NO_ADDRESS_BELOW {
+    if !is_alive() && !is_any_shown() || (start as isize) < system::NO_ADDRESS_BELOW {
         return None;
     }
     let mut reader = system::Reader::new();
@@ -106,28 +116,33 @@ unsafe fn met<'a>(path: *const c_char) -> Option<&'a CStr> {
     CStr::from_bytes_with_nul(unsafe { core::slice::from_raw_parts(path.cast(), len + 1) }).ok()
 }
 
+fn is_any_shown() -> bool {
+    SHOWN.load(Ordering::Relaxed) != 0 || SHOWN_TO_SPILLING.load(Ordering::Relaxed) != 0
+}
+
 /// A descriptor of a file to read in place of `path`, if that shows a limit to hide.
 fn shown(path: &CStr, flags: c_int) -> Option<isize> {
-    let limit = SHOWN.load(Ordering::Relaxed);
     let bytes = path.to_bytes();
     let is_limit = bytes.starts_with(ROOT) && FILES.iter().any(|file| bytes.ends_with(file));
-    if limit == 0 || !is_limit || flags & libc::O_ACCMODE != libc::O_RDONLY {
+    if !is_any_shown() || !is_limit || flags & libc::O_ACCMODE != libc::O_RDONLY {
         return None;
     }
-    show(path, limit, flags & libc::O_CLOEXEC != 0)
+    show(path, flags & libc::O_CLOEXEC != 0)
 }
 
 /// The rare part of [`shown`].
 #[cold]
 #[inline(never)]
-fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
+fn show(path: &CStr, closes_on_exec: bool) -> Option<isize> {
     let is_own = scratch::with(|membership: &mut [u8; 4096]| {
         let file = system::open(c"/proc/self/cgroup", libc::O_RDONLY);
         let len = system::read_at(file, membership, 0);
         system::close(file);
         is_own_limit(path.to_bytes(), &membership[..len])
     });
-    if !is_own {
+    let to_spilling = SHOWN_TO_SPILLING.load(Ordering::Relaxed);
+    let limit = if to_spilling != 0 && spills() { to_spilling } else { SHOWN.load(Ordering::Relaxed) };
+    if !is_own || limit == 0 {
         return None;
     }
     match system::open(path, libc::O_RDONLY) {
@@ -148,6 +163,34 @@ fn show(path: &CStr, limit: u64, closes_on_exec: bool) -> Option<isize> {
     let line = Line::new(format_args!("{limit}\n"));
     // On failure (a seccomp filter, no descriptor, a file size limit) the real file is opened.
     Some(system::file_of(c"uzswap's limit", line.bytes(), closes_on_exec)).filter(|file| *file >= 0)
+}
+
+/// Whether the program or a library of it is a database that spills.
+fn spills() -> bool {
+    scratch::with(|text: &mut [u8; 4096]| {
+        let file = system::open(c"/proc/thread-self/maps", libc::O_RDONLY);
+        let (mut kept, mut offset, mut found) = (0, 0, false);
+        loop {
+            let got = system::read_at(file, &mut text[kept..], offset);
+            if got == 0 || found {
+                break;
+            }
+            offset += got as u64;
+            let end = kept + got;
+            let whole = text[..end].iter().rposition(|byte| *byte == b'\n').map_or(end, |at| at + 1);
+            found = text[..whole].split(|byte| *byte == b'\n').any(is_spilling);
+            text.copy_within(whole..end, 0);
+            kept = end - whole;
+        }
+        system::close(file);
+        found
+    })
+}
+
+/// Whether the file of a line of /proc/self/maps is such a database's.
+fn is_spilling(line: &[u8]) -> bool {
+    let name = line.iter().rposition(|byte| *byte == b'/').map(|at| &line[at..]);
+    name.is_some_and(|name| name.windows(SPILLING.len()).any(|part| part == SPILLING))
 }
 
 /// Whether the directory of a path's last component exists.
@@ -271,6 +314,17 @@ mod tests {
     }
 
     #[test]
+    fn a_database_that_spills_is_known_by_its_file() {
+        for name in ["duckdb", "_duckdb.cpython-311.so", "libduckdb_java7.so", "duckdb.node"] {
+            assert!(is_spilling(format!("1000-2000 r-xp 0 08:01 7   /opt/{name}").as_bytes()), "{name}");
+        }
+        for line in ["1000-2000 r-xp 0 08:01 7   /opt/duckdb/libc.so", "1000-2000 rw-p 0 0:0 0 duckdb", ""] {
+            assert!(!is_spilling(line.as_bytes()), "{line}");
+        }
+        assert!(!spills());
+    }
+
+    #[test]
     fn the_own_memory_is_known() {
         for path in [&b"/proc/self/mem"[..], b"/proc/thread-self/mem", b"/proc/77/mem"] {
             assert!(is_own_memory(path, 77), "{path:?}");
@@ -303,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_be_read() {
+    fn a_shown_limit_can_be_read() {
         let file = system::file_of(c"test", b"123\n", true);
         let mut text = [0; 8];
         assert_eq!(system::read_at(file, &mut text, 0), 4);
@@ -312,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_address_is_left_to_the_kernel() {
+    fn invalid_addresses_are_left_to_the_kernel() {
         let before = SHOWN.swap(1 << 40, Ordering::Relaxed);
         for number in [0, 1, 4095, 0x10000, usize::MAX, usize::MAX - 4095, isize::MIN as usize] {
             // SAFETY: no addresses.

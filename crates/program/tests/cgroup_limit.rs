@@ -45,6 +45,27 @@ fn every_reader_sees_the_limit() {
     }
 }
 
+/// DuckDB limits its memory to 80 % of the cgroup's limit. With the limit that other programs read
+/// it would never spill.
+#[test]
+fn a_database_that_spills_reads_the_budget() {
+    let Some((path, real)) = own_limit() else { return };
+    let Some(program) = workload("limit") else { return };
+    if !can_manage() || real.parse::<u64>().is_ok_and(|limit| limit <= 16 * 32 * MIB) {
+        return;
+    }
+    let shown = |options: &[&str]| {
+        let scratch = Scratch::new("spilling");
+        let database = scratch.text("duckdb");
+        testkit::copy_program(program, &database);
+        let command = [&database, path.to_str().unwrap()];
+        let mut run = run("32M", &[&["-q"], options].concat(), &command);
+        support::printed(run.current_dir(scratch.path(""))).lines().next().unwrap().to_owned()
+    };
+    assert_eq!(shown(&[]), format!("open {}", 32 * MIB));
+    assert_eq!(shown(&["--cgroup-limit", "100M"]), format!("open {}", 100 * MIB));
+}
+
 #[test]
 fn a_thread_that_opens_can_be_cancelled() {
     let Some(program) = workload("limit") else { return };

@@ -10,16 +10,28 @@ use crate::size;
 const BUDGETS: u64 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShownLimit {
-    pub bytes: u64,
+pub enum ShownLimit {
     /// Set by the user: shown even where the actual limit is lower, as in a container.
-    pub is_asked: bool,
+    Asked(u64),
+    /// `None` shows the actual limit. Databases that spill to disk by the limit read the budget.
+    Default { bytes: Option<u64>, budget_bytes: u64 },
 }
 
 impl ShownLimit {
     /// Encodes the limit for the preload object.
     pub fn word(self) -> String {
-        format!("{}{}", self.bytes, if self.is_asked { "!" } else { "" })
+        match self {
+            ShownLimit::Asked(bytes) => format!("{bytes}!"),
+            ShownLimit::Default { bytes, budget_bytes } => format!("{} {budget_bytes}", bytes.unwrap_or(0)),
+        }
+    }
+
+    /// The limit that programs other than such databases read; `None` for the actual one.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            ShownLimit::Asked(bytes) => Some(bytes),
+            ShownLimit::Default { bytes, .. } => bytes,
+        }
     }
 }
 
@@ -33,12 +45,13 @@ pub fn shown(asked: Option<&str>, budget_bytes: u64) -> Result<Option<ShownLimit
             let bytes = amount.bytes()?;
             let why = "no program works with no memory; real is the actual limit";
             ensure!(bytes > 0, "--cgroup-limit {text}: {why}");
-            Ok(Some(ShownLimit { bytes, is_asked: true }))
+            Ok(Some(ShownLimit::Asked(bytes)))
         }
         None => {
             let bytes = budget_bytes.saturating_mul(BUDGETS);
-            let is_less = size::machine_bytes().is_ok_and(|machine| bytes < machine);
-            Ok(is_less.then_some(ShownLimit { bytes, is_asked: false }))
+            let is_less = |bytes| size::machine_bytes().is_ok_and(|machine| bytes < machine);
+            let bytes = Some(bytes).filter(|bytes| is_less(*bytes));
+            Ok(is_less(budget_bytes).then_some(ShownLimit::Default { bytes, budget_bytes }))
         }
     }
 }
@@ -52,7 +65,9 @@ mod tests {
         let word = |asked, budget| shown(asked, budget).unwrap().map(ShownLimit::word);
         assert_eq!(word(Some("real"), 1 << 20), None);
         assert_eq!(word(Some("3G"), 1 << 20).as_deref(), Some("3221225472!"));
-        assert_eq!(word(None, 1 << 20).as_deref(), Some("16777216"));
+        assert_eq!(word(None, 1 << 20).as_deref(), Some("16777216 1048576"));
+        let most = size::machine_bytes().unwrap() - 1;
+        assert_eq!(word(None, most), Some(format!("0 {most}")));
         assert_eq!(word(None, 1 << 60), None);
         for wrong in ["much", "0"] {
             assert!(shown(Some(wrong), 1).unwrap_err().to_string().contains("--cgroup-limit"));

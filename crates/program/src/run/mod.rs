@@ -94,7 +94,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     report: Vec<PathBuf>,
     /// Memory limit that programs read in their control group and size their heaps by (Java, Node);
-    /// real: the actual one [default: 16 times --ram, unless the actual one or the machine is less]
+    /// real: the actual one [default: 16 times --ram, unless the actual one or the machine is less;
+    /// --ram for DuckDB]
     #[arg(long, value_name = "SIZE|real", allow_hyphen_values = true)]
     cgroup_limit: Option<String>,
     /// Keep a checksum of every page and check it on every load
@@ -214,7 +215,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let shows_progress = arguments.progress && std::io::stderr().is_terminal();
     supervisor.progress = shows_progress.then(progress::Progress::new);
     let status = supervisor.serve();
-    let limit = cgroup_limit.map(|limit| limit.bytes);
+    let limit = cgroup_limit.and_then(cgroup_limit::ShownLimit::bytes);
     let mut figures = report::Report::new(&supervisor, started.elapsed(), status, limit);
     let told = supervisor.history.take().map(|history| history.tell(&supervisor.books.tree));
     if let Some(told) = &told {
