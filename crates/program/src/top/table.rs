@@ -55,22 +55,22 @@ pub fn details(tree: &Tree, minute: &Minute) -> Vec<String> {
             tree.compressor
         ),
         format!(
-            "{} faults, p50 {} us, p99 {} us; peak {} of {}",
+            "{} faults, p50 {}, p99 {}; peak {} of {}",
             tree.faults,
-            microseconds(tree.fault_latency_total_us, |latency| latency.p50),
-            microseconds(tree.fault_latency_total_us, |latency| latency.p99),
+            with_unit(tree.fault_latency_total_us, |latency| latency.p50),
+            with_unit(tree.fault_latency_total_us, |latency| latency.p99),
             Size::from(tree.ram_peak_bytes),
             Size::from(tree.ram_limit_bytes)
         ),
     ];
     if tree.swap_pages > 0 {
         lines.push(format!(
-            "swap file: {} of {}, {}/s written; {} faults, p50 {} us",
+            "swap file: {} of {}, {}/s written; {} faults, p50 {}",
             Size::from(tree.swap_live_bytes),
             Size::from(tree.swap_limit_bytes),
             Size::from(tree.swap_bytes_written_per_second as u64),
             tree.disk_faults,
-            microseconds(tree.disk_fault_latency_total_us, |latency| latency.p50),
+            with_unit(tree.disk_fault_latency_total_us, |latency| latency.p50),
         ));
     }
     lines.extend(minute.lines(tree));
@@ -95,6 +95,10 @@ pub fn details(tree: &Tree, minute: &Minute) -> Vec<String> {
 
 fn microseconds(latency: Option<Latency>, of: fn(Latency) -> f64) -> String {
     latency.map_or_else(|| "-".to_owned(), |latency| format!("{:.1}", of(latency)))
+}
+
+fn with_unit(latency: Option<Latency>, of: fn(Latency) -> f64) -> String {
+    latency.map_or_else(|| "-".to_owned(), |latency| format!("{:.1} us", of(latency)))
 }
 
 /// The command in one line, without its directory, control characters and excess length.
