@@ -45,7 +45,7 @@ fn attached(driver: &Driver) -> Vec<String> {
 /// attached, in order, work goes to all of them and to no other, and pages return unchanged in
 /// every state.
 #[test]
-fn what_is_attached_follows_the_control_file() {
+fn attached_queues_follow_the_control_file() {
     const DEVICES: usize = 3;
     const QUEUES: usize = 2;
     let file = ControlFile::new("model");

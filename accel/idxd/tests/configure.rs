@@ -273,7 +273,7 @@ fn the_drivers_defaults_and_its_older_names() {
 
 /// An undo fails as well: the message lists the settings that stay changed.
 #[test]
-fn what_cannot_be_undone_is_said() {
+fn steps_that_cannot_be_undone_are_named() {
     let model = Model::new(&"devices=1,queues=2,mode=shared".parse().unwrap());
     let wanted = configurations(&model, &Choice::All, &kernel_layout());
     let found = discover(&model);

@@ -126,7 +126,7 @@ fn the_pci_address_is_in_the_link() {
 
 /// Generation 1 has no iaa_cap, older kernels no driver_name and no cdev_major: no problem.
 #[test]
-fn what_older_kernels_lack_is_no_problem() {
+fn missing_attributes_of_older_kernels_are_accepted() {
     let model = model("devices=1");
     for queue in 0..8 {
         for attribute in ["driver_name", "prs_disable", "ats_disable", "enqcmds_retries", "occupancy"] {

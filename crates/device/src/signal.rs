@@ -83,7 +83,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(1 << 20);
 
     #[test]
-    fn what_was_raised_is_done_once_and_the_end_comes_first() {
+    fn raised_signals_count_once_and_the_end_comes_first() {
         let signal = Signal::default();
         assert_eq!(signal.wait(Duration::ZERO), Next::Rest);
         signal.raise();

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_had_back_is_not_given_up() {
+    fn rights_that_can_be_regained_are_not_given_up() {
         assert!(!ROOT.exceed(&with([0, 1000, 0], [0; 3], 0xff)));
         assert!(!ROOT.exceed(&with([1000; 3], [1000; 3], 0xff)), "it may become anyone");
         assert!(ROOT.exceed(&with([1000; 3], [0; 3], 0)));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_says_is_read() {
+    fn rights_that_the_agent_reports_are_read() {
         static CONTROL_PAGE: ControlPage = ControlPage::new();
         assert_eq!(CONTROL_PAGE.credentials.agents(), None);
         let rights = with([1, 2, 3], [4, 5, 6], 7);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn arguments_that_do_not_fit_are_refused() {
         let long = [b'x'; 3000];
         assert_eq!(start(&[&long], &[]).write(1 << 20, &mut [0; 2048]), None);
         let many = [b"".as_slice(); STRINGS_MAX + 1];

@@ -31,7 +31,7 @@ fn refused(settings: &[&str]) -> String {
 }
 
 #[test]
-fn the_plugin_says_what_it_is_and_what_is_wrong() {
+fn the_plugin_describes_itself_and_names_wrong_settings() {
     if !has(&["nbdkit", "nbdinfo"]) {
         return;
     }
@@ -393,7 +393,7 @@ fn unnamed_files(pid: u32, directory: &Path) -> Vec<u64> {
 /// random order by libnbd, while other blocks are written and discarded. The file never has a name,
 /// and is gone with the server, however that ends.
 #[test]
-fn what_memory_does_not_hold_goes_to_a_file() {
+fn pages_beyond_the_memory_limit_go_to_a_file() {
     const RAM: u64 = 24 << 20;
     if !has(&["nbdkit", "nbdinfo", "nbdcopy"]) || !has_nbdsh() {
         return;

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_named_since_the_last_look_stays() {
+    fn pages_named_since_the_last_look_stay() {
         let named = NamedPages {
             count: || 2,
             each: |each| [BLOCK_BYTES, 2 * BLOCK_BYTES + 7].map(each).into_iter().collect(),

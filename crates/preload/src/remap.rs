@@ -352,7 +352,7 @@ mod tests {
 
     /// A gap in place of the first mapping may now be another thread's mapping.
     #[test]
-    fn what_begins_with_a_gap_is_the_kernel_s_to_refuse() {
+    fn the_kernel_refuses_ranges_that_begin_with_a_gap() {
         let (_alone, at) = two_pieces();
         let place = reserve(8 * PAGE_SIZE);
         assert_eq!(raw_mremap(at, 4 * PAGE_SIZE, 4 * PAGE_SIZE, FIXED, place) as usize, place);

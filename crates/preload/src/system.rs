@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says() {
+    fn system_calls_return_plausible_values() {
         let here = 0u8;
         assert!(is_readable((&raw const here).addr()) && !is_readable(0x10007) && !is_readable(1 << 62));
         let (mut reader, words) = (Reader::new(), [7usize, 9]);

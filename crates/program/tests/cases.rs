@@ -90,7 +90,7 @@ fn pages_that_a_program_moves_itself_come_along() {
 /// Data was discarded before the kernel refused to guard it, and unmapped before it refused to move
 /// the rest. Paging ended before the kernel refused to lock. Unreadable paths were read.
 #[test]
-fn what_the_kernel_refuses_changes_nothing() {
+fn calls_that_the_kernel_refuses_change_nothing() {
     let Some(program) = workload("refused") else { return };
     let Some(ran) = paged_as_bare("40M", &[program]) else { return };
     let peak = ran.number("ram_peak_bytes") >> 20;

@@ -163,7 +163,7 @@ fn a_program_for_another_cpu_is_refused_by_name() {
 }
 
 #[test]
-fn what_is_missing_behind_a_program_is_named() {
+fn a_missing_interpreter_is_named() {
     if !can_manage() {
         return;
     }
@@ -271,7 +271,7 @@ fn nothing_outlives_a_killed_supervisor() {
 }
 
 #[test]
-fn a_small_static_program_runs_and_is_let_alone() {
+fn a_small_static_program_runs_unmanaged() {
     if !has("cc") || !can_link_statically() {
         return;
     }

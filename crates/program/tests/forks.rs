@@ -78,7 +78,7 @@ impl Storm {
 
 /// Parent, child and supervisor are stopped and continued at random moments: every byte is right.
 #[test]
-fn a_process_that_is_stopped_during_a_fork_goes_on_afterwards() {
+fn a_process_stopped_during_a_fork_continues_afterwards() {
     for (way, how) in WAYS.into_iter().flat_map(|way| ["fork", "bare"].map(|how| (way, how))) {
         let Some(storm) = Storm::begin(way, "40", how) else { return };
         for turn in 0..9 {

@@ -64,7 +64,7 @@ impl Job {
 }
 
 #[test]
-fn a_paused_process_can_be_read_and_goes_on() {
+fn a_paused_process_can_be_read_and_continues() {
     let Some(job) = Job::start(&["-q"]) else { return };
     answer(&["pause", &job.program, "--json"]).assert_status(0).assert_prints(&["\"paused\":true"]);
     let memory = File::open(format!("/proc/{}/mem", job.program)).unwrap();

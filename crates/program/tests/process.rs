@@ -44,7 +44,7 @@ fn a_limit_on_memory_is_the_program_s() {
 }
 
 #[test]
-fn a_limit_of_before_leaves_the_program_managed() {
+fn a_limit_set_before_the_start_leaves_the_program_managed() {
     let Some(workload) = workload("process") else { return };
     for limit in ["ulimit -S -v 4000000 -d 3000000", "ulimit -v 4000000 -d 3000000"] {
         for ran in as_bare_under(Some(limit), &WAYS, BUDGET, &[workload, "limits_before"]) {

@@ -28,7 +28,7 @@ fn with_swap(ram: &str, swap: &str, options: &[&str], arguments: &[&str]) -> Opt
 }
 
 #[test]
-fn what_does_not_compress_goes_to_disk_and_comes_back() {
+fn incompressible_pages_go_to_disk_and_come_back() {
     let Some(ran) = with_swap(RAM, "512M", &[], &["plain", DATA]) else { return };
     assert_well(&ran);
     ran.assert_within_budget();

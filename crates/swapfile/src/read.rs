@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_side_by_side_is_read_at_once() {
+    fn adjacent_objects_are_read_at_once() {
         let place = |segment, position, len| Place::new(segment, position, len);
         // A block's objects, unsorted; a neighbour within the gap; a distant one; another segment.
         let places = [

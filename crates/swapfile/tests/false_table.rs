@@ -79,7 +79,7 @@ fn an_older_table_makes_no_nonce_come_twice() {
 }
 
 #[test]
-fn what_the_table_calls_free_is_not_written_to_by_its_owner() {
+fn an_owner_does_not_write_to_segments_that_the_table_calls_free() {
     let table = Table::new();
     let mut ours = table.process(1);
     let empty = table.copy();
@@ -90,7 +90,7 @@ fn what_the_table_calls_free_is_not_written_to_by_its_owner() {
 }
 
 #[test]
-fn what_another_process_writes_over_is_refused() {
+fn segments_overwritten_by_another_process_are_refused() {
     let table = Table::new();
     let mut ours = table.process(1);
     let before = table.copy();
@@ -191,7 +191,7 @@ fn take(step: Step, table: &Table, worlds: &mut [World; 2], older: &[u64]) {
 
 proptest! {
     #[test]
-    fn whatever_the_table_says_what_is_read_is_right_or_an_error(steps in steps()) {
+    fn with_any_table_reads_are_right_or_fail(steps in steps()) {
         let table = Table::new();
         let mut worlds = [1, 2].map(|owner| table.process(owner));
         let older = table.copy();

@@ -93,7 +93,7 @@ fn short_and_interrupted_transfers_are_continued() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error_that_says_where() {
+fn a_failed_read_reports_its_offset() {
     let (mut world, disk) = World::in_memory(8);
     world.write(&objects(0..20, 3000)).unwrap();
     world.faults.next_read(Fault::Errno(5));
@@ -139,7 +139,7 @@ fn a_write_that_was_lost_torn_or_changed_is_found_when_it_is_read() {
 }
 
 #[test]
-fn what_an_older_generation_left_is_nothing() {
+fn objects_of_an_older_generation_are_refused() {
     let (mut world, _) = World::in_memory(1);
     world.write(&objects(0..32, 4096)).unwrap();
     (0..32).for_each(|key| world.free((1, key)));

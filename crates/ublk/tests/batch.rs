@@ -150,7 +150,7 @@ fn a_run_is_at_most_as_long_as_the_largest_request() {
 }
 
 #[test]
-fn what_cannot_be_copied_fails_alone() {
+fn a_request_that_cannot_be_copied_fails_alone() {
     for operation in [WRITE, Operation::Read] {
         let device = device(SIZE as u64, None);
         let mut queue = Queue::filled(DEPTH);

@@ -11,7 +11,7 @@ fn resident() -> usize {
 }
 
 #[test]
-fn what_is_freed_goes_back_and_what_is_counted_is_resident() {
+fn freed_memory_goes_back_and_counted_memory_is_resident() {
     const SLACK: usize = 2 << 20;
     let pool = Pool::new(&Config::default()).unwrap();
     let before = resident();

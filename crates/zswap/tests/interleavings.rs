@@ -232,7 +232,7 @@ fn a_unit_is_stored_loaded_and_written_back_at_once() {
 }
 
 #[test]
-fn the_compressor_changes_and_objects_move_meanwhile() {
+fn the_compressor_changes_and_objects_move_at_the_same_time() {
     at_once(Start { unit_size: 8192, ..POOL }, &[switch, store_newer, look_and_take]);
 }
 

@@ -80,7 +80,7 @@ fn batches_of_a_load_pass_over_pages_without_a_unit() {
 }
 
 #[test]
-fn the_last_keys_are_seen_whatever_is_asked_for_beyond() {
+fn the_last_keys_are_seen_in_ranges_that_reach_beyond() {
     let (zswap, _) = make(Config::default());
     let (last, pages) = ((1 << 36) - 1, mixed(3, 1));
     zswap.store(A, last - 2, &refs(&pages)).unwrap();

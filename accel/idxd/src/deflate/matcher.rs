@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_input_gives_the_same_matches_whatever_came_before() {
+    fn matches_do_not_depend_on_earlier_inputs() {
         struct Log(Vec<(usize, usize)>);
         impl Sink for Log {
             fn literals(&mut self, _: &[u8], from: usize, to: usize) {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_noticed() {
+    fn changed_clusters_are_noticed() {
         let clusters = Clusters::new();
         let mut state = 88_172_645_463_325_252;
         let mut share = |alone: bool| {

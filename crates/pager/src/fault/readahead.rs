@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_behind_pages_that_were_in_memory() {
+    fn a_stream_continues_behind_pages_in_memory() {
         let streams = Streams::new(64);
         assert_eq!(run(&streams, 1, 100, 2), [1, 4]);
         assert_eq!(run(&streams, 1, 105 + 3, 1), [16], "three pages behind the window were there");

@@ -293,7 +293,7 @@ mod tests {
     /// Regression: the page of a parked fault had come in, and its thread was in mremap(). The
     /// pager left memory at the fault's address to the kernel, and out pages there read as zeroes.
     #[test]
-    fn what_is_out_is_not_left_to_the_kernel_for_a_fault_that_is_over() {
+    fn a_fault_that_is_over_does_not_leave_evicted_pages_to_the_kernel() {
         let Some((pager, base)) = pager_with(1) else { return };
         let growing = blocks(2);
         pager.register(growing..growing + 2 * BLOCK_BYTES);

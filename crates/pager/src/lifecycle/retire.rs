@@ -44,7 +44,7 @@ mod tests {
     use crate::units::{ALL_PAGES, BLOCK_BYTES};
 
     #[test]
-    fn all_threads_end_whatever_they_wait_for() {
+    fn threads_end_from_every_kind_of_wait() {
         let Some((pager, base)) = pager_of(2) else { return };
         pager.register(base..base + 2 * BLOCK_BYTES);
         evict(pager.pages(), base, ALL_PAGES);

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_knows_which_pages_changed_meanwhile() {
+    fn a_reader_sees_which_pages_changed_during_its_read() {
         let table = AddressTable::new().unwrap();
         let block = table.lock(7 * BLOCK_BYTES).unwrap();
         block.change(0xf0, PageState::Kernel, PageState::Stored);

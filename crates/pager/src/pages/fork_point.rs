@@ -280,7 +280,7 @@ mod tests {
     /// Regression: a page had moved away, and its new place was unmapped just before the fork. It
     /// was placed into a new mapping at its old address.
     #[test]
-    fn what_is_nowhere_does_not_go_to_where_it_once_was() {
+    fn a_page_whose_place_was_unmapped_does_not_return_to_its_former_place() {
         let (from, to) = (address(0), address(1));
         let reports = vec![Message::Remap { from, to, len: LEN }];
         let point = ForkPoint::find(Vec::new(), 0, |_| unreachable!());
@@ -299,7 +299,7 @@ mod tests {
     /// Regression: three moves end where the first began, so the child differs before and after
     /// them only at the unmapped place. That was ignored, and a page went to another mapping.
     #[test]
-    fn what_was_unmapped_tells_as_well() {
+    fn unmapped_places_count_in_finding_the_fork() {
         let mut reports = vec![Message::Unmap { start: address(5), end: address(5) + LEN }];
         reports.extend([moved(3, 1), moved(4, 3), moved(1, 4)].concat());
         let child = [3, 4, 5].map(address);

@@ -148,7 +148,7 @@ impl World {
 }
 
 #[test]
-fn no_page_is_lost_or_stale_whatever_the_order() {
+fn no_order_of_steps_loses_a_page_or_leaves_it_stale() {
     assert_eq!(PLACE_BYTES * 2, BLOCK_BYTES);
     let rounds = std::env::var("UZSWAP_TEST_MODEL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     let test = || {

@@ -206,7 +206,7 @@ mod tests {
     const BLOCKS: usize = 40;
 
     #[test]
-    fn what_is_used_stays_and_what_is_not_goes() {
+    fn used_pages_stay_and_unused_pages_leave() {
         let Some((pager, base, simulated)) = tracked_pager(BLOCKS) else { return };
         let len = BLOCKS * BLOCK_BYTES;
         let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| page_at(base, page));

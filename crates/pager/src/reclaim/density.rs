@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pool_saves_stays_in_memory() {
+    fn as_many_more_pages_stay_as_the_denser_pool_saves() {
         // 8 MiB; a resident page saves 819 bytes in the pool.
         assert_eq!(more(40 * MIB, (4, 1), 80), 8 * MIB / (4096 - 819));
         assert_eq!(more(40 * MIB, (4, 1), 100), 0);

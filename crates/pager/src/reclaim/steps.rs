@@ -147,7 +147,7 @@ mod tests {
     use crate::trial::{blocks, noise, pager, pager_with, pager_with_gap, read};
 
     #[test]
-    fn what_lies_behind_a_gap_goes_as_a_whole() {
+    fn blocks_behind_a_gap_leave_whole() {
         let Some((pager, _)) = pager_with_gap(16, 48..49) else { return };
         let evict = |_| {
             pager.reclaimer().evictions.look_again();

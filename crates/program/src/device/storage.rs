@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn contradicting_options_are_refused() {
         let checked =
             |words: &[&str], has_ram| parsed(words).unwrap().check(has_ram).unwrap_err().to_string();
         assert!(checked(&["--swap-plain"], true).contains("needs --swap"));

@@ -46,7 +46,7 @@ mod tests {
     const G: u64 = 1 << 30;
 
     #[test]
-    fn what_stays_wrong_does_not_count() {
+    fn claims_that_stay_wrong_do_not_count() {
         let mut claims = Claims::default();
         for (said, wrong) in [(0, true), (G, false), (G / 8, true), (u64::MAX, true), (3 * G / 2, false)] {
             for look in 1..6 {

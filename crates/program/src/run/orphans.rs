@@ -307,7 +307,7 @@ mod tests {
     /// Regressions: a process waited for ever if the ended pager had read its fault (the kernel
     /// refused to wake so long a range), or if the first look missed it.
     #[test]
-    fn a_process_that_waits_is_found_whoever_read_its_fault_and_whenever() {
+    fn a_waiting_process_is_found_even_if_its_fault_was_read_or_a_look_missed_it() {
         if Userfaultfd::open(feature::THREAD_ID).map(Userfaultfd::close).is_err() {
             testkit::skip!("userfaultfd", "no userfaultfd");
             return;
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_user_is_let_alone() {
+    fn a_process_of_another_user_is_left_alone() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         // SAFETY: takes nothing.

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_found_whatever_the_name() {
+    fn ids_are_found_behind_any_name() {
         let text = "Name:\tUid:\nUmask:\t0022\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n";
         let ids = Ids::of(text).unwrap();
         assert_eq!((ids.users, ids.groups, ids.agree()), ([1, 2, 3], [5, 6, 7], false));

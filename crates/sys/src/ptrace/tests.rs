@@ -43,7 +43,7 @@ fn seize(thread: i32, gate: usize) -> Result<Tracee, TraceError> {
 }
 
 #[test]
-fn a_read_that_was_interrupted_goes_on_and_threads_come_and_go() {
+fn an_interrupted_read_continues_and_threads_come_and_go() {
     let Some((mut child, pid, gate)) = start(&mut Command::new("cat")) else { return };
     let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
     for round in 0..40u8 {

@@ -65,7 +65,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_reaches_beyond_all_addresses_is_not_free() {
+    fn ranges_beyond_the_address_space_are_not_free() {
         let mut ranges = Ranges::new(100..200);
         assert!(ranges.take_at(100, 50));
         for len in [51, usize::MAX - 150, usize::MAX - 149, usize::MAX - 70, usize::MAX] {

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_killed_with_its_children() {
+    fn a_slow_program_is_killed_with_its_children() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo begun; sleep 1000 & sleep 1000; echo over"]);
         let outcome = run(command, Some(Duration::from_millis(300))).unwrap();

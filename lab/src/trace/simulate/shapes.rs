@@ -76,7 +76,7 @@ fn skewed_use_is_known_by_what_comes_back() {
 }
 
 #[test]
-fn what_was_hot_goes_when_the_program_goes_on() {
+fn formerly_hot_pages_leave_when_others_become_hot() {
     let mut random = Random(88_172_645_463_325_252);
     let references = uses((0..800_000u64).map(|at| match random.below(10) {
         0..8 => at / 200_000 * 3000 + random.below(3000),

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_compared_with() {
+    fn kernel_baselines_are_parsed() {
         let versus = |text: &str| text.parse::<Versus>();
         let zswap = |compressor: &str| Versus::Zswap { compressor: compressor.to_owned() };
         assert_eq!(versus("kernel-zswap"), Ok(zswap("lzo")));

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn undoing_what_was_not_done_does_no_harm() {
+    fn undoing_steps_that_were_not_done_does_no_harm() {
         for change in
             [Undo::SwapOff(path("none")), Undo::RemoveFile(path("none")), Undo::RemoveCgroup(path("none"))]
         {
