@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn others_see_what_is_counted() {
+    fn other_processes_see_the_counts() {
         let counters = Arc::new(SharedCounters::new());
         counters.set_emulated(true);
         let line = SharedCounters::line(&counters, "wq71.3");

@@ -318,7 +318,7 @@ mod tests {
 
     /// The control words of the kernel driver's own descriptors.
     #[test]
-    fn builders_give_what_the_kernel_driver_submits() {
+    fn builders_give_the_kernel_drivers_descriptors() {
         let record = Completion::new();
         let input = [0u8; 64];
         let mut output = [0u8; 64];

@@ -128,7 +128,7 @@ fn it_can_be_repeated() {
 
 /// A dry run prints exactly the writes that are done.
 #[test]
-fn the_plan_is_what_is_done() {
+fn the_plan_is_carried_out_as_shown() {
     let model = Model::new(&"devices=2,mode=shared".parse().unwrap());
     let wanted = configurations(&model, &Choice::All, &kernel_layout());
     let found = discover(&model);

@@ -101,7 +101,7 @@ fn a_dedicated_queue_that_is_overfilled_loses_descriptors_and_says_so() {
 }
 
 #[test]
-fn a_disabled_queue_finishes_what_it_has_and_takes_nothing() {
+fn a_disabled_queue_finishes_its_work_and_takes_nothing() {
     let machine = machine("run=poll");
     let portal = machine.open(FIRST).unwrap();
     let mut jobs = Jobs::new(4);
@@ -197,7 +197,7 @@ fn timed_engines_work_side_by_side() {
 }
 
 #[test]
-fn a_drain_completes_after_what_was_submitted_before() {
+fn a_drain_completes_after_earlier_descriptors() {
     let machine = machine("run=inline,clock=steps,latency_ns=500,engines=2");
     let portal = machine.open(FIRST).unwrap();
     let mut jobs = Jobs::new(3);

@@ -121,7 +121,7 @@ impl Algorithm for Named {
 }
 
 #[test]
-fn names_are_found_with_their_parameters_and_errors_list_what_is_known() {
+fn names_are_found_with_their_parameters_and_errors_list_known_names() {
     let mut registry = Registry::new();
     registry.register("toy", "toy[:N]", |parameter| match parameter {
         Some("x") => Err("N is a number".to_owned()),

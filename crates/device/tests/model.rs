@@ -466,7 +466,7 @@ fn a_full_device_loses_nothing() {
 /// Blocks that memory has no room for go to the swap file, by the device's thread or by the
 /// request, and come back. When the file is full, too, writes are refused and nothing is lost.
 #[test]
-fn a_swap_file_takes_what_memory_does_not() {
+fn a_swap_file_takes_pages_beyond_the_memory_limit() {
     const SEGMENTS: usize = 16;
     let swap = Swap::new(SEGMENTS);
     let size = 32usize << 20;

@@ -91,7 +91,7 @@ fn buffers_need_no_alignment() {
 }
 
 #[test]
-fn a_batch_gives_what_single_pages_give() {
+fn a_batch_gives_the_objects_of_single_pages() {
     let mut random = Random(11);
     for isa in Isa::available() {
         let mut encoder = t16::Encoder::with_isa(isa);
@@ -231,7 +231,7 @@ fn captured_pages_come_back() {
 }
 
 #[test]
-fn only_what_was_planned_is_written() {
+fn only_planned_bytes_are_written() {
     let page = page_of("random", 1);
     for isa in Isa::available() {
         let mut object = vec![0; t16::OBJECT_MAX];

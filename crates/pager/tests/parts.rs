@@ -210,7 +210,7 @@ fn linked() -> Vec<(String, std::path::PathBuf)> {
 }
 
 #[test]
-fn links_of_the_document_lead_to_what_they_name() {
+fn links_of_the_document_lead_to_the_named_functions() {
     let linked = linked();
     assert!(linked.len() > 20, "{linked:?}");
     for (name, path) in linked {

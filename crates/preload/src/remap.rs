@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_goes_once_the_rest_has_moved() {
+    fn the_remainder_goes_once_the_rest_has_moved() {
         let ((_alone, at), page) = (two_pieces(), PAGE_SIZE);
         let place = reserve(32 * page);
         for (len, new_len, flags, to) in [

@@ -21,7 +21,7 @@ mod tests {
     use super::plain;
 
     #[test]
-    fn what_a_terminal_obeys_is_shown_by_its_number() {
+    fn control_characters_are_shown_by_their_numbers() {
         assert_eq!(plain("a \\ 'ü' \u{1f600}"), "a \\ 'ü' \u{1f600}");
         assert_eq!(plain("a\x1b[2Jb\r\n\0\x7f\u{9b}5m"), "a\\u{1b}[2Jb\\r\\n\\u{0}\\u{7f}\\u{9b}5m");
         assert_eq!(plain("txt.\u{202e}exe\u{2028}"), "txt.\\u{202e}exe\\u{2028}");

@@ -62,7 +62,7 @@ tests! {
     fn pipes_keep_the_bytes_that_were_vmspliced() = survives("vmsplice", "50M");
     /// MADV_GUARD_INSTALL raises no event, so evicted pages came back after the guards were
     /// removed.
-    fn what_was_guarded_is_zeroes() = survives("guards", "50M");
+    fn formerly_guarded_pages_are_zeroes() = survives("guards", "50M");
     /// uzswap stopped with its program and did not notice that the program was continued.
     fn a_program_that_is_stopped_and_continued_alone() = survives("stopped", "60M");
 }

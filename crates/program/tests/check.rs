@@ -46,7 +46,7 @@ fn every_row_is_answered_and_a_no_has_a_fix() {
 }
 
 #[test]
-fn people_see_what_is_needed_and_what_is_not() {
+fn the_check_shows_needed_and_unneeded_features() {
     let text = answer(&["check"]).printed;
     let (needed, other) = text.split_once("Good to know").expect("two parts");
     assert!(needed.contains("userfaultfd") && needed.contains("moving pages"), "{text}");

@@ -19,7 +19,7 @@ fn a_program_with_a_strict_filter_ends_as_it_would_and_a_refused_one_changes_not
 }
 
 #[test]
-fn filters_that_kill_for_what_a_pager_does() {
+fn filters_that_kill_for_a_pagers_calls() {
     let Some(workload) = workload("filter") else { return };
     for how in ["prctl", "seccomp", "threads", "alone", "locked"] {
         let Some(ran) = managed("40M", &["-q"], &[workload, how, "64"]) else { return };

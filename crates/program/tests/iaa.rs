@@ -79,7 +79,7 @@ fn devices_of_other_kinds_are_named() {
 }
 
 #[test]
-fn list_shows_devices_queues_and_who_may_use_them() {
+fn list_shows_devices_queues_and_their_users() {
     let directory = model("devices=2,queues=2,mode=shared");
     let (sys, dev) = (directory.text("sys"), directory.text("dev"));
     directory.write("dev/iax/wq0.0", "");

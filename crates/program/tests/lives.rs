@@ -57,7 +57,7 @@ tests! {
     /// The connection to the control thread was one of the descriptors that another thread closed.
     fn threads_close_all_descriptors_while_others_fork() = is_right("closing", 1);
     /// Half of the pages were the parent's: the child took its table for the kernel's copy.
-    fn what_is_wiped_by_a_bare_call_is_zeroes_in_the_child() = is_right("wiped", 1);
+    fn pages_wiped_by_a_bare_call_are_zeroes_in_the_child() = is_right("wiped", 1);
 }
 
 /// Refuses kcmp(2) in this process and its children, as container runtimes do.
@@ -106,7 +106,7 @@ fn a_child_of_vfork_that_has_ended_shares_nothing() {
 
 /// A killed creator takes its store along: a process that needs a page is ended, with a message.
 #[test]
-fn what_a_killed_creator_took_along_is_never_zeroes() {
+fn pages_lost_with_a_killed_creator_are_never_zeroes() {
     for mode in ["share-kill", "share-bare", "vfork-kill", "exec-kill"] {
         for ran in run(&WAYS, mode, 1) {
             // A process that needs none of the lost pages is right.
@@ -161,7 +161,7 @@ fn the_supervisor_lives_as_long_as_its_tree() {
 
 /// Messages about a process that the program left behind went to /dev/null only.
 #[test]
-fn the_report_says_what_became_of_processes_that_outlive_the_program() {
+fn the_report_names_the_fate_of_processes_that_outlive_the_program() {
     let Some(workload) = workload("lives") else { return };
     let scratch = Scratch::new("late");
     let (report, elsewhere) = (scratch.text("report.json"), scratch.text("other.html"));

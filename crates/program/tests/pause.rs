@@ -140,7 +140,7 @@ fn a_command_sees_all_of_a_process_that_pages_again_after_it() {
 }
 
 #[test]
-fn a_capture_says_what_it_lacks_and_has_all_of_a_paused_process() {
+fn a_capture_names_missing_pages_and_has_all_of_a_paused_process() {
     let Some(job) = Job::start(&["-q"]) else { return };
     let scratch = Scratch::new("capture");
     let pages = |name: &str| std::fs::metadata(scratch.path(name)).unwrap().len() / 4096;

@@ -12,7 +12,7 @@ fn shape(line: &str) -> String {
 }
 
 #[test]
-fn the_first_example_prints_what_the_readme_shows() {
+fn the_first_example_prints_the_readmes_output() {
     if !can_manage() || !has("perl") {
         return;
     }

@@ -64,7 +64,7 @@ fn one_that_is_traced_runs_alone_and_is_named() {
 /// Regression: a thread took the lock of musl's thread list, and the lock's page was evicted when
 /// the kernel had to release it at the thread's end. All other threads waited for it for ever.
 #[test]
-fn what_the_kernel_clears_for_ending_threads_stays() {
+fn words_that_the_kernel_clears_for_ending_threads_stay_in_memory() {
     if !support::can_manage() || !has("musl-gcc") {
         return;
     }

@@ -53,7 +53,7 @@ tests! {
     fn every_load_verified_without_encryption() =
         goes_well(&["--verify", "--swap-plain", "--compressor", "lz4"], &["plain"]);
     fn discarded_and_moved_with_pages_on_disk() = goes_well(&["--verify"], &["churn"]);
-    fn parent_and_child_both_keep_what_is_on_disk() = goes_well(&[], &["fork", "raw_fork", "generations"]);
+    fn parent_and_child_both_keep_pages_on_disk() = goes_well(&[], &["fork", "raw_fork", "generations"]);
     fn a_new_program_in_an_old_process_begins_with_an_empty_file() = goes_well(&[], &["exec"]);
 }
 

@@ -152,7 +152,7 @@ fn samples(text: &str) -> Vec<Sample> {
 }
 
 #[test]
-fn prometheus_reads_what_top_prints_for_it() {
+fn prometheus_reads_tops_output() {
     let Some(job) = job() else { return };
     let text = answer(&["top", "--prometheus"]).assert_quiet().printed.clone();
     let pid = job.pid().to_string();

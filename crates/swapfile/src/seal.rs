@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_comes_back_and_every_flipped_bit_is_seen() {
+    fn sealed_objects_come_back_and_every_flipped_bit_is_seen() {
         for seal in both() {
             for len in [0, 1, 8, 31, 33, 100] {
                 let body: Vec<u8> = (0..len).map(|at| at as u8).collect();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_before_a_segment_was_taken_again_is_refused() {
+    fn objects_sealed_before_a_segments_reuse_are_refused() {
         for seal in both() {
             let mut sealed = vec![5; 64 + seal.tail_bytes()];
             seal.seal(HERE, b"", &mut sealed);

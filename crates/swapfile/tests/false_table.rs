@@ -104,7 +104,7 @@ fn segments_overwritten_by_another_process_are_refused() {
 }
 
 #[test]
-fn what_is_written_after_a_fork_has_other_keys() {
+fn writes_after_a_fork_have_other_keys() {
     let table = Table::new();
     let mut ours = table.process(1);
     ours.write(&objects(0..10, 0)).unwrap();

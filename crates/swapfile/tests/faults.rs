@@ -330,7 +330,7 @@ fn a_file_is_opened_and_has_one_writer() {
 }
 
 #[test]
-fn memory_stays_within_what_was_promised() {
+fn memory_stays_within_a_hundredth_of_the_written_bytes() {
     let (mut world, _) = World::in_memory(1024);
     for round in 0..16u64 {
         world.write(&objects(round * 1000..round * 1000 + 1000, 4096)).unwrap();

@@ -113,7 +113,7 @@ fn a_fork_that_failed_leaves_nothing() {
 
 /// In a shared file each process took the others' objects for dead, and cleaned without end.
 #[test]
-fn what_others_have_in_the_file_is_not_dead() {
+fn objects_of_other_processes_are_not_dead() {
     let (segments, rows) = (64, 2);
     let len = Space::words(segments, rows);
     // SAFETY: mapped for as long as the process lives, zero, and used for nothing else.

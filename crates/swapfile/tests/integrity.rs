@@ -183,7 +183,7 @@ fn an_older_state_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_has_what_lies_before() {
+fn a_truncated_file_keeps_the_objects_before_its_end() {
     both(|attacked| {
         for end in [2 * SEGMENT_BYTES + 7 * BLOCK_BYTES, SEGMENT_BYTES, 0] {
             attacked.file.set_len(end as u64).unwrap();

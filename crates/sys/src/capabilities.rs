@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_does_not_come_back() {
+    fn rights_given_up_do_not_come_back() {
         if !has(SYS_PTRACE) {
             return testkit::skip!("capability", "CAP_SYS_PTRACE is not there");
         }

@@ -178,7 +178,7 @@ mod tests {
 
     /// Other tests' threads keep their credentials.
     #[test]
-    fn one_thread_takes_what_another_has_come_to() {
+    fn one_thread_takes_the_rights_of_another() {
         if crate::process::own_user() != 0 || crate::is_emulated() {
             return testkit::skip!("root", "not root");
         }

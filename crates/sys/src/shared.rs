@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_holds_cannot_be_changed() {
+    fn a_sealed_file_cannot_be_changed() {
         let file = holding(c"uzswap-test", b"what it holds").unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         assert_eq!(std::fs::read(&path).unwrap(), b"what it holds");

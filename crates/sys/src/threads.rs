@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_seen_for_what_they_do() {
+    fn the_state_of_threads_is_seen() {
         if crate::is_emulated() {
             return;
         }

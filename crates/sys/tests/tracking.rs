@@ -197,7 +197,7 @@ fn armed_pages_stay_so_through_mremap_and_mprotect_and_not_through_madvise() {
 }
 
 #[test]
-fn what_ends_tracking_leaves_pages_that_can_be_used() {
+fn pages_stay_usable_when_tracking_ends() {
     let Some(kernel) = Kernel::new() else { return };
     let (at, len) = (kernel.armed(), PAGES * PAGE_SIZE);
     kernel.uffd.unregister(at, len).unwrap();

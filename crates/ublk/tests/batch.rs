@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn batches_are_what_they_would_be_of_plain_bytes(
+    fn batches_equal_batches_of_plain_bytes(
         batches in prop::collection::vec(requests(), 1..12),
         has_buffers: bool,
     ) {

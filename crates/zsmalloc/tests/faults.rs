@@ -145,7 +145,7 @@ fn compaction_without_memory_keeps_every_object() {
 }
 
 #[test]
-fn misuse_is_a_panic_that_says_what_is_wrong() {
+fn misuse_is_a_panic_that_names_the_error() {
     type Misuse = fn(&Pool, Handle);
     let cases: [(&str, Misuse); 5] = [
         ("freed handle", |pool, handle| {

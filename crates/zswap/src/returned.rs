@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_back_lately_is_known_and_forgotten_later() {
+    fn recently_returned_pages_are_known_and_forgotten_later() {
         let returned = Returned::default();
         let group = Group(3);
         returned.insert(group, 7);

@@ -32,7 +32,7 @@ fn page(len: usize) -> Page {
 }
 
 #[test]
-fn what_is_stored_is_told_by_form() {
+fn stored_pages_are_counted_by_form() {
     let trim = Trim::new("trim:7", 8);
     assert_eq!(form_names(&*trim), ["same", "raw", "trim"]);
     let config = Config { tally: Some(tally), ..Config::default() };

@@ -36,7 +36,7 @@ fn the_current_compressor_is_asked_for_its_tiers() {
 }
 
 #[test]
-fn the_oldest_become_denser_once_and_stay_what_they_are() {
+fn the_oldest_become_denser_once_and_keep_their_contents() {
     let trim = Trim::tiered("tiers", 8);
     let zswap = store_of(&trim);
     assert!(zswap.has_tiers());

@@ -22,7 +22,7 @@ fn mixed(count: usize, seed: u64) -> Vec<Page> {
 }
 
 #[test]
-fn what_goes_in_comes_out_for_every_unit_and_alignment() {
+fn every_unit_and_alignment_round_trips() {
     for unit_size in [4096, 8192, 16384, 32768, 65536] {
         for batch in [1, 3, 8] {
             let (zswap, _) = make(Config { unit_size, batch, ..Config::default() });
@@ -115,7 +115,7 @@ fn a_part_of_a_unit_leaves_the_rest() {
 }
 
 #[test]
-fn a_mask_loads_what_is_there() {
+fn a_mask_loads_the_stored_pages() {
     for unit_size in [4096, 16384] {
         let (zswap, _) = make(Config { unit_size, ..Config::default() });
         let pages = mixed(64, 3);
@@ -161,7 +161,7 @@ fn groups_are_apart() {
 }
 
 #[test]
-fn a_huge_invalidation_costs_what_is_stored() {
+fn a_huge_invalidation_costs_by_stored_pages() {
     let (zswap, _) = make(Config::default());
     let pages = mixed(20, 4);
     for key in [0, 1 << 20, 1 << 30, (1 << 36) - 20] {

@@ -84,7 +84,7 @@ fn objects_go_as_they_are_in_large_writes_and_come_back() {
 
 /// Writing ahead of demand takes the requested bytes or slightly more, and packs nothing.
 #[test]
-fn writing_out_takes_what_was_asked_for_and_packs_nothing() {
+fn writing_out_takes_the_requested_pages_and_packs_nothing() {
     let world = world();
     let all = pages(1024, 1);
     world.store(A, 0, &refs(&all)).unwrap();
@@ -132,7 +132,7 @@ fn a_block_comes_back_with_one_read_and_full_requests() {
 }
 
 #[test]
-fn what_does_not_compress_goes_as_it_is_whole_runs_at_a_time() {
+fn incompressible_pages_leave_uncompressed_in_whole_runs() {
     let world = world();
     let all = pages_of(1, 256, 1);
     world.store(A, 0, &refs(&all)).unwrap();
@@ -160,7 +160,7 @@ fn same_filled_pages_stay_since_they_take_nothing() {
 }
 
 #[test]
-fn the_oldest_go_first_and_what_came_back_has_another_chance() {
+fn the_oldest_leave_first_and_returned_pages_have_another_chance() {
     let world = world();
     world.store_folios(A, 0..16);
     let write_some = || world.shrink(world.pool_bytes() - 1);
@@ -179,7 +179,7 @@ fn the_oldest_go_first_and_what_came_back_has_another_chance() {
 }
 
 #[test]
-fn newer_pages_and_invalidations_free_what_is_on_disk() {
+fn newer_pages_and_invalidations_free_space_on_disk() {
     let world = world();
     world.written(256, 1);
     let live = world.swap.file.counters().live_bytes;
@@ -365,7 +365,7 @@ fn a_pool_lives_as_long_as_its_objects_on_disk() {
 }
 
 #[test]
-fn what_an_algorithm_keeps_account_of_stays_known_on_disk() {
+fn objects_on_disk_count_as_alive_for_their_algorithm() {
     let swap = Swap::new(8);
     let trim = Trim::tiered("trim", 1);
     let config = Config { swap: Some(swap.file.clone()), ..Config::default() };
@@ -380,7 +380,7 @@ fn what_an_algorithm_keeps_account_of_stays_known_on_disk() {
 }
 
 #[test]
-fn what_is_there_is_loaded_and_the_rest_left_alone() {
+fn stored_pages_are_loaded_and_the_rest_left_alone() {
     let world = world();
     let all = world.written(32, 1);
     world.invalidate(A, 7, 1);
@@ -560,7 +560,7 @@ fn a_slow_disk_does_not_keep_the_pool_from_answering() {
 /// The writer, holding the next block, waited for a reader of a block it had written, and the
 /// reader waited for the next block.
 #[test]
-fn who_loads_much_and_who_writes_do_not_wait_for_each_other() {
+fn long_loads_and_writes_do_not_wait_for_each_other() {
     let world = Arc::new(world());
     // So that the third pack waits for the first write. Each has three blocks of sixteen pages.
     world.swap.file.limit_packs(1);

@@ -190,7 +190,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn x86_does_what_loops_do() {
+    fn x86_lanes_equal_plain_loops() {
         #[target_feature(enable = "ssse3,sse4.1,popcnt")]
         fn sse4() {
             // SAFETY: this function has the features.
@@ -217,7 +217,7 @@ mod tests {
 
     #[cfg(target_arch = "aarch64")]
     #[test]
-    fn neon_does_what_loops_do() {
+    fn neon_lanes_equal_plain_loops() {
         // SAFETY: every aarch64 machine that Rust supports has NEON.
         unsafe { check::<Neon>() }
     }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grandchild_lacks_what_its_parent_lacks() {
+    fn a_grandchild_misses_the_changes_that_its_parent_missed() {
         let mut session = session();
         session.add_child(3);
         session.add_child(4);

@@ -183,7 +183,7 @@ mod tests {
     /// Regression: one thread's munmap() and another's mremap() to the same place were reported in
     /// reverse order. The moved pages were discarded and read as zeroes.
     #[test]
-    fn a_late_report_does_not_discard_what_came_after_it() {
+    fn a_late_report_does_not_discard_newer_pages() {
         let Some((pages, base)) = pages_with(2) else { return };
         out(pages, base);
         let to = base + BLOCK_BYTES;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_out_at_the_target_follows_a_late_report() {
+    fn pages_out_at_the_target_follow_a_late_report() {
         let Some((pages, base)) = pages_with(3) else { return };
         out(pages, base);
         out(pages, base + BLOCK_BYTES);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_near_the_mark_is_measured() {
+    fn pages_that_came_in_near_the_mark_are_measured() {
         let Some(pager) = pager() else { return };
         let (reclaimer, pages) = (pager.reclaimer(), RESTOCK_PAGES as u64);
         let measured_at = || reclaimer.direct.measured_at.load(Ordering::Relaxed);

@@ -396,7 +396,7 @@ mod tests {
 
     /// Both sources, for newer and older kernels.
     #[test]
-    fn proc_tells_what_a_handle_tells() {
+    fn proc_agrees_with_the_handle() {
         let child = child("sleep", &["60"]);
         let pid = child.id() as i32;
         let handle = process::handle(pid).unwrap();

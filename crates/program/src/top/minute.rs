@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_is_drawn_and_what_is_older_forgotten() {
+    fn the_last_minute_is_drawn_and_older_looks_are_forgotten() {
         let mut minute = Minute::default();
         for second in 0..200 {
             minute.add(&[tree(7, if second < 190 { 50 } else { 100 }, 0.0)], f64::from(second), 1.0);

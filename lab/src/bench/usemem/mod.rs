@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_job_is_told_what_was_planned() {
+    fn the_job_receives_the_plan() {
         let mut plan = args("64M", "50%").plan().unwrap();
         plan.job.data.pages = vec!["a.pages".into(), "b.pages".into()];
         let words = plan.job_arguments();

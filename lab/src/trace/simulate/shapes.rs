@@ -65,7 +65,7 @@ fn hot_pages_stay_among_cold_ones_as_if_their_use_was_seen() {
 }
 
 #[test]
-fn skewed_use_is_known_by_what_comes_back() {
+fn skewed_use_is_known_by_returning_pages() {
     let mut random = Random(88_172_645_463_325_252);
     let references = uses((0..600_000u64).map(|_| {
         let part = random.below(1 << 30) as f64 / (1u64 << 30) as f64;
@@ -123,7 +123,7 @@ fn min_is_the_bound_and_policies_keep_to_their_memory() {
 }
 
 #[test]
-fn what_fits_but_for_a_little_stays_where_uses_are_seen() {
+fn hot_pages_stay_where_uses_are_seen() {
     let mut random = Random(88_172_645_463_325_252);
     // Nearly all memory is in use all the time, beside data that are used once.
     let references = uses((0..900_000u64).map(|at| match random.below(20) {

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_traced_or_filtered_is_left_alone() {
+    fn traced_and_filtered_processes_are_left_alone() {
         let own = rights(OURS, OURS, "0", 7);
         let traced = changed(&own, "TracerPid:\t0", "TracerPid:\t9");
         assert_eq!((traced.number("TracerPid:"), traced.number("Nothing:")), (Some(9), None));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_one_of_this_program_starts_is_its_own() {
+    fn a_tree_of_another_uzswap_is_its_own() {
         use std::io::BufRead;
         let own = std::env::current_exe().unwrap();
         let mut other = Command::new(own);
