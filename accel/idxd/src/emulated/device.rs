@@ -169,7 +169,7 @@ impl Device {
             is_immediate: spec.run == Run::Inline
                 && spec.latency_ns == 0
                 && spec.faults == Default::default()
-                && !matches!(spec.work, Work::Timed { .. } | Work::RealTimed { .. }),
+                && !matches!(spec.work, Work::Timed { .. }),
         }
     }
 
@@ -291,7 +291,7 @@ impl Device {
         while let Some(job) = self.next_job(inside, now) {
             let (record, engine_ns, latency_ns) = self.serve(&job, pool);
             let free = inside.free_ns.iter_mut().min().expect("engines");
-            let start = self.engine_start(job.submitted_ns).max(*free);
+            let start = job.submitted_ns.max(*free);
             *free = start + engine_ns;
             if self.halted.load(Ordering::Acquire) {
                 self.drop_all(inside);
@@ -314,16 +314,6 @@ impl Device {
             self.finish(inside, done.job, done.record);
             // Jobs moved here are looked at next; a drain that waited for this one is seen at the
             // next poll.
-        }
-    }
-
-    /// The start of an engine's time for a job submitted at `submitted_ns` and just served.
-    /// Emulation itself is excluded from [`Work::RealTimed`]'s time: otherwise a batch's
-    /// computation would hide the device's time.
-    fn engine_start(&self, submitted_ns: u64) -> u64 {
-        match self.spec.work {
-            Work::RealTimed { .. } => self.now_ns(),
-            _ => submitted_ns,
         }
     }
 
@@ -375,9 +365,7 @@ impl Device {
             _ => {}
         }
         let engine_ns = match self.spec.work {
-            Work::Timed { page_ns } | Work::RealTimed { page_ns } => {
-                page_ns * u64::from(descriptor.source_size.max(4096)) / 4096
-            }
+            Work::Timed { page_ns } => page_ns * u64::from(descriptor.source_size.max(4096)) / 4096,
             _ => 0,
         };
         // SAFETY: the job's submitter promised that its buffers stay valid until it completes.
@@ -389,7 +377,7 @@ impl Device {
     /// The job's buffers are valid, see [`crate::Portal::submit`].
     unsafe fn execute(&self, job: &Job, pool: &CodecPool) -> Record {
         match self.spec.work {
-            Work::Real | Work::RealTimed { .. } => {
+            Work::Real => {
                 let rules = Rules {
                     generation: self.spec.generation,
                     max_transfer: assumptions::MAX_TRANSFER_OF_QUEUE,
@@ -481,7 +469,7 @@ impl Device {
 
             let start = self.now_ns();
             let (record, engine_ns, latency_ns) = self.serve(&job, pool);
-            let due = self.engine_start(start) + engine_ns + latency_ns;
+            let due = start + engine_ns + latency_ns;
             while self.now_ns() < due {
                 // Short waits: a sleep is longer than a device's work.
                 std::thread::yield_now();

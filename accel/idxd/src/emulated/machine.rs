@@ -47,7 +47,7 @@ impl Machine {
         let engines = devices.len() * spec.engines as usize;
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let codecs = match spec.work {
-            Work::Real | Work::RealTimed { .. } => engines.min(cpus).min(CODECS_MAX),
+            Work::Real => engines.min(cpus).min(CODECS_MAX),
             _ => 1,
         };
         let shared = Arc::new(Shared {

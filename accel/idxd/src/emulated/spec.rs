@@ -42,13 +42,6 @@ pub enum Work {
     Real,
     /// None: success at once, half the input as output size. Measures a driver's own cost.
     Null,
-    /// The job, and after its computation the engine stays busy for a time per page: for whole
-    /// workloads at a device's latency.
-    RealTimed {
-        /// Nanoseconds that an engine is busy for 4096 bytes of input once the job's output is
-        /// written.
-        page_ns: u64,
-    },
     /// None, for a time per page. Engines work in parallel however few CPUs the machine has.
     Timed {
         /// Nanoseconds that an engine is busy for 4096 bytes of input.
@@ -134,7 +127,7 @@ impl Default for EmulateSpec {
 }
 
 const KEYS: &str = "sockets, devices, engines, queues, generation, mode=dedicated|shared, threshold, \
-run=inline|poll|threads, work=real[:NS]|null|timed:NS, latency_ns, clock=real|steps, block_on_fault=0|1, seed, \
+run=inline|poll|threads, work=real|null|timed:NS, latency_ns, clock=real|steps, block_on_fault=0|1, seed, \
 faults=lost:P/page:P/hardware:P/halt:P/disable:P/retry:P/slow:P, control=FILE";
 
 fn refuse(part: &str, reason: impl std::fmt::Display) -> Refusal {
@@ -155,7 +148,7 @@ impl EmulateSpec {
     /// The part and the fix.
     pub fn ensure_real_work(&self) -> Result<(), Refusal> {
         let part = match self.work {
-            Work::Real | Work::RealTimed { .. } => return Ok(()),
+            Work::Real => return Ok(()),
             Work::Null => "work=null".to_owned(),
             Work::Timed { page_ns } => format!("work=timed:{page_ns}"),
         };
@@ -192,14 +185,13 @@ benches of the driver: leave out work=";
             "work" => {
                 let page_ns = |ns: &str| match ns.parse() {
                     Ok(page_ns @ 1..=1_000_000_000) => Ok(page_ns),
-                    _ => Err("wants the nanoseconds of a page, as in real:3500 or timed:3500".to_owned()),
+                    _ => Err("wants the nanoseconds of a page, as in timed:3500".to_owned()),
                 };
                 self.work = match (value, value.split_once(':')) {
                     ("real", _) => Work::Real,
                     ("null", _) => Work::Null,
-                    (_, Some(("real", ns))) => Work::RealTimed { page_ns: page_ns(ns)? },
                     (_, Some(("timed", ns))) => Work::Timed { page_ns: page_ns(ns)? },
-                    _ => return Err("wants real, real:3500, null or timed:3500".to_owned()),
+                    _ => return Err("wants real, null or timed:3500".to_owned()),
                 }
             }
             _ => return Err(format!("unknown; known: {KEYS}")),
@@ -263,7 +255,7 @@ mod tests {
     #[test]
     fn devices_that_do_no_work_are_told_from_those_that_do() {
         let spec = |text: &str| text.parse::<EmulateSpec>().unwrap();
-        for text in ["", "work=real", "work=real:3500", "run=poll,latency_ns=900"] {
+        for text in ["", "work=real", "run=poll,latency_ns=900"] {
             assert_eq!(spec(text).ensure_real_work(), Ok(()), "{text}");
         }
         for text in ["work=null", "work=timed:3500"] {
@@ -283,9 +275,9 @@ mod tests {
         assert!(error("fast").contains("key=value"));
         assert!(error("queues=8,threshold=17").contains("threshold"));
         assert!(error("threads,clock=steps").contains("real time"));
-        for work in ["timed", "timed:", "real:", "real:fast", "real:0", "null:"] {
+        for work in ["timed", "timed:", "timed:fast", "timed:0", "real:", "real:3500", "null:"] {
             let error = error(&format!("work={work}"));
-            assert!(error.contains("real:3500") && error.contains("timed:3500"), "{error}");
+            assert!(error.contains("as in timed:3500") || error.contains("null or timed:3500"), "{error}");
         }
         assert!(error("faults=lost:9").contains("between 0 and 1"));
     }
