@@ -18,6 +18,9 @@ pub struct Driven {
     pub elapsed_seconds: f64,
     /// CPU time of all its processes, `uzswap run` included.
     pub cpu_seconds: f64,
+    /// Its two parts.
+    pub user_seconds: f64,
+    pub system_seconds: f64,
     pub phases: Vec<PhaseReport>,
 }
 
@@ -37,7 +40,7 @@ pub fn drive(mut command: Command, name: &str) -> Result<Driven> {
             Ok(())
         });
     }
-    let cpu: f64 = cpu_seconds(libc::RUSAGE_CHILDREN).iter().sum();
+    let cpu_before = cpu_seconds(libc::RUSAGE_CHILDREN);
     let before = Instant::now();
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the job")?;
@@ -52,10 +55,14 @@ pub fn drive(mut command: Command, name: &str) -> Result<Driven> {
     }
     let status = child.wait().context("cannot wait for the job")?;
     let elapsed_seconds = before.elapsed().as_secs_f64();
+    let cpu = cpu_seconds(libc::RUSAGE_CHILDREN);
+    let [user_seconds, system_seconds] = [0, 1].map(|part| cpu[part] - cpu_before[part]);
     match report {
         Some(report) if status.success() => Ok(Driven {
             elapsed_seconds,
-            cpu_seconds: cpu_seconds(libc::RUSAGE_CHILDREN).iter().sum::<f64>() - cpu,
+            cpu_seconds: user_seconds + system_seconds,
+            user_seconds,
+            system_seconds,
             phases: report.phases,
         }),
         _ => bail!("the {name} job failed: {status}"),

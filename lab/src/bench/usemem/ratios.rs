@@ -62,6 +62,8 @@ mod tests {
         let driven = |rate: f64, cpu_seconds: f64| Driven {
             elapsed_seconds: 1.0,
             cpu_seconds,
+            user_seconds: 0.0,
+            system_seconds: cpu_seconds,
             phases: vec![PhaseReport {
                 phase: Phase::Fill,
                 elapsed_seconds: 1.0,

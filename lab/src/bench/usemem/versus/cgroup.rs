@@ -106,6 +106,14 @@ impl Cgroup {
         text.trim().parse().ok()
     }
 
+    /// Times the limit was hit: `memory.failcnt`, or `max` of `memory.events`.
+    pub fn limit_hits(&self) -> Option<u64> {
+        if self.version == 2 {
+            return super::command::stat_field(&self.path.join("memory.events"), "max");
+        }
+        read_trimmed(&self.path.join("memory.failcnt")).ok()?.parse().ok()
+    }
+
     /// Whether zswap's compressed bytes count as the group's memory: in version 2 only.
     pub fn pays_for_the_pool(&self) -> bool {
         self.version == 2

@@ -39,6 +39,8 @@ pub struct KernelZswap {
     /// The kernel's compressor, with zswap.
     pub compressor: Option<String>,
     pub cgroup_peak_bytes: u64,
+    /// Times the cgroup's limit was hit.
+    pub cgroup_limit_hits: u64,
     /// Peak of zswap's pool, by samples.
     pub pool_peak_bytes: u64,
     /// Whether the pool counts towards the cgroup's limit: not in version 1, where the kernel has
@@ -100,6 +102,7 @@ fn in_cgroup(plan: &Plan, versus: &Versus, changes: &undo::Changes) -> Result<Ke
         kind: title,
         compressor: versus.compressor().map(str::to_owned),
         cgroup_peak_bytes: group.peak_bytes().unwrap_or(0),
+        cgroup_limit_hits: group.limit_hits().unwrap_or(0),
         pool_peak_bytes: sampled.pool.bytes,
         pool_within_limit: group.pays_for_the_pool(),
         pool_limit_bytes: pool_limit,
