@@ -8,6 +8,15 @@ use support::{command, has, managed, Ran};
 const JOB: &str =
     "a = bytearray(range(256)) * (300 << 10)\nprint(sum(a[i + 7] for i in range(0, len(a), 4096)))";
 
+/// The job, and again until most of it is out, or the time is over: paging may begin late.
+fn job_until_evicted(seconds: u32) -> String {
+    format!(
+        "import os, time\n{JOB}\nend = time.time() + {seconds}\n\
+         resident = lambda: int(open('/proc/thread-self/statm').read().split()[1])\n\
+         while resident() > 15000 and time.time() < end: sum(a[i + 7] for i in range(0, len(a), 4096))\n"
+    )
+}
+
 fn is_refused_bare(words: &[&str]) -> bool {
     let bare = Ran::of(&mut command(words));
     if bare.status != Some(0) {
@@ -22,9 +31,10 @@ fn a_user_namespace_of_its_own() {
     if !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-r", "true"]) {
         return;
     }
+    let job = &job_until_evicted(60);
     for command in [
-        &["unshare", "-r", "python3", "-c", JOB][..],
-        &["unshare", "-r", "unshare", "-rm", "python3", "-c", JOB],
+        &["unshare", "-r", "python3", "-c", job][..],
+        &["unshare", "-r", "unshare", "-rm", "python3", "-c", job],
     ] {
         let Some(ran) = managed("40M", &["-q"], command) else { return };
         ran.assert_paged().assert_all_managed();
@@ -38,13 +48,9 @@ fn a_user_namespace_while_pages_are_out() {
     if !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-r", "true"]) {
         return;
     }
-    let job = format!(
-        "import ctypes, time\n{JOB}\nend = time.time() + 60\n\
-         resident = lambda: open('/proc/thread-self/statm').read().split()[1]\n\
-         while int(resident()) > 15000 and time.time() < end: sum(a[i + 7] for i in range(0, len(a), 4096))\n\
-         print(int(resident()) <= 15000, ctypes.CDLL(None).unshare(0x10000000))\n\
-         print(sum(a[i + 7] for i in range(0, len(a), 4096)))"
-    );
+    let job = job_until_evicted(60)
+        + "import ctypes\nprint(resident() <= 15000, ctypes.CDLL(None).unshare(0x10000000))\n\
+           print(sum(a[i + 7] for i in range(0, len(a), 4096)))";
     let Some(ran) = managed("40M", &["-q"], &["python3", "-c", &job]) else { return };
     ran.assert_paged().assert_all_managed();
     assert_eq!(ran.printed, "134400\nTrue 0\n134400\n", "{ran}");
@@ -62,13 +68,9 @@ fn a_network_namespace_of_its_own() {
             continue;
         }
         // The supervisor takes a while to find it.
-        let job = format!(
-            "import os, time\n{JOB}\nend = time.time() + {seconds}\n\
-             resident = lambda: open('/proc/thread-self/statm').read().split()[1]\n\
-             while int(resident()) > 15000 and time.time() < end: sum(a[i + 7] for i in range(0, len(a), 4096))\n\
-             if os.fork() == 0:\n  print(sum(a[i + 7] for i in range(0, len(a), 4096)), flush=True)\n  \
-             os._exit(0)\nos.wait()"
-        );
+        let job = job_until_evicted(seconds)
+            + "if os.fork() == 0:\n  print(sum(a[i + 7] for i in range(0, len(a), 4096)), flush=True)\n  \
+               os._exit(0)\nos.wait()";
         let Some(ran) = managed("40M", &["-q"], &["unshare", how, "python3", "-c", &job]) else { return };
         ran.assert_status(0);
         assert_eq!(ran.printed, "134400\n134400\n", "{ran}");
@@ -76,6 +78,30 @@ fn a_network_namespace_of_its_own() {
         let is_named = ran.report["unmanaged"].as_array().is_some_and(|named| !named.is_empty());
         assert!(is_paged && !is_named || how != "-n" && is_named, "{ran}");
     }
+}
+
+/// Regression: the filter's trial was the namespace's first process, and no other could be made.
+#[test]
+fn a_filter_before_the_first_process_of_a_namespace() {
+    if !has("unshare") || !has("python3") || is_refused_bare(&["unshare", "-pf", "true"]) {
+        return;
+    }
+    // CLONE_NEWPID; PR_SET_NO_NEW_PRIVS; SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, and
+    // the filter that allows every call.
+    let number = libc::SYS_seccomp;
+    let job = format!(
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+         print(libc.unshare(0x20000000), libc.prctl(38, 1, 0, 0, 0))\n\
+         step = ctypes.create_string_buffer(b'\\x06\\0\\0\\0\\0\\0\\xff\\x7f', 8)\n\
+         class Filter(ctypes.Structure):\n  \
+           _fields_ = [('len', ctypes.c_ushort), ('steps', ctypes.c_void_p)]\n\
+         filter = Filter(1, ctypes.addressof(step))\n\
+         print(libc.syscall({number}, 1, 1, ctypes.byref(filter)), flush=True)\n\
+         pid = os.fork()\nif pid == 0:\n  print('child', os.getpid(), flush=True)\n  os._exit(0)\n\
+         print(os.waitpid(pid, 0)[1])"
+    );
+    let Some(ran) = managed("1G", &["-q"], &["python3", "-c", &job]) else { return };
+    assert_eq!(ran.printed, "0 0\n0\nchild 1\n0\n", "{ran}");
 }
 
 /// Chromium's first process ends when it is not single-threaded.
