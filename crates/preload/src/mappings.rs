@@ -39,11 +39,17 @@ fn hexadecimal(digits: &[u8]) -> Option<usize> {
 
 /// Calls `each` for every mapping, in address order. Returns `None` if they cannot be read.
 pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
+    for_each_line(&mut [0; BUFFER_BYTES], |line| Mapping::parse(line).into_iter().for_each(&mut each))
+}
+
+/// Calls `each` for the line of every mapping, cut to the buffer. Returns `None` if they cannot be
+/// read.
+pub fn for_each_line(buffer: &mut [u8], mut each: impl FnMut(&[u8])) -> Option<()> {
     let file = system::open(c"/proc/thread-self/maps", libc::O_RDONLY);
     if file < 0 {
         return None;
     }
-    let mut reader = Reader { buffer: [0; BUFFER_BYTES], kept: 0, skips: false };
+    let mut reader = Reader { buffer, kept: 0, skips: false };
     let mut offset = 0;
     loop {
         let got = system::read_at(file, reader.room(), offset);
@@ -58,34 +64,34 @@ pub fn for_each(mut each: impl FnMut(Mapping)) -> Option<()> {
 }
 
 /// Text that was read and not parsed yet.
-struct Reader {
-    buffer: [u8; BUFFER_BYTES],
+struct Reader<'a> {
+    buffer: &'a mut [u8],
     kept: usize,
-    /// Set while the rest of the line is a path.
+    /// Set while the rest of the line does not fit.
     skips: bool,
 }
 
-impl Reader {
+impl Reader<'_> {
     /// The free part of the buffer.
     fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[self.kept..]
     }
 
-    /// Parses the lines in the buffer, `got` bytes of which are new.
-    fn take(&mut self, got: usize, each: &mut impl FnMut(Mapping)) {
+    /// Passes on the lines in the buffer, `got` bytes of which are new.
+    fn take(&mut self, got: usize, each: &mut impl FnMut(&[u8])) {
         let (mut at, end) = (0, self.kept + got);
         while let Some(len) = self.buffer[at..end].iter().position(|byte| *byte == b'\n') {
-            let is_rest = core::mem::take(&mut self.skips);
-            let line = Some(&self.buffer[at..at + len]).filter(|_| !is_rest);
-            line.and_then(Mapping::parse).into_iter().for_each(&mut *each);
+            if !core::mem::take(&mut self.skips) {
+                each(&self.buffer[at..at + len]);
+            }
             at += len + 1;
         }
         self.buffer.copy_within(at..end, 0);
         self.kept = end - at;
         if self.skips {
             self.kept = 0;
-        } else if self.kept == BUFFER_BYTES {
-            Mapping::parse(&self.buffer).into_iter().for_each(each);
+        } else if self.kept == self.buffer.len() {
+            each(self.buffer);
             (self.kept, self.skips) = (0, true);
         }
     }
@@ -175,14 +181,15 @@ mod tests {
         };
         let text: String = (1..200).map(|index| line(index, &path[..index * 37 % path.len()])).collect();
         for step in [1, 2, 3, 7, 100, 255, 256] {
-            let mut reader = Reader { buffer: [0; BUFFER_BYTES], kept: 0, skips: false };
+            let mut reader = Reader { buffer: &mut [0; BUFFER_BYTES], kept: 0, skips: false };
             let (mut rest, mut next) = (text.as_bytes(), 1);
             while !rest.is_empty() {
                 let room = reader.room();
                 let got = step.min(room.len()).min(rest.len());
                 room[..got].copy_from_slice(&rest[..got]);
                 rest = &rest[got..];
-                reader.take(got, &mut |mapping| {
+                reader.take(got, &mut |line| {
+                    let mapping = Mapping::parse(line).unwrap();
                     assert_eq!((mapping.start, mapping.end), (next << 12, (next + 1) << 12));
                     next += 1;
                 });

@@ -20,7 +20,7 @@ use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::is_alive;
 use crate::line::{Line, Text};
 use crate::next::{interposed, library, Next, Onward};
-use crate::{fork, scratch, system};
+use crate::{fork, mappings, scratch, system};
 
 const ROOT: &[u8] = b"/sys/fs/cgroup/";
 /// The files with a limit, of version 2 and of version 1.
@@ -140,9 +140,12 @@ fn show(path: &CStr, closes_on_exec: bool) -> Option<isize> {
         system::close(file);
         is_own_limit(path.to_bytes(), &membership[..len])
     });
+    if !is_own {
+        return None;
+    }
     let to_spilling = SHOWN_TO_SPILLING.load(Ordering::Relaxed);
     let limit = if to_spilling != 0 && spills() { to_spilling } else { SHOWN.load(Ordering::Relaxed) };
-    if !is_own || limit == 0 {
+    if limit == 0 {
         return None;
     }
     match system::open(path, libc::O_RDONLY) {
@@ -167,24 +170,9 @@ fn show(path: &CStr, closes_on_exec: bool) -> Option<isize> {
 
 /// Whether the program or a library of it is a database that spills.
 fn spills() -> bool {
-    scratch::with(|text: &mut [u8; 4096]| {
-        let file = system::open(c"/proc/thread-self/maps", libc::O_RDONLY);
-        let (mut kept, mut offset, mut found) = (0, 0, false);
-        loop {
-            let got = system::read_at(file, &mut text[kept..], offset);
-            if got == 0 || found {
-                break;
-            }
-            offset += got as u64;
-            let end = kept + got;
-            let whole = text[..end].iter().rposition(|byte| *byte == b'\n').map_or(end, |at| at + 1);
-            found = text[..whole].split(|byte| *byte == b'\n').any(is_spilling);
-            text.copy_within(whole..end, 0);
-            kept = end - whole;
-        }
-        system::close(file);
-        found
-    })
+    let mut found = false;
+    scratch::with(|text: &mut [u8; 4096]| mappings::for_each_line(text, |line| found |= is_spilling(line)));
+    found
 }
 
 /// Whether the file of a line of /proc/self/maps is such a database's.
