@@ -8,7 +8,7 @@ use ledger::{Counter, Ledger, Slot};
 use pager::Accounts;
 use replacement::trace::Reference;
 use sys::privileged::{PrivilegedFile, PrivilegedHelper};
-use sys::{packets, PAGE_SIZE};
+use sys::{packets, process, PAGE_SIZE};
 
 use crate::broken::{self, Point};
 use crate::channel::{self, close};
@@ -88,7 +88,10 @@ impl Ledgered {
     fn ask(name: &[u8]) -> Result<Place, JoinError> {
         let hello = Packet::new(Kind::Hello, 0, 0);
         let (socket, answer) = match connect(name) {
-            Ok(socket) => (socket, wire::send(socket, &hello, None).and_then(|()| wire::receive_all(socket))),
+            Ok(socket) => {
+                let sent = hello_of_program(socket, &hello);
+                (socket, sent.and_then(|()| wire::receive_all(socket)))
+            }
             Err(None) => await_supervisor(&hello)?,
             Err(Some(error)) => return Err(error),
         };
@@ -159,7 +162,7 @@ impl Ledgered {
     }
 
     fn record(&self, page: u64, discarded: u64) {
-        let raw = Reference { process: std::process::id(), page, discarded }.to_raw();
+        let raw = Reference { process: control::program(), page, discarded }.to_raw();
         // SAFETY: `len` bytes of `raw`. So short a write is atomic, or fails without a recorder.
         unsafe { libc::write(self.recorder.load(Ordering::Acquire), raw.as_ptr().cast(), raw.len()) };
     }
@@ -209,6 +212,12 @@ fn tell_unmanaged(socket: i32, why: &str) {
     let _ = wire::send(socket, &Packet::with_text(Kind::Unmanaged, why), None);
 }
 
+/// Sends the hello, with a handle of the program: the supervisor may number processes differently.
+fn hello_of_program(socket: i32, hello: &Packet) -> std::io::Result<()> {
+    let program = process::handle(control::program() as i32)?;
+    wire::send(socket, hello, Some(program.as_raw_fd()))
+}
+
 /// Connects to the supervisor. The error is `None` if it is in another network namespace.
 fn connect(name: &[u8]) -> Result<i32, Option<JoinError>> {
     wire::connect(name).map_err(|error| match error.raw_os_error() {
@@ -229,7 +238,7 @@ const AWAIT_MS: i32 = 20;
 fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Received>>), JoinError> {
     let Ok([own, theirs]) = packets::pair() else { return Err(JoinError::NoDescriptor) };
     let sent =
-        packets::ask_for_senders(theirs.as_raw_fd()).and_then(|()| wire::send(own.as_raw_fd(), hello, None));
+        packets::ask_for_senders(theirs.as_raw_fd()).and_then(|()| hello_of_program(own.as_raw_fd(), hello));
     if sent.is_err() {
         return Err(JoinError::Refused);
     }
@@ -291,11 +300,10 @@ impl PrivilegedHelper for Rights {
     }
 }
 
-/// Ends the process without a message: no reader is left.
+/// Ends the program and its agent without a message: no reader is left.
 pub fn kill_process() -> ! {
-    // SAFETY: plain system calls.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-    // The first process of a namespace is immune to its own signals.
+    // SAFETY: a plain system call.
+    unsafe { libc::kill(control::program() as i32, libc::SIGKILL) };
     sys::thread::exit_process(128 + libc::SIGKILL)
 }
 

@@ -22,7 +22,7 @@ use ledger::wire::Kind;
 use pager::FixedText;
 use sys::thread;
 
-use crate::accounts;
+use crate::{accounts, control};
 
 static ENDS: AtomicI32 = AtomicI32::new(0);
 /// How long other threads wait for its message.
@@ -44,11 +44,12 @@ pub fn note_refused(bytes: usize) {
 pub fn tell(text: &str) {
     if accounts::tell(Kind::Broken, text).is_err() {
         let line = FixedText::new(format_args!("uzswap: {text}\n"));
-        // By path, since a pager's thread has a file table without stderr. SAFETY: a terminated
-        // path, and `text.len()` readable bytes.
+        // The agent's file table has no stderr: it is the program's.
+        let path = FixedText::new(format_args!("/proc/{}/fd/2\0", control::program()));
+        // SAFETY: a terminated path, and `line.len()` readable bytes.
         unsafe {
             let stderr =
-                libc::open(c"/proc/self/fd/2".as_ptr(), libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY);
+                libc::open(path.as_str().as_ptr().cast(), libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY);
             libc::write(stderr, line.as_str().as_ptr().cast(), line.as_str().len());
         }
     }

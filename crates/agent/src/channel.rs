@@ -2,10 +2,12 @@
 //! `doorway`'s module of the same name.
 
 use std::mem::size_of;
-use std::os::fd::IntoRawFd;
-use std::os::unix::process::parent_id;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
-use sys::{packets, process};
+use sys::packets;
+
+use crate::control_page::control_page;
 
 pub use doorway::channel::{COMPLETE, INHERITS, ROOT, SWAP, TAKE};
 
@@ -31,18 +33,36 @@ impl Message {
     }
 }
 
-/// Takes over this side's end of a connection that `thread` made: descriptor `number` in that
-/// thread's file table, with socket cookie `cookie`. Before Linux 6.9 the first thread's table is
-/// looked at, which is usually the same; the cookie tells.
-pub fn take(thread: u32, number: i32, cookie: u64) -> Option<i32> {
-    let own = || process::handle(std::process::id() as i32);
-    let handle = process::thread_handle(thread as i32).or_else(|_| own()).ok()?;
-    let end = process::descriptor_of(&handle, number).ok()?.into_raw_fd();
-    if cookie_of(end) == Some(cookie) {
-        return Some(end);
+/// The control thread's ends of the connection that it offers, -1 for none: its own, and the one
+/// that a forking thread takes.
+static OFFERED: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+/// Offers a connection to the next fork.
+pub fn offer() {
+    let Ok(ends) = packets::pair() else { return };
+    let [own, other] = ends.map(IntoRawFd::into_raw_fd);
+    OFFERED[0].store(own, Ordering::Relaxed);
+    OFFERED[1].store(other, Ordering::Relaxed);
+    let forks = &control_page().forks;
+    forks.cookie.store(cookie_of(other).unwrap_or(0), Ordering::Relaxed);
+    forks.offered.store(other, Ordering::Release);
+}
+
+/// The control thread's end of the connection whose other end a forking thread has taken, and
+/// offers another one.
+pub fn taken() -> Option<i32> {
+    let [own, other] = OFFERED.each_ref().map(|end| end.swap(-1, Ordering::AcqRel));
+    if other >= 0 {
+        close(other);
     }
-    close(end);
-    None
+    offer();
+    (own >= 0).then_some(own)
+}
+
+/// In a process with other descriptors: nothing is offered.
+pub fn forget() {
+    control_page().forks.offered.store(-1, Ordering::Release);
+    OFFERED.iter().for_each(|end| end.store(-1, Ordering::Relaxed));
 }
 
 fn cookie_of(end: i32) -> Option<u64> {
@@ -89,17 +109,16 @@ pub fn receive(connection: i32) -> Option<Message> {
     (message.count > 0).then_some(message)
 }
 
-/// In a forked child: as [`receive`], and returns `None` when the parent has ended.
-pub fn receive_from_parent(connection: i32) -> Option<Message> {
-    let before = parent_id();
-    // A child of a bare fork may hold the parent's end too, if forked while both ends were open.
+/// In a forked child: as [`receive`], and returns `None` when the parent's agent has ended. (A
+/// child of a bare fork may hold the parent's end too, if forked while both ends were open.)
+pub fn receive_from_parent(connection: i32, agent: Option<&OwnedFd>) -> Option<Message> {
     loop {
-        // Read before the wait: a message that the parent sent before its end counts.
-        let is_orphan = parent_id() != before;
-        if wait([connection, -1, -1, -1], 1000)[0] {
+        let ready = wait([connection, agent.map_or(-1, AsRawFd::as_raw_fd), -1, -1], 1000);
+        // A message that the parent sent before its end counts.
+        if ready[0] || ready[1] && wait([connection, -1, -1, -1], 0)[0] {
             return receive(connection);
         }
-        if is_orphan {
+        if ready[1] {
             return None;
         }
     }
@@ -123,55 +142,50 @@ mod tests {
         packets::pair().expect("two descriptors").map(IntoRawFd::into_raw_fd)
     }
 
-    /// A connection: this end, and the other, taken from a thread with its own file table.
-    fn connection() -> [i32; 2] {
-        let ends = ends();
-        let taken = take(sys::thread::id() as u32, ends[1], cookie_of(ends[1]).unwrap()).expect("its own");
-        close(ends[1]);
-        [ends[0], taken]
-    }
-
-    /// With a name, strangers could connect to the end, and then no thread of the process could.
+    /// With a name, strangers could connect to the end.
     #[test]
-    fn an_end_is_taken_out_of_another_file_table_and_has_no_name() {
-        let ends = ends();
-        let (thread, cookie) = (sys::thread::id() as u32, cookie_of(ends[1]).unwrap());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                sys::thread::leave_file_table().unwrap();
-                sys::thread::close_all_files();
-                assert_eq!(take(thread, ends[1], cookie + 1), None);
-                assert_eq!(take(thread, i32::MAX, cookie), None);
-                let own = take(thread, ends[1], cookie).expect("it is there");
-                assert!(send(own, TAKE, &[], None));
-                let mut address = [0u8; size_of::<libc::sockaddr_un>()];
-                let mut len = address.len() as libc::socklen_t;
-                // SAFETY: `len` bytes are writable.
-                unsafe { libc::getsockname(own, address.as_mut_ptr().cast(), &mut len) };
-                assert_eq!(len as usize, size_of::<libc::sa_family_t>());
-            });
-        });
-        assert_eq!(receive(ends[0]).map(|message| message.word()), Some(TAKE));
-        ends.into_iter().for_each(close);
+    fn one_connection_at_a_time_is_offered_and_has_no_name() {
+        offer();
+        let forks = &control_page().forks;
+        let theirs = forks.offered.load(Ordering::Relaxed);
+        assert_eq!(cookie_of(theirs), Some(forks.cookie.load(Ordering::Relaxed)));
+        let mut address = [0u8; size_of::<libc::sockaddr_un>()];
+        let mut len = address.len() as libc::socklen_t;
+        // SAFETY: `len` bytes are writable; then duplicates the end, as pidfd_getfd(2) does.
+        let kept = unsafe {
+            libc::getsockname(theirs, address.as_mut_ptr().cast(), &mut len);
+            libc::dup(theirs)
+        };
+        assert_eq!(len as usize, size_of::<libc::sa_family_t>());
+        let own = taken().expect("offered");
+        assert!(forks.offered.load(Ordering::Relaxed) >= 0, "the next one");
+        assert!(send(kept, TAKE, &[], None));
+        assert_eq!(receive(own).map(|message| message.word()), Some(TAKE));
+        close(kept);
+        assert!(receive(own).is_none(), "this process has closed the other end");
+        close(own);
+        forget();
+        assert!(taken().is_none());
+        forget();
     }
 
     #[test]
     fn words_addresses_and_descriptors_cross_and_ends_are_noticed() {
-        let [client, server] = connection();
+        let [client, server] = ends();
         assert!(send(client, TAKE, &[], None));
         assert_eq!(receive(server).unwrap().word(), TAKE);
         assert!(send(server, INHERITS, &[5, 6, 7], Some([1, 2])));
-        let message = receive_from_parent(client).unwrap();
+        let message = receive_from_parent(client, None).unwrap();
         assert_eq!((message.word(), message.rest()), (INHERITS, [5, 6, 7].as_slice()));
         assert!(message.descriptors.iter().all(|number| *number > 2), "duplicates in this table");
         message.descriptors.into_iter().for_each(close);
         assert_eq!(wait([-1, server, client, -1], 0), [false; 4]);
         // Closing an end with unread messages keeps the messages that it sent.
-        let [hasty, other] = connection();
+        let [hasty, other] = ends();
         assert!(send(hasty, BACK, &[], None) && send(other, COMPLETE, &[], None));
         close(other);
         assert_eq!(receive(hasty).unwrap().word(), COMPLETE);
-        assert!(receive_from_parent(hasty).is_none());
+        assert!(receive_from_parent(hasty, None).is_none());
         close(hasty);
         close(client);
         assert_eq!(wait([-1, server, -1, -1], 0), [false, true, false, false]);

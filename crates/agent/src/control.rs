@@ -3,7 +3,8 @@
 //! budget is nearly used.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use doorway::control_page::end;
@@ -36,16 +37,8 @@ pub fn is_alive() -> bool {
 /// Notes whether the calling thread is a control thread. If the kernel ends it alone (a filter for
 /// all threads, SECCOMP_RET_KILL_THREAD), no thread of the program waits for it.
 pub fn set_alive(alive: bool) {
-    if alive {
-        control_page().forks.thread.store(sys::threads::own() as u32, Ordering::Release);
-    }
     thread::clear_at_end(alive.then_some(&control_page().is_alive));
     control_page().is_alive.store(alive.into(), Ordering::Release);
-}
-
-/// Publishes the number of the agent's threads to the program's threads.
-fn count_threads() {
-    control_page().threads.store(paging::pager().map_or(1, Pager::own_threads), Ordering::Release);
 }
 
 /// Sleeps between looks, and serves requests. Returns false when the program has given up rights
@@ -53,38 +46,71 @@ fn count_threads() {
 #[must_use]
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
-    count_threads();
     let nudge = &control_page().nudge;
     let seen = nudge.load(Ordering::Acquire);
     answer_requests(accounts);
     if credentials::are_wanted() {
         return false;
     }
-    futex::wait(nudge, seen, Some(ns));
+    match first_word() {
+        // The kernel clears it and wakes this thread.
+        Some(word) if futex::wait_for_either([(nudge, seen), (word, program())], ns) => {
+            if word.load(Ordering::Acquire) != program() {
+                LOOKED_NS.store(0, Ordering::Relaxed);
+                end_if_program_ended();
+            }
+        }
+        _ => futex::wait(nudge, seen, Some(ns.min(ENDED_LOOK_NS))),
+    }
     answer_requests(accounts);
     accounts.end_if_alone();
     !credentials::are_wanted()
 }
 
-/// Interval between checks whether the program's first thread has ended.
-const ENDED_LOOK_NS: u64 = 50_000_000;
+/// The program's process id.
+pub fn program() -> u32 {
+    control_page().process.load(Ordering::Acquire)
+}
 
-/// Ends the process when the program has no thread left: its threads may end one by one, or the
-/// kernel ends them so (SECCOMP_RET_KILL_THREAD), and the pager's threads would keep the process
-/// for ever. The status is the first thread's, as without uzswap.
+/// The word that the kernel clears when the program's first thread ends or executes a program,
+/// while it has its value.
+fn first_word() -> Option<&'static AtomicU32> {
+    let address = control_page().first_word.load(Ordering::Acquire);
+    // SAFETY: null, or a word in a control block of the program's memory, which the agent has, too.
+    // The pager does not move it out.
+    let word = unsafe { (address as *const AtomicU32).as_ref() }?;
+    (word.load(Ordering::Acquire) == program()).then_some(word)
+}
+
+/// Interval between checks whether the program has ended, where the kernel does not tell.
+const ENDED_LOOK_NS: u64 = 10_000_000;
+static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Ends the agent when no process needs it: the program has ended or has executed another program,
+/// and no other process has this memory.
 pub fn end_if_program_ended() {
-    static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let now = sys::now_ns();
     if now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) < ENDED_LOOK_NS {
         return;
     }
     LOOKED_NS.store(now, Ordering::Relaxed);
-    if let Some(status) = sys::threads::first_has_ended() {
-        let own = paging::pager().map_or(1, Pager::own_threads);
-        if sys::threads::count().is_some_and(|all| all <= own + 1) {
-            paging::pager().into_iter().for_each(|pager| _ = fork::bring_in_for_others(pager));
-            thread::end_process_as(status);
-        }
+    let nonce = &control_page().nonce;
+    let has = |pid: i32| sys::process::has_this_memory(pid, nonce);
+    // A thread that has ended has no memory, the first one either.
+    if has(program() as i32) || sys::threads::any(has) {
+        return;
+    }
+    // Children that the kernel reported last have yet to get their pages.
+    if paging::pager().is_some_and(Pager::has_messages) {
+        return;
+    }
+    // Pages may be out that another process needs.
+    let own = std::process::id() as i32;
+    let others = || sys::directory::names(Path::new("/proc")).unwrap_or_default();
+    let is_shared = paging::pager().is_some()
+        && others().iter().filter_map(|name| name.to_str()?.parse().ok()).any(|pid| pid != own && has(pid));
+    if !is_shared {
+        thread::exit_process(0);
     }
 }
 
@@ -120,9 +146,25 @@ fn answer_requests(accounts: &Ledgered) {
 
 /// The agent's first thread in a process, on its own stack.
 pub fn begin() {
+    stand_apart();
     inherit::keep_spare();
     set_alive(true);
     run(0);
+}
+
+/// Makes this process independent of the program's: signals to the program's group do not reach it.
+/// The program may take descriptors from it.
+pub(crate) fn stand_apart() {
+    let page = control_page();
+    page.agent.store(std::process::id(), Ordering::Release);
+    thread::clear_at_end(Some(&page.is_alive));
+    // SAFETY: attributes of this process.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_PTRACER, program() as libc::c_ulong);
+    }
+    let number = page.number.load(Ordering::Acquire);
+    sys::threads::look_at(program() as i32, if number == 0 { program() } else { number } as i32);
 }
 
 pub(crate) extern "C" fn run(_argument: usize) {
@@ -130,6 +172,7 @@ pub(crate) extern "C" fn run(_argument: usize) {
     while live() && credentials::take() && !fork::has_stopped() {}
     // No thread serves requests after this, so none may wait for a reply.
     set_alive(false);
+    thread::exit_process(0);
 }
 
 /// Returns false if this process must have no agent, and true when the program has given up rights.

@@ -1,8 +1,8 @@
 //! Gives up the agent's rights when the program gives up its own.
 //!
-//! A process is no safer than its most powerful thread: code that takes over a program that was
-//! root can write to the stack of any of its threads. The C library changes the rights of the
-//! threads it knows, and it does not know the agent's. So when the program has less than the agent
+//! A process is no safer than any that shares its memory: code that takes over a program that was
+//! root can write to the agent's stacks. The C library changes the rights of the threads it knows,
+//! and it does not know the agent's. So when the program has less than the agent
 //! and cannot regain it ([`Rights::exceed`]), the agent brings everything in and ends all its
 //! threads but the control thread ([`crate::retire`]). The control thread takes the rights of a
 //! thread of the program and begins again as in a young process, with a place in the ledger, a swap
@@ -28,7 +28,7 @@ use sys::credentials::Credentials;
 use sys::futex;
 
 use crate::control_page::control_page;
-use crate::{accounts, retire, threads};
+use crate::{accounts, retire};
 
 /// Interval between looks without a request.
 const LOOK_NS: u64 = 100_000_000;
@@ -84,10 +84,9 @@ fn exceeds_program() -> bool {
 /// Returns the rights of the program's first living thread whose rights satisfy `is_wanted`. Fails
 /// if none was found and some threads could not be listed.
 fn find(is_wanted: impl Fn(&Credentials) -> bool) -> std::io::Result<Option<Credentials>> {
-    threads::settle();
-    let (own, mut found) = (sys::threads::own(), None);
+    let mut found = None;
     let are_all = sys::threads::for_each(|thread| {
-        if found.is_none() && thread != own && !threads::is_own(thread) {
+        if found.is_none() {
             found =
                 Credentials::of(thread).filter(|(of, is_alive)| *is_alive && is_wanted(of)).map(|(of, _)| of);
         }

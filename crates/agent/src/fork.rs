@@ -28,24 +28,21 @@
 //!
 //! If the child dies or executes a program before it has taken over, its connection closes and the
 //! parent continues. If a debugger stops the child at its birth, the parent waits [`BIRTH_NS`],
-//! then brings all its memory in. fork() returns in the parent when the child has taken over, so
-//! the parent may then end in any way; a thread that calls exit during the fork also waits
-//! (`attending`; `preload`'s module `ending`). If the parent is killed before fork() has returned,
-//! the child ends too: it has run nothing of the program, so the result is a kill before the fork.
+//! then brings all its memory in. The parent may end in any way and at any time: its agent is
+//! another process, which ends when the child has taken over.
 //!
 //! The forking thread's side is `preload`'s module of the same name. Without it no request arrives,
 //! and the pager itself notices forks: see `Pages::populate_child`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use doorway::control_page::brings_in;
 use doorway::control_page::halt::{ASKED, HALTED, RUNNING};
-use doorway::control_page::{brings_in, ending, IsShared, QUIET};
-use ledger::wire::Kind;
 use pager::{FixedText, Outcome, Pager};
 use sys::futex;
 
-use crate::control_page::{control_page, is_set, is_shared as is_shared_with_program};
-use crate::{accounts, channel, control, credentials, paging, retire, swap};
+use crate::control_page::{control_page, is_set};
+use crate::{channel, control, credentials, paging, retire, swap};
 
 /// Descriptors that a child's control thread holds at a time, beside the permanent ones.
 const PASSING: i32 = 8;
@@ -81,6 +78,7 @@ pub fn expects_filter() -> bool {
 /// Lets forks leave pages out. The control thread calls this when the pager is set up.
 pub fn keep() {
     control_page().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
+    channel::offer();
     control_page().forks.can_keep.store(1, Ordering::Release);
 }
 
@@ -143,12 +141,6 @@ pub fn answer_halt() {
         return;
     }
     let pager = paging::pager();
-    if is_set(&forks.ending) {
-        let is_shared = pager.is_some_and(bring_in_for_others);
-        forks.ending.store(if is_shared { ending::SHARED } else { ending::NO }, Ordering::Release);
-        stand(is_shared);
-        return;
-    }
     if is_set(&forks.leaving) {
         retire::retire();
         leave();
@@ -171,62 +163,32 @@ pub fn answer_halt() {
     }
 }
 
-/// Brings everything in for good if another process shares this memory. Returns whether one does.
-pub fn bring_in_for_others(pager: &Pager) -> bool {
-    let is_shared = || match control_page().sharing.is_shared() {
-        IsShared::Yes => true,
-        IsShared::No if is_shared_with_program() => false,
-        IsShared::No | IsShared::Perhaps => sys::threads::is_memory_shared(),
-    };
-    if is_set(&control_page().forks.stopped) || !is_shared() {
-        return false;
-    }
-    pager.halt();
-    note_stopped();
-    let why = "its memory is in, for a process that may share it and outlive this one";
-    let _ = accounts::tell(Kind::Unmanaged, why);
-    true
-}
-
 /// Reports the halt, and waits until the program's thread ends it. `is_last`: perhaps for ever.
 fn stand(is_last: bool) {
     let forks = &control_page().forks;
     set_state(HALTED);
     while forks.state.load(Ordering::Acquire) == HALTED {
-        // The filter that follows may kill for any call except the one that this thread is in, so
-        // the wait is its last call. The requesting thread checks that it has begun.
-        let is_quiet = is_last && is_set(&forks.quiet);
-        if is_quiet {
-            forks.quiet.store(QUIET, Ordering::Release);
-        } else if is_last {
-            control::end_if_program_ended();
-            if credentials::are_wanted() {
-                return;
-            }
+        control::end_if_program_ended();
+        if is_last && credentials::are_wanted() {
+            return;
         }
-        futex::wait(&forks.state, HALTED, (!is_quiet).then_some(LOOK_NS));
+        futex::wait(&forks.state, HALTED, Some(LOOK_NS));
     }
 }
 
-/// Ends the calling thread, the agent's only one. Another is started afterwards, as in a forked
-/// child.
+/// Ends the agent. Another is started afterwards, as in a forked child. The end tells the thread
+/// that waits for it: the kernel clears `is_alive`.
 fn leave() -> ! {
     control_page().forks.leaving.store(0, Ordering::Release);
-    // The word is soon another thread's.
-    sys::thread::clear_at_end(None);
-    control_page().forks.state.store(HALTED, Ordering::Release);
-    // The exit closes its descriptors: no other thread has its file table.
-    sys::thread::exit()
+    set_state(HALTED);
+    sys::thread::exit_process(0)
 }
 
 /// Serves a fork until the child has taken over. Returns false if everything must come in.
 fn attend(pager: &Pager) -> bool {
     let forks = &control_page().forks;
-    let (forker, other_end) = (forks.forker.load(Ordering::Relaxed), forks.other_end.load(Ordering::Relaxed));
-    let Some(connection) = channel::take(forker, other_end, forks.cookie.load(Ordering::Relaxed)) else {
-        forks.why.store(brings_in::CHANNEL, Ordering::Release);
-        return false;
-    };
+    let forker = forks.forker.load(Ordering::Relaxed);
+    let Some(connection) = channel::taken() else { return false };
     let Some(mut session) = pager.begin_fork(forker) else {
         channel::close(connection);
         return false;

@@ -1,28 +1,33 @@
 //! The control thread of a forked child, which takes over the pages that its parent left out.
 
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use doorway::control_page::RESTART;
 
 use crate::accounts::{self, JoinError};
-use crate::control::{is_alive, run, set_alive, share_figures, socket, watch};
+use crate::control::{is_alive, run, set_alive, share_figures, socket, stand_apart, watch};
 use crate::control_page::{control_page, is_set};
 use crate::{broken, channel, credentials, fork, paging, retire, swap, threads};
-use sys::thread;
+use sys::{process, thread};
 
 /// The control thread of a forked child. The program's thread makes it from the spare that
 /// [`keep_spare`] prepared. `channel` is the connection to the parent's control thread, or
 /// [`RESTART`].
 extern "C" fn begin_child(channel: usize) {
+    let parent = process::handle(control_page().agent.load(Ordering::Acquire) as i32).ok();
     threads::forget();
+    channel::forget();
+    stand_apart();
     keep_spare();
     if channel == RESTART {
         paging::forget_pager();
         set_alive(true);
         run(0);
     } else {
-        inherit(channel as i32);
+        inherit(channel as i32, parent);
     }
+    thread::exit_process(0)
 }
 
 /// Prepares the stack and thread-local storage of a forked child's control thread.
@@ -34,18 +39,21 @@ pub fn keep_spare() {
 }
 
 /// Takes over the parent's pages.
-fn inherit(channel: i32) {
-    thread::close_all_files_but(channel);
+fn inherit(channel: i32, parent: Option<OwnedFd>) {
     // Frees the numbers that descriptors have in the parent.
-    let channel = match thread::renumber_above(channel, fork::numbers_end()) {
+    let above = |number| match thread::renumber_above(number, fork::numbers_end()) {
         Ok(above) => above,
         Err(error) => end_child(format_args!("no descriptor is left: {error}")),
     };
+    let (channel, parent) = (above(channel), parent.map(|handle| above(handle.into_raw_fd())));
+    thread::close_all_files_but([channel, parent.unwrap_or(channel)]);
+    // SAFETY: just opened, and closed by nothing else.
+    let parent = parent.map(|handle| unsafe { OwnedFd::from_raw_fd(handle) });
     thread::renounce_new_rights();
     thread::name(c"uzswap");
     thread::hurry();
     channel::send(channel, channel::TAKE, &[], None);
-    let answer = channel::receive_from_parent(channel);
+    let answer = channel::receive_from_parent(channel, parent.as_ref());
     let kept = match &answer {
         Some(message) if message.word() == channel::INHERITS && message.descriptors[1] >= 0 => message,
         Some(message) if message.word() == channel::COMPLETE => {
@@ -59,24 +67,27 @@ fn inherit(channel: i32) {
             return;
         }
         // The parent held this process's pages.
-        _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
+        _ => end_child(format_args!("its parent's pager was killed before it had handed the memory over")),
     };
     let pager = paging::pager().expect("the parent had one");
     let mut given = kept.descriptors;
     if pager.store().swap_file().is_some() {
-        let inherited = match channel::receive_from_parent(channel) {
+        let inherited = match channel::receive_from_parent(channel, parent.as_ref()) {
             Some(told) if told.word() == channel::SWAP && told.descriptors[0] >= 0 => {
                 channel::close(told.descriptors[1]);
                 swap::inherit(told.rest().first().copied().unwrap_or(0), told.descriptors[0], &mut given)
             }
-            _ => end_child(format_args!("its parent was killed before it had handed its memory over")),
+            _ => {
+                end_child(format_args!("its parent's pager was killed before it had handed the memory over"))
+            }
         };
         if let Err(error) = inherited {
             end_child(format_args!("it cannot go on with the swap file: {error}"));
         }
     }
     if is_set(&control_page().forks.outside) {
-        let root = channel::receive_from_parent(channel).filter(|told| told.word() == channel::ROOT);
+        let root = channel::receive_from_parent(channel, parent.as_ref())
+            .filter(|told| told.word() == channel::ROOT);
         let entered = root.is_some_and(|told| {
             let entered = fork::enter_root(told.descriptors[0]);
             told.descriptors.into_iter().for_each(channel::close);
@@ -88,6 +99,7 @@ fn inherit(channel: i32) {
         control_page().forks.outside.store(0, Ordering::Release);
     }
     channel::close(channel);
+    drop(parent);
     let accounts = paging::accounts().expect("set together with the pager");
     accounts.leave();
     if let Err(error) = pager.inherit(given[0], given[1], kept.rest()) {

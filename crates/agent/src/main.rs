@@ -1,8 +1,8 @@
-//! The agent as a program that runs as a thread of another.
+//! The agent as a program that runs in the memory of another.
 //!
 //! It is linked statically, with its own C library, and can be mapped anywhere. The injecting
-//! process maps its segments, makes a thread with all signals blocked and its own file table, gives
-//! the thread a stack with arguments, environment and auxiliary vector, and runs it from the entry
+//! process maps its segments, makes a process that shares the memory, with all signals blocked, gives
+//! it a stack with arguments, environment and auxiliary vector, and runs it from the entry
 //! point, as a kernel runs a program. From there it needs nothing of its host and leaves nothing
 //! there: the C library relocates itself, sets up this thread's thread-local storage, and calls
 //! [`main`] below. Effects of its start on the process are replaced: all memory comes from
@@ -61,11 +61,14 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     if let Some(address) = cleared.and_then(|text| usize::from_str_radix(&text, 16).ok()) {
         control_page::control_page().cleared.note(address);
     }
+    let process = std::env::var("UZSWAP_PROCESS").ok().and_then(|text| text.parse().ok());
+    if let Some(process) = process {
+        control_page::control_page().process.store(process, std::sync::atomic::Ordering::Release);
+    }
     broken::install();
     broken::choose_point();
     control::begin();
-    // exit() would end the whole process.
-    sys::thread::exit()
+    sys::thread::exit_process(0)
 }
 
 fn parse_range(text: &str) -> Option<Range<usize>> {

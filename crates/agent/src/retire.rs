@@ -43,7 +43,6 @@ pub fn retire() {
     while threads::count(|_| true) > 0 {
         thread::sleep_ns(LOOK_NS);
     }
-    threads::wait_until_gone();
     threads::discard_free();
     thread::close_all_files();
     let mut buffer = vec![0; MAPS_BYTES];

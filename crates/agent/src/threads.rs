@@ -5,13 +5,10 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use sys::thread::{self, Files};
 use sys::{arena, PAGE_SIZE};
-
-/// Interval between checks in short waits.
-const LOOK_NS: u64 = 20_000;
 
 pub type Entry = extern "C" fn(usize);
 
@@ -22,8 +19,6 @@ struct Place {
     /// Its lowest address, 0 if not allocated.
     memory: AtomicUsize,
     state: AtomicU32,
-    /// The thread's number in /proc, 0 until known.
-    number: AtomicI32,
     entry: AtomicUsize,
     argument: AtomicUsize,
 }
@@ -47,7 +42,6 @@ static ALL: [Place; PLACES] = [const {
     Place {
         memory: AtomicUsize::new(0),
         state: AtomicU32::new(FREE),
-        number: AtomicI32::new(0),
         entry: AtomicUsize::new(0),
         argument: AtomicUsize::new(0),
     }
@@ -62,7 +56,6 @@ fn reserve() -> io::Result<(usize, NonNull<u8>)> {
     let index = ALL.iter().position(Place::take).ok_or(io::Error::from_raw_os_error(libc::EAGAIN))?;
     let place = &ALL[index];
     place.entry.store(0, Ordering::Release);
-    place.number.store(0, Ordering::Release);
     let memory = match NonNull::new(place.memory.load(Ordering::Acquire) as *mut u8) {
         Some(memory) => {
             discard(memory);
@@ -95,7 +88,6 @@ pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
 extern "C" fn begin(index: usize) {
     let place = &ALL[index];
     thread::clear_at_end(Some(&place.state));
-    place.number.store(sys::threads::own(), Ordering::Release);
     // SAFETY: `spawn` stored a function of this type.
     let entry = unsafe { std::mem::transmute::<usize, Entry>(place.entry.load(Ordering::Acquire)) };
     entry(place.argument.load(Ordering::Acquire));
@@ -119,28 +111,6 @@ fn is_used(place: &Place) -> bool {
     place.state.load(Ordering::Acquire) == USED && place.entry.load(Ordering::Acquire) != 0
 }
 
-/// Waits until all started threads know their numbers.
-pub fn settle() {
-    while ALL.iter().any(|place| is_used(place) && place.number.load(Ordering::Acquire) == 0) {
-        thread::sleep_ns(LOOK_NS);
-    }
-}
-
-/// Whether `number` in /proc is a thread of the agent.
-pub fn is_own(number: i32) -> bool {
-    ALL.iter().any(|place| place.number.load(Ordering::Acquire) == number)
-}
-
-/// Waits until /proc shows no ended thread.
-pub fn wait_until_gone() {
-    for place in &ALL {
-        let number = place.number.swap(0, Ordering::AcqRel);
-        while number != 0 && !is_used(place) && sys::threads::look(number).is_some() {
-            thread::sleep_ns(LOOK_NS);
-        }
-    }
-}
-
 /// In a forked child, where these threads do not exist: frees all stacks but the calling thread's.
 pub fn forget() {
     let local = 0u8;
@@ -149,7 +119,6 @@ pub fn forget() {
         let memory = place.memory.load(Ordering::Acquire);
         let own = memory..memory + stack_bytes();
         if place.state.load(Ordering::Acquire) == USED && !own.contains(&here) {
-            place.number.store(0, Ordering::Release);
             place.free();
         }
     }

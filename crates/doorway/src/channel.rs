@@ -1,9 +1,10 @@
 //! The words on the connection between a forking process and its child, over which the child gets
 //! its userfaultfds.
 //!
-//! The connection is an unnamed socket pair, which no other process can reach. The forking thread
-//! makes it before the fork, the control thread takes its end out of that thread's file table
-//! (pidfd_getfd), and the forking thread closes it there, so that only the child has the other end.
+//! The connection is an unnamed socket pair, which no other process can reach. The agent makes it,
+//! and the forking thread takes its end out of the agent's file table (pidfd_getfd); the agent
+//! permits that to the program (PR_SET_PTRACER). Then the agent closes that end, so that only parent
+//! and child have it.
 //! The connection holds descriptors in transit. When its last end is closed, they are closed too,
 //! and a waiting peer sees the end.
 //!

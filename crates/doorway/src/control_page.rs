@@ -62,16 +62,6 @@ pub mod brings_in {
     pub const CHANNEL: u32 = 4;
 }
 
-/// The request before the process ends, and its result.
-pub mod ending {
-    /// The process is not ending.
-    pub const NO: u32 = 0;
-    /// Bring everything in if another process has this memory.
-    pub const ASKED: u32 = 1;
-    /// Everything is in, and paging has ended.
-    pub const SHARED: u32 = 2;
-}
-
 /// Tells a forked child's control thread to start again: it has no connection to the parent's.
 pub const RESTART: usize = usize::MAX;
 
@@ -188,51 +178,7 @@ pub struct Sharing {
     pub calls: AtomicU32,
     /// Set if processes may exist whose end is not observed.
     pub uncounted: AtomicU32,
-    /// One word per process: the kernel clears it when the process no longer shares this memory.
-    pub counted: [AtomicU32; COUNTED_MAX],
 }
-
-/// Most processes with their own word.
-const COUNTED_MAX: usize = 16;
-
-/// Whether another process shares this memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IsShared {
-    /// No other process shares it.
-    No,
-    /// Another process may share it.
-    Perhaps,
-    /// Another process shares it.
-    Yes,
-}
-
-impl Sharing {
-    /// Whether another process shares this memory, as far as is known.
-    pub fn is_shared(&self) -> IsShared {
-        let is_set = |word: &AtomicU32| word.load(Ordering::Acquire) != 0;
-        match () {
-            () if self.counted.iter().any(is_set) => IsShared::Yes,
-            () if is_set(&self.calls) || is_set(&self.uncounted) => IsShared::Perhaps,
-            () => IsShared::No,
-        }
-    }
-
-    /// A word for one more process, or `None` if all are taken.
-    pub fn count(&self) -> Option<&AtomicU32> {
-        self.counted
-            .iter()
-            .find(|word| word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok())
-    }
-
-    /// In a forked child, which has its own memory: forgets the parent's processes.
-    pub fn forget(&self) {
-        let all = self.counted.iter().chain([&self.calls, &self.uncounted]);
-        all.for_each(|word| word.store(0, Ordering::Release));
-    }
-}
-
-/// Value of [`Forks::quiet`] once the control thread makes no more calls.
-pub const QUIET: u32 = 2;
 
 /// The state of forks and their preconditions.
 #[repr(C)]
@@ -243,14 +189,8 @@ pub struct Forks {
     pub one: AtomicU32,
     /// Paging has ended for good.
     pub stopped: AtomicU32,
-    /// 1 asks the halted control thread to make no call except its wait; [`QUIET`] when it does so.
-    pub quiet: AtomicU32,
-    /// The control thread's number in /proc, 0 while unknown.
-    pub thread: AtomicU32,
     /// Asks the control thread to end with the agent, once everything is in.
     pub leaving: AtomicU32,
-    /// Whether the process is about to end, a value of [`ending`].
-    pub ending: AtomicU32,
     /// Set while a fork's child needs this process. Woken when that is over.
     pub attending: AtomicU32,
     /// A seccomp filter may be in force in forked children.
@@ -275,9 +215,10 @@ pub struct Forks {
     pub forker: AtomicU32,
     /// Its connection to the control thread, -1 if the fork brings everything in.
     pub connection: AtomicI32,
-    /// The control thread's end of it in the forking thread's file table, -1 for none.
-    pub other_end: AtomicI32,
-    /// That end's SO_COOKIE: in another table its number may be another file's.
+    /// A connection for the next fork: the forking thread's end in the agent's file table, -1 for
+    /// none.
+    pub offered: AtomicI32,
+    /// That end's SO_COOKIE, by which the forking thread knows it.
     pub cookie: AtomicU64,
     /// Forks may leave pages out.
     pub can_keep: AtomicU32,
@@ -307,8 +248,19 @@ pub struct Credentials {
 /// The shared memory.
 #[repr(C)]
 pub struct ControlPage {
-    /// Whether a control thread serves requests.
+    /// Whether a control thread serves requests. The kernel clears it when that thread ends.
     pub is_alive: AtomicU32,
+    /// The program's process id: the agent is another process, which shares the memory.
+    pub process: AtomicU32,
+    /// The agent's process id, in the program's process namespace.
+    pub agent: AtomicU32,
+    /// `process` as /proc numbers it, which may be mounted for another process namespace.
+    pub number: AtomicU32,
+    /// Address of the word that the kernel clears when the program's first thread no longer has
+    /// this memory; 0 while unknown.
+    pub first_word: AtomicUsize,
+    /// Numbers that the agent writes here and reads back as the program's memory.
+    pub nonce: AtomicU64,
     /// Whether there is a pager.
     pub has_pager: AtomicU32,
     /// Number of pagers that this process has had: each begins with all memory of the program.
@@ -319,8 +271,6 @@ pub struct ControlPage {
     pub references: AtomicU32,
     /// Why paging ends, a value of [`end`], until reported.
     pub end: AtomicU32,
-    /// Number of the agent's threads.
-    pub threads: AtomicU32,
     /// Words that the kernel clears when threads end, except those in control blocks.
     pub cleared: Cleared,
     /// Robust mutexes, which the kernel marks when their owners end.
@@ -349,7 +299,7 @@ impl ControlPage {
         // SAFETY: numbers, for which zero is valid.
         let mut page: ControlPage = unsafe { core::mem::zeroed() };
         page.forks.connection = AtomicI32::new(-1);
-        page.forks.other_end = AtomicI32::new(-1);
+        page.forks.offered = AtomicI32::new(-1);
         page
     }
 }
@@ -381,23 +331,6 @@ mod tests {
         assert_eq!(announcement.question(), None);
         announcement.asked.store(u32::MAX, Ordering::Relaxed);
         assert_ne!(announcement.ask(5..6, kind::UNKNOWN), IDLE);
-    }
-
-    #[test]
-    fn processes_that_share_memory_are_counted_until_the_kernel_clears_their_words() {
-        let ControlPage { sharing, .. } = ControlPage::new();
-        assert_eq!(sharing.is_shared(), IsShared::No);
-        sharing.calls.store(1, Ordering::Relaxed);
-        assert_eq!(sharing.is_shared(), IsShared::Perhaps);
-        let words: Vec<&AtomicU32> = std::iter::from_fn(|| sharing.count()).collect();
-        assert_eq!((words.len(), sharing.is_shared()), (COUNTED_MAX, IsShared::Yes));
-        sharing.calls.store(0, Ordering::Relaxed);
-        words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        assert_eq!(sharing.is_shared(), IsShared::No);
-        sharing.uncounted.store(1, Ordering::Relaxed);
-        assert!(sharing.count().is_some() && sharing.is_shared() == IsShared::Yes);
-        sharing.forget();
-        assert_eq!(sharing.is_shared(), IsShared::No);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! | kind | from | meaning | descriptors |
 //! |---|---|---|---|
-//! | hello | process | it is there; which one, the kernel says | - |
+//! | hello | process | it is there; which one, the kernel says | the process that it pages (a pidfd) |
 //! | welcome | supervisor | `number` is its slot in its user's ledger, `token` its name in that user's swap file | board, ledger |
 //! | refused | supervisor | there is no place: run unmanaged | - |
 //! | say | process | text for the user | - |

@@ -214,6 +214,12 @@ impl Pager {
         self.parts.lifecycle.read_out();
     }
 
+    /// Whether messages are unread, or events unapplied: a forked child may still get its pages.
+    pub fn has_messages(&self) -> bool {
+        let pages = &self.parts.pages;
+        pages.reports().wait(0) || pages.has_pending_events()
+    }
+
     /// Frees the memory of tables and staging, when all threads have ended and before the drop.
     pub fn let_go(&mut self) {
         self.parts.lifecycle.service.reclaimer.pages.let_go();

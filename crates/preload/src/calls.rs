@@ -13,8 +13,8 @@ use crate::filter::{FLAG_TSYNC, SET_MODE_FILTER};
 use crate::next::{also_named, interposed, library, Onward};
 use crate::target::Target;
 use crate::{
-    announce, cleared, control_page, credentials, ending, environment, exec, filter, fork, limits, parent,
-    remap, sharing, single, system,
+    announce, cleared, control_page, credentials, environment, exec, filter, fork, limits, parent, remap,
+    sharing, single, system,
 };
 
 /// `UFFDIO_REGISTER` and `UFFDIO_MOVE` of the kernel's userfaultfd.h.
@@ -274,9 +274,6 @@ unsafe extern "C" fn syscall_of_program(
     cleared::note_call(number, &[a, b, c, d, e, f]);
     if number == libc::SYS_vmsplice {
         announce::note_references();
-    }
-    if number == libc::SYS_exit_group {
-        ending::before();
     }
     sharing::note_call(number, &[a, b, c, d, e, f]);
     // SAFETY: the caller's arguments, the environment completed.

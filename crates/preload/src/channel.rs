@@ -1,8 +1,12 @@
 //! A forking thread's end of the connection to its control thread: see `doorway::channel`.
 
+use core::sync::atomic::Ordering;
+
 pub use doorway::channel::{BACK, COMPLETE};
+use doorway::control_page::Forks;
 
 use crate::calls::raw_syscall;
+use crate::control_page::CONTROL_PAGE;
 use crate::system;
 
 fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
@@ -10,16 +14,26 @@ fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     unsafe { raw_syscall(number, arguments) as isize }
 }
 
-/// The two unnamed ends of a new connection.
-pub fn pair() -> Option<[i32; 2]> {
-    let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
-    let mut ends = [-1; 2];
-    let arguments = [libc::AF_UNIX as usize, kind, 0, ends.as_mut_ptr().addr(), 0, 0];
-    (call(libc::SYS_socketpair, arguments) == 0).then_some(ends)
+/// Takes the end that the agent offers out of its file table. `None` if there is none, or if
+/// pidfd_getfd(2) is refused.
+pub fn take(forks: &Forks) -> Option<i32> {
+    let offered = forks.offered.load(Ordering::Acquire);
+    let agent = CONTROL_PAGE.agent.load(Ordering::Acquire) as usize;
+    let handle = call(libc::SYS_pidfd_open, [agent, 0, 0, 0, 0, 0]);
+    if offered < 0 || handle < 0 {
+        return None;
+    }
+    let end = call(libc::SYS_pidfd_getfd, [handle as usize, offered as usize, 0, 0, 0, 0]) as i32;
+    system::close(handle);
+    if end >= 0 && cookie(end) != forks.cookie.load(Ordering::Acquire) {
+        close(end);
+        return None;
+    }
+    (end >= 0).then_some(end)
 }
 
 /// The kernel's identifier of an end, the same in every file table.
-pub fn cookie(end: i32) -> u64 {
+fn cookie(end: i32) -> u64 {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let [at, len_at] = [(&raw mut cookie).addr(), (&raw mut len).addr()];
     let (level, option) = (libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize);

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use doorway::control_page::ControlPage;
 use doorway::PAGE_SIZE;
 
-use crate::{sharing, system};
+use crate::{cleared, sharing, system};
 
 /// The agent gets the address of this page.
 pub static CONTROL_PAGE: ControlPage = ControlPage::new();
@@ -19,7 +19,11 @@ struct Page([AtomicU32; PAGE_SIZE / size_of::<u32>()]);
 static WIPED: Page = Page([const { AtomicU32::new(0) }; PAGE_SIZE / size_of::<u32>()]);
 
 pub fn note_process() {
-    PROCESS.store(system::process_id(), Ordering::Release);
+    let own = system::process_id();
+    PROCESS.store(own, Ordering::Release);
+    CONTROL_PAGE.process.store(own as u32, Ordering::Release);
+    CONTROL_PAGE.number.store(system::number_in_proc().unwrap_or(own as u32), Ordering::Release);
+    CONTROL_PAGE.first_word.store(cleared::of_this_thread(), Ordering::Release);
     let is_wiped = system::wipe_in_children((&raw const WIPED).addr(), PAGE_SIZE);
     WIPED.0[0].store(is_wiped.into(), Ordering::Release);
 }

@@ -8,12 +8,10 @@
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering;
 
-use doorway::control_page::QUIET;
-
 use crate::calls::set_errno;
 use crate::control_page::{is_alive, is_own_process, nudge, CONTROL_PAGE};
 use crate::next::library;
-use crate::system;
+use crate::{fork, system};
 
 /// A waiting thread looks this often, even if not woken.
 const LOOK_NS: u64 = 1_000_000;
@@ -74,11 +72,12 @@ pub fn may_give_up(number: c_long) -> bool {
 /// thread's rights may have changed.
 pub fn changed() {
     let credentials = &CONTROL_PAGE.credentials;
-    if !is_alive() || !is_own_process() {
+    // A filter may forbid the calls below. The agent looks by itself, too.
+    if !is_alive() || !is_own_process() || fork::expects_filter() {
         return;
     }
     let own = system::rights();
-    if credentials.agents().is_some_and(|agents| !agents.exceed(&own)) || is_quiet() {
+    if credentials.agents().is_some_and(|agents| !agents.exceed(&own)) {
         return;
     }
     let number = credentials.asked.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -87,16 +86,11 @@ pub fn changed() {
     system::wake(&CONTROL_PAGE.forks.state);
     while is_alive() {
         let answered = credentials.answered.load(Ordering::Acquire);
-        if answered.wrapping_sub(number) as i32 >= 0 || is_forking() || is_quiet() {
+        if answered.wrapping_sub(number) as i32 >= 0 || is_forking() {
             return;
         }
         system::wait(&credentials.answered, answered, LOOK_NS);
     }
-}
-
-/// Whether the agent's thread is halted for good, for a seccomp filter that may kill for any call.
-fn is_quiet() -> bool {
-    CONTROL_PAGE.forks.quiet.load(Ordering::Acquire) == QUIET
 }
 
 /// Whether this is a handler in a forking thread, for which the control thread waits, then looks.

@@ -15,7 +15,7 @@ use core::mem::size_of_val;
 use doorway::thread;
 
 use crate::calls::raw_syscall;
-use crate::{signals, system};
+use crate::{signals, spawn};
 
 /// `SECCOMP_SET_MODE_FILTER` and flags of the kernel's seccomp.h.
 pub const SET_MODE_FILTER: usize = 1;
@@ -34,7 +34,7 @@ pub fn would_be_taken(flags: usize, program: usize) -> bool {
     if answer != -c_long::from(libc::EFAULT) {
         return false;
     }
-    if !may_have_children() {
+    if !spawn::may_have_children() {
         return true;
     }
     let mut trial = Trial { program, answer: 0 };
@@ -47,12 +47,6 @@ pub fn would_be_taken(flags: usize, program: usize) -> bool {
         }
     });
     trial.answer >= 0 || trial.answer == -c_long::from(libc::EMFILE)
-}
-
-/// Whether this thread's children are in its own process namespace.
-fn may_have_children() -> bool {
-    let number = |path| system::status(path).map(|file| file.st_ino);
-    number(c"/proc/thread-self/ns/pid") == number(c"/proc/thread-self/ns/pid_for_children")
 }
 
 extern "C" fn try_out(trial: &mut Trial) {

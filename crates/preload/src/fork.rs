@@ -11,7 +11,7 @@
 use core::ffi::{c_int, c_long, c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use doorway::control_page::{brings_in, end, halt, QUIET, RESTART};
+use doorway::control_page::{brings_in, end, halt, RESTART};
 
 use crate::calls::raw_syscall;
 use crate::control_page::{
@@ -80,13 +80,6 @@ pub fn stop_for_good(why: u32) {
         wait_until_stopped();
     }
     if why == end::FILTERED {
-        forks.quiet.fetch_max(1, Ordering::AcqRel);
-        while is_alive() && forks.quiet.load(Ordering::Acquire) != QUIET {
-            system::wake(&forks.state);
-            system::yield_now();
-        }
-        // The control thread makes no more reports.
-        tasks::wait_for_call(forks.thread.load(Ordering::Acquire));
         set(&IS_BOUND);
     }
 }
@@ -182,8 +175,7 @@ pub fn while_halted<T>(act: impl FnOnce() -> T) -> T {
 /// Makes a call that the kernel permits only to single-threaded processes, without the agent.
 /// Returns `None`, without the call, if the program has several threads.
 pub fn alone(call: impl FnOnce() -> c_long) -> Option<c_long> {
-    let agents = u64::from(CONTROL_PAGE.threads.load(Ordering::Acquire)).max(1);
-    if !may_leave() || tasks::count()? != agents + 1 {
+    if !may_leave() || tasks::count()? != 1 {
         return None;
     }
     Some(without_agent(call))
@@ -197,9 +189,9 @@ pub fn share_restrictions() {
     }
 }
 
-/// Whether the agent can end. It cannot after a filter that may kill for any call.
+/// Whether the agent can end and begin again.
 fn may_leave() -> bool {
-    is_alive() && is_own_process() && !is_set(&CONTROL_PAGE.forks.quiet)
+    is_alive() && is_own_process() && !expects_filter()
 }
 
 /// Ends the agent with everything in, calls `act`, and starts the agent again, as in a forked
@@ -207,7 +199,9 @@ fn may_leave() -> bool {
 fn without_agent<T>(act: impl FnOnce() -> T) -> T {
     let forks = &CONTROL_PAGE.forks;
     with_halt(Some(&forks.leaving), || {
-        tasks::wait_for_end(forks.thread.load(Ordering::Acquire));
+        while is_alive() {
+            system::yield_now();
+        }
         let answer = act();
         start_anew();
         answer
@@ -223,7 +217,7 @@ fn try_open(path: &CStr) -> isize {
     trial
 }
 
-/// Makes a connection to the control thread, if a child of this thread can have a pager.
+/// Takes a connection to the control thread, if a child of this thread can have a pager.
 fn connect() -> i32 {
     let forks = &CONTROL_PAGE.forks;
     if !is_set(&forks.can_keep) || expects_filter() || is_set(&forks.wiped) {
@@ -248,18 +242,7 @@ fn connect() -> i32 {
         return tell(brings_in::PROC);
     }
     forks.outside.store(is_outside.into(), Ordering::Release);
-    let Some([own, other]) = channel::pair() else { return -1 };
-    forks.cookie.store(channel::cookie(other), Ordering::Relaxed);
-    forks.other_end.store(other, Ordering::Relaxed);
-    own
-}
-
-/// The control thread has its end of the connection, or needs none: the child must not have it.
-fn close_other_end() {
-    let end = CONTROL_PAGE.forks.other_end.swap(-1, Ordering::AcqRel);
-    if end >= 0 {
-        channel::close(end);
-    }
+    channel::take(forks).unwrap_or_else(|| tell(brings_in::CHANNEL))
 }
 
 fn is_forker() -> bool {
@@ -280,7 +263,6 @@ unsafe extern "C" fn prepare() {
     let connection = if is_set(&forks.stopped) { -1 } else { connect() };
     // If another thread has yet to halt the pager for good, this one halts it.
     if is_set(&forks.stopped) && (!is_alive() || forks.state.load(Ordering::Acquire) == halt::HALTED) {
-        close_other_end();
         forks.keeps.store(0, Ordering::Release);
         forks.connection.store(connection, Ordering::Release);
         return;
@@ -288,7 +270,6 @@ unsafe extern "C" fn prepare() {
     forks.forker.store(system::thread_id(), Ordering::Relaxed);
     forks.connection.store(connection, Ordering::Release);
     halt_and_wait();
-    close_other_end();
 }
 
 unsafe extern "C" fn parent() {
@@ -428,7 +409,7 @@ pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
     }
 }
 
-/// Makes the control thread that the agent prepared. Returns false if no more threads are possible.
+/// Makes the agent that its predecessor prepared, and notes whether there is one.
 fn start_spare(argument: usize) -> bool {
     let [stack, pointer] = CONTROL_PAGE.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
     // SAFETY: the agent's promise: an unused stack, whose lowest word is for the argument.
@@ -448,7 +429,11 @@ fn take_over(connection: i32) {
     if start_spare(connection as usize) {
         channel::close(connection);
         while state.load(Ordering::Acquire) == halt::TAKING {
-            system::wait(state, halt::TAKING, 100_000_000);
+            // A filter that was set unseen may end the agent.
+            if !is_alive() {
+                system::exit_process(128 + libc::SIGKILL);
+            }
+            system::wait(state, halt::TAKING, PATIENCE_NS * 50);
         }
         return;
     }
@@ -474,10 +459,7 @@ fn start_anew() {
     let forks = &CONTROL_PAGE.forks;
     forks.state.store(halt::RUNNING, Ordering::Release);
     if !is_set(&forks.stopped) && !is_set(&forks.filtered) {
-        CONTROL_PAGE.is_alive.store(1, Ordering::Release);
-        if !start_spare(RESTART) {
-            CONTROL_PAGE.is_alive.store(0, Ordering::Release);
-        }
+        start_spare(RESTART);
     }
 }
 

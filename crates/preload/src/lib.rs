@@ -16,7 +16,6 @@ mod channel;
 mod cleared;
 mod control_page;
 mod credentials;
-mod ending;
 mod environment;
 mod exec;
 mod filter;

@@ -1,20 +1,17 @@
 //! Other processes that share this one's memory: children of vfork() before their exec, and those
-//! of clone() with CLONE_VM and without CLONE_THREAD. They may outlive this process, whose pager
-//! ends with it.
+//! of clone() with CLONE_VM and without CLONE_THREAD. They run this object's code with this one's
+//! variables, so [`crate::control_page::is_own_process`] must know when there may be one.
 //!
-//! This module counts them, so that other processes end as quickly as without it. A call that
-//! returns when its child no longer shares the memory is counted while it runs; any other child has
-//! a word that the kernel clears (CLONE_CHILD_CLEARTID). System calls by number only set a flag.
-//! System call instructions are not seen: the supervisor ends remaining sharers (`program`'s module
-//! `orphans`).
+//! A call that returns when its child no longer shares the memory is counted while it runs; any
+//! other only sets a flag. System call instructions are not seen.
 
 use core::ffi::{c_int, c_long};
 use core::sync::atomic::Ordering;
 
-use doorway::control_page::{ControlPage, IsShared, Sharing};
+use doorway::control_page::{ControlPage, Sharing};
 
 use crate::calls::set_errno;
-use crate::control_page::{set, CONTROL_PAGE};
+use crate::control_page::{is_set, set, CONTROL_PAGE};
 use crate::next::library;
 use crate::{cleared, system};
 
@@ -25,12 +22,15 @@ library! {
 }
 
 pub fn is_possible() -> bool {
-    CONTROL_PAGE.sharing.is_shared() != IsShared::No
+    let sharing = &CONTROL_PAGE.sharing;
+    is_set(&sharing.calls) || is_set(&sharing.uncounted)
 }
 
 /// In a forked child, which has its own memory.
 pub fn forget() {
-    CONTROL_PAGE.sharing.forget();
+    let sharing = &CONTROL_PAGE.sharing;
+    sharing.calls.store(0, Ordering::Release);
+    sharing.uncounted.store(0, Ordering::Release);
 }
 
 /// Calls a function like posix_spawn(), whose child shares this memory until its exec.
@@ -76,27 +76,17 @@ pub unsafe extern "C" fn clone(
         return set_errno(-c_long::from(libc::ENOSYS)) as c_int;
     };
     cleared::note(flags, cleared);
-    // SAFETY: the caller's arguments, with a word to clear if the caller names none. The child
-    // begins on the caller's stack, with the caller's function.
-    let call = |flags, cleared| unsafe { next(function, stack, flags, argument, parents, pointer, cleared) };
+    // SAFETY: the caller's arguments. The child begins on the caller's stack, with the caller's
+    // function.
+    let call = || unsafe { next(function, stack, flags, argument, parents, pointer, cleared) };
     if !shares(flags as u64) {
-        return call(flags, cleared);
+        return call();
     }
     if flags & libc::CLONE_VFORK != 0 {
-        return while_shared(|| call(flags, cleared));
+        return while_shared(call);
     }
-    // CLONE_CHILD_SETTID has the same argument.
-    let names_word = flags & (libc::CLONE_CHILD_CLEARTID | libc::CLONE_CHILD_SETTID) != 0;
-    let word = if names_word { None } else { CONTROL_PAGE.sharing.count() };
-    let Some(word) = word else {
-        set(&CONTROL_PAGE.sharing.uncounted);
-        return call(flags, cleared);
-    };
-    let made = call(flags | libc::CLONE_CHILD_CLEARTID, word.as_ptr().addr());
-    if made < 0 {
-        word.store(0, Ordering::Release);
-    }
-    made
+    set(&CONTROL_PAGE.sharing.uncounted);
+    call()
 }
 
 /// Offset at which [`vfork`] finds the number of running calls.

@@ -1,69 +1,70 @@
-//! Makes threads of the agent from a thread of the program: by clone(2) itself, since the C library
-//! must not know them. They inherit that all signals are blocked.
+//! Makes the agent's process from a thread of the program, by clone(2) itself, since the C library
+//! must not know it. It shares the memory and nothing else: no tracer of the program stops it, no
+//! signal to the program reaches it, and it lives on when the program has ended. It inherits that
+//! all signals are blocked, and becomes a child of the supervisor.
+
+use core::ffi::{c_int, c_long};
+use core::sync::atomic::Ordering;
 
 use doorway::thread;
 
+use crate::calls::raw_syscall;
+use crate::control_page::CONTROL_PAGE;
 use crate::signals::blocked;
+use crate::system;
 
-/// Makes a thread with its own thread pointer, whose stack holds, upwards, an argument and a
-/// function. Returns false if no more threads are possible.
+/// Makes a process with its own thread pointer, whose stack holds, upwards, an argument and a
+/// function. Returns false if none is possible.
 ///
 /// # Safety
-/// Stack and thread pointer belong to the thread from now on.
+/// Stack and thread pointer belong to the process from now on.
 pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
     // SAFETY: the caller's promise.
-    blocked(|| unsafe { thread::begin(thread::OWN_FILES, stack, thread_pointer) } > 0)
+    unsafe { make(None, stack, thread_pointer) }
 }
 
-/// Makes a thread that begins at `entry` as a program does. Returns false if no more threads are
-/// possible.
+/// Makes a process that begins at `entry` as a program does. Returns false if none is possible.
 ///
 /// # Safety
-/// The stack is a program's initial stack, and belongs to the thread from now on.
+/// The stack is a program's initial stack, and belongs to the process from now on.
 pub unsafe fn program(entry: usize, stack: usize) -> bool {
-    blocked(|| {
-        let answer: isize;
-        // SAFETY: the parent only gets the result; the child leaves this frame at once. Its thread
-        // pointer is this thread's until it sets its own, and is not used before.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            core::arch::asm!(
-                "syscall",
-                "test rax, rax",
-                "jnz 2f",
-                "xor ebp, ebp",
-                "xor edx, edx", // nothing to be called at the end
-                "jmp r9",
-                "2:",
-                inlateout("rax") libc::SYS_clone as isize => answer,
-                in("rdi") thread::OWN_FILES & !(libc::CLONE_SETTLS as usize),
-                in("rsi") stack,
-                in("rdx") 0usize,
-                in("r10") 0usize,
-                in("r8") 0usize,
-                in("r9") entry,
-                lateout("rcx") _,
-                lateout("r11") _,
-            );
+    // SAFETY: the caller's promise. The thread pointer is this thread's until the process sets its
+    // own, and is not used before.
+    unsafe { make(Some(entry), stack, 0) }
+}
+
+/// Whether this thread's children are in its own process namespace. If not, the first one is the
+/// process without which there can be no other, and must be the program's.
+pub fn may_have_children() -> bool {
+    let number = |path| system::status(path).map(|file| file.st_ino);
+    number(c"/proc/thread-self/ns/pid") == number(c"/proc/thread-self/ns/pid_for_children")
+}
+
+/// Makes the agent, and notes whether there is one.
+unsafe fn make(entry: Option<usize>, stack: usize, thread_pointer: usize) -> bool {
+    let alive = &CONTROL_PAGE.is_alive;
+    alive.store(1, Ordering::Release);
+    let is_made = may_have_children() && {
+        // SAFETY: the caller's promise, and all signals are blocked.
+        let begin = || unsafe { thread::begin_orphan(entry, stack, thread_pointer, alive.as_ptr().addr()) };
+        blocked(|| is_made(begin()))
+    };
+    if !is_made {
+        alive.store(0, Ordering::Release);
+    }
+    is_made
+}
+
+/// Waits for the process between. Returns whether it made the agent.
+fn is_made(between: isize) -> bool {
+    let mut status: c_int = -1;
+    let arguments = [between as usize, (&raw mut status).addr(), libc::__WALL as usize, 0, 0, 0];
+    // SAFETY: the status is writable.
+    let answer = || unsafe { raw_syscall(libc::SYS_wait4, arguments) };
+    between > 0
+        && match answer() {
+            // A thread that waits for any child has its status.
+            error if error == -c_long::from(libc::ECHILD) => true,
+            _ => status == 0,
         }
-        // SAFETY: as above.
-        #[cfg(target_arch = "aarch64")]
-        unsafe {
-            core::arch::asm!(
-                "svc 0",
-                "cbnz x0, 2f",
-                "mov x29, xzr",
-                "br x9",
-                "2:",
-                inlateout("x0") thread::OWN_FILES & !(libc::CLONE_SETTLS as usize) => answer,
-                in("x1") stack,
-                in("x2") 0usize,
-                in("x3") 0usize,
-                in("x4") 0usize,
-                in("x8") libc::SYS_clone,
-                in("x9") entry,
-            );
-        }
-        answer > 0
-    })
 }

@@ -3,10 +3,10 @@
 use core::ffi::{c_char, c_int, CStr};
 use core::ops::Range;
 
-use crate::control_page::{self, CONTROL_PAGE};
+use crate::control_page;
 use crate::{
-    cleared, credentials, ending, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer,
-    sharing, system, threads,
+    cleared, credentials, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer, sharing,
+    system, threads,
 };
 
 const VARIABLES_MAX: usize = 8;
@@ -28,7 +28,6 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     exec::prepare();
     credentials::prepare();
     sharing::prepare();
-    ending::prepare();
     sanitizer::prepare();
     memory_limit::prepare();
     limits::prepare();
@@ -36,7 +35,6 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     threads::prepare();
     fork::install();
     control_page::note_process();
-    CONTROL_PAGE.is_alive.store(1, core::sync::atomic::Ordering::Release);
     cleared::prepare();
     let mut entries: [&[u8]; VARIABLES_MAX] = [b""; VARIABLES_MAX];
     // SAFETY: as above.
@@ -44,9 +42,7 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
         unsafe { environment::entries(environment::own()).map(|entry| CStr::from_ptr(entry).to_bytes()) };
     let wanted = all.filter(|entry| entry.starts_with(b"UZSWAP_") && !entry.starts_with(b"UZSWAP_SOCKET="));
     let count = wanted.zip(&mut entries).map(|(from, to)| *to = from).count();
-    if !loader::start(agent, socket, own_range(), &entries[..count]) {
-        CONTROL_PAGE.is_alive.store(0, core::sync::atomic::Ordering::Release);
-    }
+    loader::start(agent, socket, own_range(), &entries[..count]);
     limits::await_arena();
 }
 

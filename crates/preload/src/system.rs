@@ -58,6 +58,21 @@ pub fn process_id() -> i32 {
     call(libc::SYS_getpid, [0; 6]) as i32
 }
 
+/// This process's number where /proc is mounted; `None` without /proc.
+pub fn number_in_proc() -> Option<u32> {
+    let mut digits = [0u8; 16];
+    let arguments = [
+        libc::AT_FDCWD as usize,
+        c"/proc/self".as_ptr().addr(),
+        digits.as_mut_ptr().addr(),
+        digits.len(),
+        0,
+        0,
+    ];
+    let len = usize::try_from(call(libc::SYS_readlinkat, arguments)).ok()?;
+    core::str::from_utf8(digits.get(..len)?).ok()?.parse().ok()
+}
+
 /// Makes the kernel wipe private memory in forked children. Returns whether it does.
 pub fn wipe_in_children(address: usize, len: usize) -> bool {
     call(libc::SYS_madvise, [address, len, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) == 0

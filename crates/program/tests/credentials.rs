@@ -48,18 +48,21 @@ fn rights_given_up_by_a_static_program() {
     }
 }
 
-/// A program that renounces new rights had threads of the agent's that did not.
+/// A program that renounces new rights had an agent that did not.
 #[test]
 fn the_agent_s_threads_gain_no_rights() {
-    let script = "import os\n\
+    let script = "import glob, os\n\
                   a = bytearray(range(256)) * (300 << 10)\n\
+                  parent = os.getppid()\n\
                   def look():\n  \
                     agents = 0\n  \
-                    for t in os.listdir('/proc/self/task'):\n    \
-                      text = open(f'/proc/self/task/{t}/status').read()\n    \
+                    for t in glob.glob('/proc/[0-9]*/task/*/status'):\n    \
+                      try: text = open(t).read()\n    \
+                      except OSError: continue\n    \
                       name, gains = text.split()[1], 'NoNewPrivs:\\t0' in text\n    \
-                      agents += name.startswith('uzswap')\n    \
-                      if name.startswith('uzswap') == gains: print(name, gains)\n  \
+                      if f'PPid:\\t{parent}\\n' not in text or not name.startswith('uzswap'): continue\n    \
+                      agents += name != 'uzswap-guardian'\n    \
+                      if gains and name != 'uzswap-guardian': print(name, gains)\n  \
                     if not agents: print('no agent')\n\
                   print(sum(a[i + 7] for i in range(0, len(a), 4096)), flush=True)\n\
                   look()\n\

@@ -36,13 +36,13 @@ fn filters_that_kill_for_a_pagers_calls() {
     }
 }
 
-/// Regression: the next fork waited for ever for a thread that the kernel had ended.
+/// The filter ends the control threads of children, which have it from their birth: they end.
 #[test]
-fn a_fork_after_the_kernel_has_ended_the_control_thread_alone() {
+fn forks_under_an_unseen_filter_that_ends_control_threads() {
     let Some(workload) = workload("filter") else { return };
     let Some(ran) = managed("40M", &["-q"], &[workload, "unseen", "64"]) else { return };
     match ran.status {
         Some(2) => testkit::skip!("kernel", "no filter can be set here"),
-        _ => _ = ran.assert_status(128 + libc::SIGKILL),
+        _ => _ = ran.assert_status(4),
     }
 }

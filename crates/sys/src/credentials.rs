@@ -35,10 +35,13 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The rights of this process's first thread, and whether that thread is alive. Returns `None`
-    /// if /proc does not show them.
+    /// The rights of the program's first thread ([`crate::threads`]), and whether that thread is
+    /// alive. Returns `None` if /proc does not show them.
     pub fn of_first() -> Option<(Credentials, bool)> {
-        Self::read(c"/proc/self/status")
+        match crate::threads::program() {
+            Some(process) => Self::of(process),
+            None => Self::read(c"/proc/self/status"),
+        }
     }
 
     /// The rights of another thread, and whether it is alive.

@@ -14,6 +14,40 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, expected, time) };
 }
 
+/// Sleeps while both words have these values, at most `timeout_ns`. The first word is woken by
+/// [`wake`], the second by the kernel, which clears it. May return early; returns false if the
+/// kernel cannot do this.
+pub fn wait_for_either(words: [(&AtomicU32, u32); 2], timeout_ns: u64) -> bool {
+    /// `FUTEX2_SIZE_U32` of the kernel's futex.h.
+    const SIZE: u32 = 2;
+    /// `struct futex_waitv`.
+    #[repr(C)]
+    struct Waiter {
+        value: u64,
+        address: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    let [own, kernels] = words;
+    let waiter = |(word, value): (&AtomicU32, u32), flags| Waiter {
+        value: value.into(),
+        address: word.as_ptr().addr() as u64,
+        flags,
+        reserved: 0,
+    };
+    let waiters = [waiter(own, SIZE | libc::FUTEX_PRIVATE_FLAG as u32), waiter(kernels, SIZE)];
+    let until = crate::now_ns().saturating_add(timeout_ns);
+    let time = libc::timespec {
+        tv_sec: (until / 1_000_000_000) as libc::time_t,
+        tv_nsec: (until % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: both words outlive the call; the structures are whole.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_futex_waitv, &waiters, waiters.len(), 0, &time, libc::CLOCK_MONOTONIC)
+    };
+    answer >= 0 || !matches!(crate::errno(), libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::EFAULT)
+}
+
 /// Wakes up to `count` sleepers.
 pub fn wake(word: &AtomicU32, count: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{checked, done};
 
@@ -17,27 +18,13 @@ pub fn own_user() -> u32 {
 /// # Errors
 /// ESRCH if there is none, EMFILE if no descriptor is left.
 pub fn handle(pid: i32) -> io::Result<OwnedFd> {
-    open(pid, 0)
-}
-
-/// A handle of the current thread with this number, which may have its own file table.
-///
-/// # Errors
-/// EINVAL before Linux 6.9, ESRCH if there is none.
-pub fn thread_handle(thread: i32) -> io::Result<OwnedFd> {
-    /// `PIDFD_THREAD` of the kernel's pidfd.h.
-    const THREAD: i32 = libc::O_EXCL;
-    open(thread, THREAD)
-}
-
-fn open(number: i32, flags: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers.
-    let raw = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, number, flags) })?;
+    let raw = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     // SAFETY: just opened.
     Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) })
 }
 
-/// Duplicates a descriptor in the file table of the process or thread behind a handle.
+/// Duplicates a descriptor in the file table of the process behind a handle.
 ///
 /// # Errors
 /// EPERM if pidfd_getfd(2) is refused, EBADF or ESRCH if there is none.
@@ -56,6 +43,19 @@ pub fn is_there(handle: &OwnedFd) -> bool {
     answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
+/// Whether a process has the calling one's memory. The kernel permits to read it then, whatever the
+/// process's rights; a copy of the memory has an older number.
+pub fn has_this_memory(pid: i32, nonce: &AtomicU64) -> bool {
+    let old = nonce.fetch_add(crate::now_ns() | 1, Ordering::AcqRel);
+    let new = nonce.load(Ordering::Acquire);
+    let mut found = old;
+    let vector = |at: *const u64| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: size_of::<u64>() };
+    let (local, remote) = (vector(&raw mut found), vector(nonce.as_ptr()));
+    // SAFETY: the variable has eight bytes.
+    let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    got == size_of::<u64>() as isize && found == new
+}
+
 /// Page faults of this process so far that needed no disk.
 pub fn minor_faults() -> u64 {
     // SAFETY: zeroes are valid, and the call fills the structure.
@@ -64,6 +64,14 @@ pub fn minor_faults() -> u64 {
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
         usage.ru_minflt as u64
     }
+}
+
+/// The number of the process behind a handle, in the process namespace of /proc; `None` if it is no
+/// handle, or has ended.
+pub fn number(handle: i32) -> Option<i32> {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{handle}")).ok()?;
+    let number = told.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
+    (number > 0).then_some(number)
 }
 
 /// The kernel's information on the process behind a handle.

@@ -66,15 +66,15 @@ pub(crate) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> io::Result<&'a [u8]
     Ok(text)
 }
 
-/// Reads the start of the file `name` about thread `thread` of this process.
+/// Reads the start of the file `name` about a thread.
 pub(crate) fn read_of<'a>(thread: i32, name: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     read(CStr::from_bytes_until_nul(&path_in(thread, name)).expect("the last byte is zero"), buffer)
 }
 
-/// The terminated path of the file `name` about thread `thread` of this process.
+/// The terminated path of the file `name` about a thread.
 pub(crate) fn path_in(thread: i32, name: &str) -> [u8; 64] {
     let mut path = [0; 64];
-    write!(&mut path[..63], "/proc/self/task/{thread}/{name}").expect("names are short");
+    write!(&mut path[..63], "/proc/{thread}/{name}").expect("names are short");
     path
 }
 
@@ -99,7 +99,7 @@ pub fn path_of(pid: i32, name: &str) -> Option<String> {
     })
 }
 
-/// The last processor of thread `id` of this process.
+/// The last processor of thread `id`.
 pub fn processor_of(id: u32) -> Option<usize> {
     processor_in(read_of(id as i32, "stat", &mut [0; 512]).ok()?)
 }

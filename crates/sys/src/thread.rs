@@ -216,12 +216,15 @@ fn close_range(first: u32, last: u32) {
     }
 }
 
-/// Closes every descriptor but one. As [`close_all_files`].
-pub fn close_all_files_but(kept: i32) {
-    if kept > 0 {
-        close_range(0, kept as u32 - 1);
+/// Closes every descriptor but two. As [`close_all_files`].
+pub fn close_all_files_but(mut kept: [i32; 2]) {
+    kept.sort_unstable();
+    let [first, last] = kept.map(|number| number as u32);
+    for range in [0..first, first + 1..last, last + 1..u32::MAX] {
+        if !range.is_empty() {
+            close_range(range.start, range.end - 1);
+        }
     }
-    close_range(kept as u32 + 1, u32::MAX);
 }
 
 /// Gives an open file another number in the calling thread's file table, and closes the file that
@@ -335,8 +338,10 @@ pub fn exit_process(status: i32) -> ! {
     }
 }
 
-/// Ends the process by SIGABRT, as [`end_process_by`].
+/// Ends the process by SIGABRT, as [`end_process_by`], and the program that it pages
+/// ([`crate::threads`]).
 pub fn end_process() -> ! {
+    crate::threads::end_program();
     end_process_by(libc::SIGABRT)
 }
 

@@ -1,7 +1,10 @@
-//! The activity of the calling process's threads, from /proc.
+//! The activity of a program's threads, from /proc: the calling process's, or those of a process that
+//! it has this memory in common with.
 
+use std::io;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::directory;
 use crate::procfs::{self, behind_name};
@@ -9,29 +12,62 @@ use crate::procfs::{self, behind_name};
 /// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// Ready to run or running: in user mode or in any call.
+    /// Running, ready to run, or in a sleep that no signal ends: in user mode or in any call.
     Running {
         /// Its time in user mode so far.
         user_ticks: u64,
     },
-    /// Blocked inside madvise(), munmap() or another call that removes memory.
-    Discarding {
-        /// Its time in user mode so far.
-        user_ticks: u64,
-    },
-    /// Blocked in another call, or in a page fault.
+    /// In a sleep that a signal ends, or stopped: in no call that removes memory.
     Elsewhere,
 }
 
-/// System calls that, while blocked, may be about to discard memory.
-const DISCARDING: [i64; 2] = [libc::SYS_madvise, libc::SYS_process_madvise];
+/// The process whose threads this module looks at, if it is not the calling one: its process id, and
+/// its number in /proc.
+static PROGRAM: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 
-/// Calls `each` with the id of every thread of this process. Returns false without a descriptor.
+/// Looks from now on at the threads of another process, which has this one's memory and ends with
+/// it: its process id, and its number in /proc.
+pub fn look_at(process: i32, number: i32) {
+    PROGRAM[0].store(process, Ordering::Release);
+    PROGRAM[1].store(number, Ordering::Release);
+}
+
+/// The number in /proc of the process whose threads this module looks at, if it is another one.
+pub fn program() -> Option<i32> {
+    Some(PROGRAM[1].load(Ordering::Acquire)).filter(|process| *process != 0)
+}
+
+/// Ends the process whose threads this module looks at, if it is another one.
+pub(crate) fn end_program() {
+    match PROGRAM[0].load(Ordering::Acquire) {
+        0 => {}
+        // SAFETY: takes numbers.
+        process => _ = unsafe { libc::kill(process, libc::SIGKILL) },
+    }
+}
+
+/// The ids of the program's threads; none once it has ended.
+///
+/// # Errors
+/// If they cannot be listed, for want of a descriptor.
+fn all() -> io::Result<Vec<i32>> {
+    let path = program().map_or("/proc/self/task".into(), |process| format!("/proc/{process}/task"));
+    match directory::names(Path::new(&path)) {
+        Ok(names) => Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect()),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Calls `each` with the id of every thread of the program. Returns false without a descriptor.
 #[must_use]
-pub fn for_each(mut each: impl FnMut(i32)) -> bool {
-    let Ok(names) = directory::names(Path::new("/proc/self/task")) else { return false };
-    names.iter().filter_map(|name| name.to_str()?.parse().ok()).for_each(&mut each);
-    true
+pub fn for_each(each: impl FnMut(i32)) -> bool {
+    all().map(|threads| threads.into_iter().for_each(each)).is_ok()
+}
+
+/// Whether a thread of the program satisfies `is_wanted`; true if they cannot be listed.
+pub fn any(is_wanted: impl Fn(i32) -> bool) -> bool {
+    all().map_or(true, |threads| threads.into_iter().any(is_wanted))
 }
 
 /// Address of a thread's list of robust mutexes, in its control block; `None` without one.
@@ -42,9 +78,15 @@ pub fn robust_list(thread: i32) -> Option<usize> {
     (answer == 0 && head != 0).then_some(head)
 }
 
-/// Number of threads of this process.
+/// Number of threads of the program.
 pub fn count() -> Option<u32> {
-    number(behind_name(procfs::read(c"/proc/self/stat", &mut [0; 1024]).ok()?)?.nth(17)?)
+    let mut buffer = [0; 1024];
+    let stat = match program() {
+        Some(process) => procfs::read_of(process, "stat", &mut buffer),
+        None => procfs::read(c"/proc/self/stat", &mut buffer),
+    };
+    let count = behind_name(stat.ok()?)?.nth(17).and_then(number);
+    count
 }
 
 /// Whether the first thread of this process has ended while others run: its status as wait(2) would
@@ -57,24 +99,6 @@ pub fn first_has_ended() -> Option<i32> {
     (fields.next()? == b"Z").then(|| fields.last().and_then(number).unwrap_or(0))
 }
 
-/// Whether another process has the calling thread's memory; true if the kernel cannot tell.
-pub fn is_memory_shared() -> bool {
-    /// `KCMP_VM` of the kernel's kcmp.h.
-    const MEMORY: i32 = 1;
-    // The first thread may have ended, and then has no memory.
-    let own = crate::thread::id();
-    // SAFETY: takes no pointers.
-    let compare = |pid: i32| unsafe { libc::syscall(libc::SYS_kcmp, own, pid, MEMORY, 0, 0) };
-    if compare(own) != 0 {
-        return true;
-    }
-    // SAFETY: takes nothing.
-    let process = unsafe { libc::getpid() };
-    let processes = directory::names(Path::new("/proc")).unwrap_or_default();
-    let mut pids = processes.iter().filter_map(|name| name.to_str()?.parse().ok());
-    pids.any(|pid: i32| pid != process && compare(pid) == 0)
-}
-
 /// The calling thread's number, as [`for_each`] reports it.
 pub fn own() -> i32 {
     let path = std::fs::read_link("/proc/thread-self").ok();
@@ -82,7 +106,7 @@ pub fn own() -> i32 {
     name.and_then(|name| name.parse().ok()).unwrap_or_else(crate::thread::id)
 }
 
-/// The state of thread `thread` of this process, or `None` if it has ended or is a zombie. A thread
+/// The state of thread `thread` of the program, or `None` if it has ended or is a zombie. A thread
 /// that cannot be inspected counts as running without end.
 pub fn look(thread: i32) -> Option<Sight> {
     let mut buffer = [0; 1024];
@@ -94,25 +118,22 @@ pub fn look(thread: i32) -> Option<Sight> {
     if stat.is_empty() {
         return None;
     }
-    see(thread, stat).unwrap_or(Some(Sight::Running { user_ticks: 0 }))
+    see(stat).unwrap_or(Some(Sight::Running { user_ticks: 0 }))
 }
 
 /// The outer `None` means unexpected text.
-fn see(thread: i32, stat: &[u8]) -> Option<Option<Sight>> {
+fn see(stat: &[u8]) -> Option<Option<Sight>> {
     // State is the first field, utime the twelfth.
     let mut fields = behind_name(stat)?;
     let state = fields.next()?;
     let user_ticks = number(fields.nth(10)?)?;
-    if matches!(state, b"Z" | b"X") {
-        return Some(None);
-    }
-    let mut buffer = [0; 256];
-    let call = procfs::read_of(thread, "syscall", &mut buffer).unwrap_or(b"running");
-    Some(Some(match call.split(|byte| *byte == b' ').next().and_then(number::<i64>) {
-        None => Sight::Running { user_ticks },
-        Some(number) if DISCARDING.contains(&number) => Sight::Discarding { user_ticks },
-        Some(_) => Sight::Elsewhere,
-    }))
+    Some(match state {
+        b"Z" | b"X" => None,
+        // The calls that remove memory wait for locks and for userfaultfds without regard to signals,
+        // and a thread stops on its way to user mode.
+        b"S" | b"T" | b"t" => Some(Sight::Elsewhere),
+        _ => Some(Sight::Running { user_ticks }),
+    })
 }
 
 /// Whether a thread of this process is blocked in a system call or has ended; `None` if unknown.
@@ -125,7 +146,7 @@ pub fn is_blocked(thread: i32) -> Option<bool> {
     }
 }
 
-/// The mremap() that blocks a thread of this process, if it enlarges a mapping.
+/// The mremap() that blocks a thread of the program, if it enlarges a mapping.
 pub fn growth(thread: i32) -> Option<Growth> {
     growth_told(procfs::read_of(thread, "syscall", &mut [0; 256]).ok()?)
 }

@@ -5,7 +5,7 @@
 //! (`pages/discard.rs`), and nothing reports the end. As with RCU, it suffices to see every thread
 //! once in a state outside such calls. A thread has left an earlier call if
 //!
-//! * it is blocked in another call, or in a page fault outside any call,
+//! * it sleeps so that a signal would end the sleep, as those calls do not, or is stopped,
 //! * its time in user mode has grown by two ticks since the period began,
 //! * or it has ended.
 //!
@@ -13,8 +13,8 @@
 //! long call, and the state of io_uring's threads is invisible. But a thread that discards
 //! registered memory holds the address space's lock, so that is waited for, too.
 //!
-//! Any other thread (stopped by a signal within a call, or not scheduled for a minute) keeps the
-//! period open, and the pages concerned stay where they are.
+//! Any other thread (not scheduled for a minute, or in a long vfork(2)) keeps the period open, and the
+//! pages concerned stay where they are.
 
 use sys::threads::{self, Sight};
 
@@ -37,9 +37,7 @@ impl Suspect {
     /// Whether the thread may still be in an earlier call.
     fn remains(&self, sight: Option<Sight>) -> bool {
         match sight {
-            Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
-                user_ticks < self.user_ticks + TICKS
-            }
+            Some(Sight::Running { user_ticks }) => user_ticks < self.user_ticks + TICKS,
             Some(Sight::Elsewhere) | None => false,
         }
     }
@@ -69,7 +67,7 @@ impl GracePeriod {
             let own = threads::own();
             let saw_all = threads::for_each(|thread| match threads::look(thread) {
                 _ if thread == own => {}
-                Some(Sight::Running { user_ticks }) | Some(Sight::Discarding { user_ticks }) => {
+                Some(Sight::Running { user_ticks }) => {
                     if self.suspects.len() < THREADS_MAX {
                         self.suspects.push(Suspect { thread, user_ticks });
                     } else {
@@ -103,7 +101,6 @@ mod tests {
         let suspect = Suspect { thread: 1, user_ticks: 7 };
         for (ticks, remains) in [(7, true), (8, true), (9, false)] {
             assert_eq!(suspect.remains(Some(Sight::Running { user_ticks: ticks })), remains, "{ticks}");
-            assert_eq!(suspect.remains(Some(Sight::Discarding { user_ticks: ticks })), remains, "{ticks}");
         }
         assert!(!suspect.remains(Some(Sight::Elsewhere)) && !suspect.remains(None));
     }

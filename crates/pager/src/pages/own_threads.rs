@@ -63,6 +63,9 @@ impl OwnThreads {
     }
 
     pub fn leave_one(&self) -> bool {
-        !cfg!(feature = "shuttle") && sys::threads::count().is_some_and(|all| all <= self.count() + 1)
+        !cfg!(feature = "shuttle")
+            && sys::threads::count().is_some_and(|all| {
+                all <= 1 + if sys::threads::program().is_some() { 0 } else { self.count() }
+            })
     }
 }

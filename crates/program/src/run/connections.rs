@@ -13,6 +13,7 @@ use super::descriptors;
 use super::notes::Notes;
 use super::peers::{Family, Owner, Peer, Refusal};
 use crate::rights;
+use crate::stat::Stat;
 
 /// Time limit from connecting to hello, on a busy machine.
 pub const HELLO: Duration = Duration::from_secs(2);
@@ -31,7 +32,10 @@ pub const RESERVED: i32 = 16;
 
 pub struct Connection {
     socket: Foreign,
+    /// The agent's process.
     pub peer: Peer,
+    /// The process whose memory it pages, which is the agent's, too.
+    pub program: i32,
     since: Instant,
     /// Its place in the ledgers, and the place's owner.
     pub place: Option<(usize, Owner)>,
@@ -44,11 +48,20 @@ pub struct Connection {
 impl Connection {
     fn new(socket: Foreign, peer: Peer) -> Self {
         let (since, kept) = (Instant::now(), Vec::new());
-        Connection { socket, peer, since, place: None, kept, given: 0, lines: 0 }
+        let program = peer.pid;
+        Connection { socket, peer, program, since, place: None, kept, given: 0, lines: 0 }
     }
 
     pub fn socket(&self) -> i32 {
         self.socket.as_raw_fd()
+    }
+
+    /// Notes which process the agent pages. Another user's is not believed.
+    pub fn note_program(&mut self, handle: &Foreign) {
+        let program = process::number(handle.as_raw_fd());
+        if let Some(program) = program.filter(|program| self.peer.is_same_user_as(*program)) {
+            self.program = program;
+        }
     }
 
     /// Returns whether it has a place or may still ask for one.
@@ -126,11 +139,10 @@ impl Connections {
         true
     }
 
-    /// Takes a connection out of the file table of an agent's thread, which cannot connect from its
-    /// network namespace. The process may have put anything there. Never looks at another thread's
-    /// table: a socket of the program's would be changed.
-    pub fn take_from(&mut self, pid: i32, thread: i32, number: i32, notes: &mut Notes) {
-        let taken = process::thread_handle(thread).and_then(|handle| process::descriptor_of(&handle, number));
+    /// Takes a connection out of the file table of an agent, which cannot connect from its network
+    /// namespace. The process may have put anything there.
+    pub fn take_from(&mut self, pid: i32, number: i32, notes: &mut Notes) {
+        let taken = process::handle(pid).and_then(|handle| process::descriptor_of(&handle, number));
         let Ok(socket) = taken.map(Foreign::from) else { return };
         if packets::is_packet_socket(socket.as_raw_fd())
             && packets::peer(socket.as_raw_fd()).is_some_and(|(maker, _)| maker == pid)
@@ -155,6 +167,20 @@ impl Connections {
             Err(Refusal::Gone) => {}
             Err(Refusal::NoDescriptors) => turn_away(&socket, notes),
         }
+    }
+
+    /// Ends agents whose control threads the kernel has ended alone, by a filter of the program's.
+    pub fn end_broken(&self) {
+        for one in self.all.iter().filter(|one| one.program != one.peer.pid) {
+            if Stat::of(one.peer.pid as u32).is_some_and(|stat| stat.state == b'Z') {
+                one.peer.kill();
+            }
+        }
+    }
+
+    /// Returns the program of an agent's process, or the process itself.
+    pub fn program_of(&self, pid: i32) -> i32 {
+        self.all.iter().find(|one| one.peer.pid == pid && one.place.is_some()).map_or(pid, |one| one.program)
     }
 
     /// Returns whether fewer than `left` descriptors are left after the newest.
@@ -212,7 +238,7 @@ mod tests {
         let mut connections = Connections::new(listener.into_iter().next().unwrap(), 1);
         let own = std::process::id() as i32;
         let mut take = |pid, file: i32| {
-            connections.take_from(pid, sys::thread::id(), file, &mut Notes::new());
+            connections.take_from(pid, file, &mut Notes::new());
             connections.all.len() + connections.refused as usize == 1
         };
         let stream = std::os::unix::net::UnixStream::pair().unwrap();
@@ -220,7 +246,6 @@ mod tests {
         let [stream, packet] = [stream.0.as_raw_fd(), pair[0].as_raw_fd()];
         let zero = File::open("/dev/zero").unwrap();
         assert!(!take(own, zero.as_raw_fd()) && !take(own, stream) && !take(own, 1 << 20));
-        assert!(!take(1, packet), "another made it");
         // SAFETY: reads a flag of this test's socket.
         let flags = || unsafe { libc::fcntl(packet, libc::F_GETFL) };
         assert_eq!(flags() & libc::O_NONBLOCK, 0, "unchanged");

@@ -193,6 +193,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let oom_kills = kills::OomKills::now();
     let (object, agent) = (&object_path, &agent_path);
     let shown = process::Shown { socket: &socket, object, agent, cgroup_limit, reaper };
+    supervisor::adopt_orphans();
     let child = match process::spawn(&file, &arguments.program, &signals, &shown) {
         Ok(child) => child,
         Err(error) => {

@@ -1,12 +1,9 @@
-//! Address spaces that outlive the process that paged them.
+//! Address spaces that outlive the agent that paged them.
 //!
-//! A child of vfork() before its exec, and every process made by clone() with CLONE_VM, shares its
-//! creator's memory. When the creator is killed or executes another program, its pager's threads
-//! end and the memory lives on. While a descriptor of its userfaultfd is open, an access to an
-//! evicted page blocks instead of reading zeroes. So the supervisor keeps the descriptor until the
-//! address space has ended, and ends processes that access an evicted page, with a message.
-//!
-//! A creator that ends in an orderly way brings all pages in first (`preload`'s module `ending`).
+//! An agent ends when no process has its memory. When it is killed before, the memory lives on.
+//! While a descriptor of its userfaultfd is open, an access to an evicted page blocks instead of
+//! reading zeroes. So the supervisor keeps the descriptor until the address space has ended, and ends
+//! processes that access an evicted page, with a message.
 //!
 //! A process of the tree may send a userfaultfd that blocks its reader or reports arbitrary events.
 //! So each address space has its own thread, which ends only processes of the creator's user, and
@@ -65,7 +62,7 @@ impl Orphans {
         Orphans { tree: Arc::new(tree), counts: HashMap::new(), waiting: Vec::new(), sender, said }
     }
 
-    /// Takes over the userfaultfds of a process whose pager has ended.
+    /// Takes over the userfaultfds of an agent that has ended.
     pub fn adopt(&mut self, kept: Vec<Foreign>, creator: u32, owner: Owner) {
         self.waiting.extend(kept.into_iter().map(|reports| (reports, creator, owner)));
         self.watch_waiting();
@@ -169,8 +166,8 @@ impl Space {
                     looks += 1;
                     if looks == LOOKS {
                         self.say(format!(
-                            "process {}: it has ended, and thread {thread} of another one that shares its memory waits for \
-                             ever for a page of it",
+                            "process {}, an agent: it has ended, and thread {thread} of its program waits for ever for a \
+                             page",
                             self.creator
                         ));
                     }
@@ -207,8 +204,7 @@ impl Space {
         let ended = found.and_then(|pid| Some((pid, end(pid, thread, creator, self.owner)?)));
         if let Some((pid, name)) = &ended {
             self.say(format!(
-                "process {pid} ({name}): ended, since it needs a page of memory that it shared with process {creator}, which \
-                 was killed"
+                "process {pid} ({name}): ended, since it needs a page, and its pager, process {creator}, was killed"
             ));
         }
         ended.is_some()

@@ -10,7 +10,7 @@
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use sys::{packets, process};
 
@@ -122,6 +122,14 @@ impl Peer {
         process::is_there(&self.handle)
     }
 
+    /// Ends the process.
+    pub fn kill(&self) {
+        let info = std::ptr::null::<libc::siginfo_t>();
+        let handle = self.handle.as_raw_fd();
+        // SAFETY: takes no pointers beside a null one.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle, libc::SIGKILL, info, 0u32) };
+    }
+
     /// Returns its present ids; `None` if it has ended or has more rights than when it connected.
     pub fn ids(&self) -> Option<Ids> {
         let ids = match process::info(&self.handle) {
@@ -134,6 +142,12 @@ impl Peer {
         };
         // The pager's threads keep rights that the program has dropped since.
         (self.user == 0 || self.user == ids.users[1]).then_some(ids)
+    }
+
+    /// Returns whether a process has the same ids.
+    pub fn is_same_user_as(&self, pid: i32) -> bool {
+        let other = read(&format!("/proc/{pid}/status")).and_then(|status| Ids::of(&status));
+        other.is_some() && self.ids() == other
     }
 
     /// Returns the owner of its ledger and swap file. `None` without [`ids`](Self::ids), or if only

@@ -1,5 +1,6 @@
 //! Processes with the preload object and no connection: their pagers do not reach the supervisor.
 
+use super::attach;
 use super::looks::Looks;
 use crate::stat::Stat;
 
@@ -31,7 +32,7 @@ impl Strangers {
         let found = self.take_found(managed);
         let mut suspects = Vec::new();
         for pid in processes.iter().copied() {
-            if managed.contains(&pid) || self.known.contains(&pid) {
+            if managed.contains(&pid) || self.known.contains(&pid) || attach::is_agent(pid) {
                 continue;
             }
             // Skip young processes, which have not said hello yet, and zombies. On a busy machine a

@@ -36,6 +36,9 @@ const SAMPLE_USERS: Duration = Duration::from_millis(2);
 /// Interval of looks for processes that never said hello.
 const STRANGERS: Duration = Duration::from_millis(500);
 
+/// How long an agent may take to notice the end of its program.
+const AGENT_ENDS: Duration = Duration::from_millis(50);
+
 pub struct Supervisor {
     pub(super) books: Books,
     recorder: Option<OwnedFd>,
@@ -49,8 +52,8 @@ pub struct Supervisor {
     pub(super) signal: Option<i32>,
     has_dumped: bool,
     orphans: Orphans,
-    /// Processes whose connections ended, and when: after a change of user they join again.
-    rejoining: Vec<(i32, Instant)>,
+    /// Programs and agents whose connections ended, and when: after a change of user they join again.
+    rejoining: Vec<([i32; 2], Instant)>,
     claims: Claims,
     strangers: Strangers,
     pub(super) notes: Notes,
@@ -70,6 +73,12 @@ pub struct Opened {
     pub listener: OwnedFd,
 }
 
+/// Makes orphans this process's children, from the first agent on: so it sees the tree's end.
+pub fn adopt_orphans() {
+    // SAFETY: changes an attribute of this process.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+}
+
 impl Supervisor {
     pub fn new(
         opened: Opened,
@@ -79,9 +88,6 @@ impl Supervisor {
         front: Front,
         child: i32,
     ) -> Self {
-        // Orphans become this process's children, which shows the tree's end.
-        // SAFETY: changes an attribute of this process.
-        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         let Opened { books, recorder, listener } = opened;
         let guardian_pid = guardian.pid;
         let tree = move || attach::descendants(Some(guardian_pid));
@@ -135,6 +141,7 @@ impl Supervisor {
                 self.look_for_strangers();
                 self.look_for_shared_memory();
                 self.look_for_wrong_figures();
+                self.connections.end_broken();
                 strangers_at = Instant::now() + STRANGERS;
             }
         }
@@ -147,14 +154,16 @@ impl Supervisor {
         // A process that connects says hello in time, or it is not managed.
         self.rejoining.retain(|(_, since)| since.elapsed() < HELLO);
         // A process that has executed another program has lost its agent and may need one.
-        let rejoining = self.rejoining.iter().map(|(pid, _)| *pid).filter(|pid| attach::has_agent(*pid));
-        let connected = self.connections.all.iter().filter(|one| one.counts()).map(|one| one.peer.pid);
-        let managed: Vec<i32> = connected.chain(rejoining).collect();
+        let rejoining = self.rejoining.iter().map(|(pids, _)| *pids);
+        let rejoining = rejoining.filter(|[_, agent]| attach::is_agent(*agent));
+        let connected = self.connections.all.iter().filter(|one| one.counts());
+        let managed: Vec<i32> =
+            connected.map(|one| [one.program, one.peer.pid]).chain(rejoining).flatten().collect();
         for note in self.attacher.look(Some(self.guardian.pid), &managed) {
             self.notes.note_unmanaged(&note);
         }
-        for (pid, thread, number) in self.attacher.take_waiting() {
-            self.connections.take_from(pid, thread, number, &mut self.notes);
+        for (agent, number) in self.attacher.take_waiting() {
+            self.connections.take_from(agent, number, &mut self.notes);
         }
         self.guardian.note_members(&self.attacher.members);
     }
@@ -234,15 +243,20 @@ impl Supervisor {
     /// Handles a packet; returns false for one that no process may send.
     fn heard(&mut self, index: usize, packet: &Packet, descriptor: Option<Foreign>) -> bool {
         match packet.kind() {
-            Some(Kind::Hello) => return self.hello(index),
+            Some(Kind::Hello) => {
+                if let Some(program) = &descriptor {
+                    self.connections.all[index].note_program(program);
+                }
+                return self.hello(index);
+            }
             Some(Kind::Say) => self.say(index, packet.text()),
             Some(Kind::Broken) => {
-                let pid = self.connections.all[index].peer.pid as u32;
+                let pid = self.connections.program_of(self.connections.all[index].peer.pid) as u32;
                 self.notes.note_broken(pid, packet.text());
                 self.say(index, packet.text());
             }
             Some(Kind::Unmanaged) => {
-                let pid = self.connections.all[index].peer.pid;
+                let pid = self.connections.program_of(self.connections.all[index].peer.pid);
                 let text = String::from_utf8_lossy(packet.text());
                 self.notes.note_unmanaged(&format!("{}: {text}", name_of(pid as u32)));
                 self.attacher.note_refusal(pid);
@@ -291,7 +305,7 @@ impl Supervisor {
             return false;
         }
         let connection = &mut self.connections.all[index];
-        let (socket, pid) = (connection.socket(), connection.peer.pid);
+        let (socket, pid) = (connection.socket(), connection.program);
         let Some(owner) = connection.peer.owner() else { return false };
         match self.books.join(owner, pid as u32) {
             Ok(place) => {
@@ -327,7 +341,7 @@ impl Supervisor {
     fn say(&mut self, index: usize, text: &[u8]) {
         let connection = &mut self.connections.all[index];
         if connection.may_say() {
-            self.notes.say(connection.peer.pid, text);
+            self.notes.say(connection.program, text);
         }
     }
 
@@ -339,9 +353,9 @@ impl Supervisor {
         }
         self.books.leave(place);
         self.claims.forget(place);
-        let pid = connection.peer.pid;
-        self.rejoining.push((pid, Instant::now()));
-        self.orphans.adopt(connection.kept, pid as u32, owner);
+        let agent = connection.peer.pid;
+        self.rejoining.push(([connection.program, agent], Instant::now()));
+        self.orphans.adopt(connection.kept, agent as u32, owner);
     }
 
     fn drain(&mut self) {
@@ -436,7 +450,8 @@ impl Supervisor {
     }
 
     fn look_for_strangers(&mut self) {
-        let managed: Vec<i32> = self.books.tree.live().map(|live| live.pid as i32).collect();
+        let managed: Vec<i32> =
+            self.connections.all.iter().flat_map(|one| [one.program, one.peer.pid]).collect();
         for name in self.strangers.look(&attach::descendants(Some(self.guardian.pid)), &managed) {
             self.notes.note_unmanaged(&format!("{name}: its pager does not reach this process"));
         }
@@ -453,9 +468,17 @@ impl Supervisor {
     pub fn serve_remainder(&mut self, status: i32) {
         self.drain();
         self.notes.settle();
-        self.reap();
-        if self.has_no_tree() {
-            return;
+        // An agent ends as soon as it has noticed the end of its program.
+        let began = Instant::now();
+        loop {
+            self.reap();
+            if self.has_no_tree() {
+                return;
+            }
+            if began.elapsed() > AGENT_ENDS {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
         // SAFETY: gives up the terminal, so that no reader of a pipe waits for this process.
         unsafe {
@@ -471,6 +494,7 @@ impl Supervisor {
         while !self.has_no_tree() {
             self.poll();
             self.sample();
+            self.connections.end_broken();
             self.attach();
             while self.signals.next().is_some() {}
             self.reap();

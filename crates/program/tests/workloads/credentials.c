@@ -16,8 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent.h"
+
 #define PAGE 4096ul
 #define OTHER 65534u
+#define TASKS_MAX 600
 static size_t bad;
 
 static void fill(char *at, size_t pages, uint64_t seed) {
@@ -52,9 +55,9 @@ static char *map_pages(size_t pages) {
 }
 
 // A line of the status of a task; what follows the name.
-static char *line_of(const char *task, const char *name, char *text, size_t len) {
+static char *line_of(pid_t task, const char *name, char *text, size_t len) {
     char path[300];
-    snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
+    snprintf(path, sizeof path, "/proc/%d/status", task);
     FILE *file = fopen(path, "r");
     char *found = NULL;
     while (file != NULL && found == NULL && fgets(text, len, file) != NULL) {
@@ -74,21 +77,19 @@ static int others(const char *users, const char *groups, const char *more, const
     struct {
         const char *name, *want;
     } lines[] = {{"Uid:", users}, {"Gid:", groups}, {"Groups:", more}, {"CapPrm:", capabilities}, {"CapEff:", capabilities}};
-    DIR *tasks = opendir("/proc/self/task");
-    int count = 0;
-    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
-        if (task->d_name[0] == '.') continue;
+    pid_t tasks[TASKS_MAX];
+    int count = 0, all = find_tasks(tasks, TASKS_MAX);
+    for (int at = 0; at < all; at++) {
         for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
             char text[1000], name[100];
-            char *is = lines[i].want ? line_of(task->d_name, lines[i].name, text, sizeof text) : NULL;
+            char *is = lines[i].want ? line_of(tasks[at], lines[i].name, text, sizeof text) : NULL;
             if (is != NULL && strcmp(is, lines[i].want) != 0) {
                 count++;
-                char *called = line_of(task->d_name, "Name:", name, sizeof name);
-                if (tell) fprintf(stderr, "task %s (%s) has %s %s\n", task->d_name, called, lines[i].name, is);
+                char *called = line_of(tasks[at], "Name:", name, sizeof name);
+                if (tell) fprintf(stderr, "task %d (%s) has %s %s\n", tasks[at], called, lines[i].name, is);
             }
         }
     }
-    closedir(tasks);
     return count;
 }
 
@@ -101,26 +102,25 @@ static int is_shared_file(const char *path, char *link, size_t size) {
 
 // No task has a descriptor of what the tree shares, and no more than one of each is mapped.
 static void look_at_files(void) {
-    DIR *tasks = opendir("/proc/self/task");
-    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+    pid_t tasks[TASKS_MAX];
+    int all = find_tasks(tasks, TASKS_MAX);
+    for (int at = 0; at < all; at++) {
         char path[600], link[300];
-        if (task->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "/proc/self/task/%s/fd", task->d_name);
+        snprintf(path, sizeof path, "/proc/%d/fd", tasks[at]);
         DIR *files = opendir(path);
         if (files == NULL) continue;
         for (struct dirent *file; (file = readdir(files)) != NULL;) {
-            snprintf(path, sizeof path, "/proc/self/task/%s/fd/%s", task->d_name, file->d_name);
+            snprintf(path, sizeof path, "/proc/%d/fd/%s", tasks[at], file->d_name);
             // A new agent may be joining: it has them until it has mapped them.
             int looks = 0;
             while (is_shared_file(path, link, sizeof link) && ++looks < 300) usleep(100000);
             if (looks == 300) {
                 bad++;
-                fprintf(stderr, "task %s has %s\n", task->d_name, link);
+                fprintf(stderr, "task %d has %s\n", tasks[at], link);
             }
         }
         closedir(files);
     }
-    closedir(tasks);
     FILE *maps = fopen("/proc/self/maps", "r");
     char text[1000];
     int ledgers = 0, tables = 0;
@@ -134,9 +134,8 @@ static void look_at_files(void) {
 
 // Anonymous resident KiB.
 static long resident(void) {
-    char text[200], self[30];
-    snprintf(self, sizeof self, "%d", getpid());
-    char *is = line_of(self, "RssAnon:", text, sizeof text);
+    char text[200];
+    char *is = line_of(getpid(), "RssAnon:", text, sizeof text);
     return is ? atol(is) : -1;
 }
 
@@ -308,8 +307,7 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "toggle") == 0) {
         // To and fro: the agent is not touched, and it takes no time.
-        char text[1000], name[30];
-        snprintf(name, sizeof name, "%d", getpid());
+        char text[1000];
         struct timespec start, end;
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
         for (int i = 0; i < 10000; i++) {
@@ -317,7 +315,7 @@ int main(int argc, char **argv) {
         }
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
         printf("%ld\n", (end.tv_sec - start.tv_sec) * 1000 + (end.tv_nsec - start.tv_nsec) / 1000000);
-        if (line_of(name, "Uid:", text, sizeof text) == NULL || others("0 0 0 0", NULL, NULL, NULL, 1) > 0) bad++;
+        if (line_of(getpid(), "Uid:", text, sizeof text) == NULL || others("0 0 0 0", NULL, NULL, NULL, 1) > 0) bad++;
         check(at, pages, 1);
         return bad != 0;
     }

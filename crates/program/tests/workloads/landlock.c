@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent.h"
 #include "resident.h"
 
 /* Of the kernel's landlock.h. */
@@ -40,18 +41,11 @@ static void wait_until_evicted(void) {
     }
 }
 
-/* Counts this process's threads; `old` gets their numbers, or counts those in it. */
-static int threads(int *old, int count) {
-    DIR *tasks = opendir("/proc/self/task");
-    int found = 0;
-    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
-        int number = atoi(task->d_name);
-        if (number == 0 || number == getpid()) continue;
-        if (count < 0) old[found++] = number;
-        for (int at = 0; at < count; at++) found += old[at] == number;
-    }
-    closedir(tasks);
-    return found;
+/* Whether a process has this memory. */
+static int has_memory(pid_t process) {
+    uint64_t word;
+    struct iovec local = {&word, 8}, remote = {memory, 8};
+    return process_vm_readv(process, &local, 1, &remote, 1, 0) == 8;
 }
 
 static int restrict_self(uint64_t rights) {
@@ -68,22 +62,18 @@ int main(int argc, char **argv) {
     memory = malloc(words * 8);
     for (size_t at = 0; at < words; at++) memory[at] = at;
     wait_until_evicted();
-    int old[256], count = threads(old, -1);
+    pid_t old = find_agent();
     if (!strcmp(how, "refused")) {
         if (syscall(SYS_landlock_restrict_self, 0, 0) != -1) return 3;
         check();
-        return threads(old, count) == count ? 0 : 8;
+        return has_memory(old) ? 0 : 8;
     }
-    // Read before /proc is closed.
-    DIR *tasks = opendir("/proc/self/task");
     uint64_t rights = WRITE_FILE | (strcmp(how, "all") ? 0 : READ_FILE);
     for (int times = 0; times < 2; times++) {
         int status = restrict_self(rights);
         if (status) return status;
     }
-    for (struct dirent *task; (task = readdir(tasks)) != NULL;)
-        for (int at = 0; at < count; at++)
-            if (atoi(task->d_name) == old[at]) return 8;
+    if (!old || has_memory(old)) return 8;
     check();
     if (strcmp(how, "all")) wait_until_evicted();
     pid_t child = fork();

@@ -10,6 +10,7 @@
  * daemon-HOW    a process fills 32 MiB, forks, and ends at once; the child reads all of it. HOW as above, or: libc
  *               (daemon(3)), quick (quick_exit), random (killed by a thread at any moment: if fork() returned, the child
  *               lives)
+ * agent-kill    a process fills 32 MiB, kills its agent, and reads all of it
  * double        small processes fork twice; the last one speaks after its parents have ended
  * handler       forks in signal handlers that interrupt fork()
  * closing       another thread closes all descriptors from a number on, again and again, while this one forks
@@ -34,6 +35,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "agent.h"
 
 enum { WORDS = (32 << 20) / 8 };
 static uint64_t *memory;
@@ -136,6 +139,12 @@ static pid_t fork_and_end(void) {
 /* In a process of its own. */
 static int create(const char *mode) {
     fill();
+    if (!strcmp(mode, "agent-kill")) {
+        kill(find_agent(), SIGKILL);
+        usleep(100000);
+        speak(is_right() ? 'r' : 'w');
+        _exit(0);
+    }
     if (!strncmp(mode, "share-", 6)) {
         if (!strcmp(how, "quick")) {
             at_quick_exit(make_sharer);

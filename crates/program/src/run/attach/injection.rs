@@ -15,9 +15,8 @@ use super::image::Image;
 use super::process::{self, Identity, Rights};
 use crate::stat::Stat;
 
-/// The clone flags of the agent's threads: the program's descriptors are not shared.
-const FLAGS: i32 =
-    libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
+/// The clone flags of the agent's process, which shares the memory and nothing else.
+const FLAGS: i32 = libc::CLONE_VM;
 /// Most bytes of a mapping that are searched for a system call instruction.
 const SEARCHED_BYTES: usize = 1 << 20;
 /// Stop timeout. A thread with a CPU stops in microseconds, unless it waits for another's exec.
@@ -293,7 +292,8 @@ impl Injection<'_> {
             let value = std::env::var_os(name)?;
             Some([name.as_bytes(), b"=", value.as_bytes()].concat())
         });
-        own.chain(cleared)
+        let process = process::own_number(self.order.pid).unwrap_or(self.order.pid);
+        own.chain(cleared).chain([format!("UZSWAP_PROCESS={process}").into_bytes()])
     }
 }
 

@@ -26,7 +26,9 @@ use anyhow::Result;
 pub use self::image::Image;
 use self::injection::{Failure, Order};
 use self::process::Identity;
-pub use self::process::{anonymous_bytes, has_agent, is_above_us, program_of, runs_setuid_program, FileId};
+pub use self::process::{
+    anonymous_bytes, has_agent, is_above_us, is_agent, program_of, runs_setuid_program, FileId,
+};
 pub use self::tree::{descendants, has_children};
 
 /// Smaller processes are skipped: a pager would cost more than it saves.
@@ -80,8 +82,8 @@ pub struct Attacher {
     pub members: Vec<i32>,
     /// Supervisors of runs inside of this one, which were named.
     inner: Vec<i32>,
-    /// Processes whose agents wait for the supervisor, with [`process::waiting_agent`]'s numbers.
-    waiting: Vec<(i32, i32, i32)>,
+    /// Agents that wait for the supervisor, with the descriptors that they offer.
+    waiting: Vec<(i32, i32)>,
     /// The time of the next look.
     pub next: Instant,
     grown_bytes: u64,
@@ -127,26 +129,33 @@ impl Attacher {
                 && known.since.elapsed() > HELLO;
             known.state.is_pending() || (alive.contains(pid) && !is_settled)
         });
-        for pid in self.members.clone() {
+        let (mut grown, mut agents) = (Vec::new(), Vec::new());
+        for pid in self.members.iter().copied().filter(|pid| !managed.contains(pid)) {
             let has_grown = || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
-            // A process that gives up rights is between two connections.
-            let is_rejoining = || !self.known.contains_key(&pid) && process::has_agent(pid);
-            if managed.contains(&pid) || !has_grown() {
-                continue;
+            match (process::is_agent(pid), process::waits_with(pid)) {
+                (true, Some(number)) if has_grown() => self.waiting.push((pid, number)),
+                (false, _) if has_grown() => grown.push(pid),
+                _ => {}
             }
-            match process::waiting_agent(pid) {
-                Some((thread, number)) => self.waiting.push((pid, thread, number)),
-                None if is_rejoining() => {}
-                None => notes.extend(self.consider(pid)),
+            if process::is_agent(pid) {
+                agents.push(pid);
+            }
+        }
+        // A process that gives up rights is between two connections; an agent has its program's name
+        // at first.
+        let is_brought = |known: &Known| known.state.is_pending() || matches!(known.state, State::Brought);
+        agents.extend(self.known.iter().filter(|(_, known)| is_brought(known)).map(|(pid, _)| pid));
+        for pid in grown {
+            if !agents.iter().any(|other| *other != pid && process::share_memory(pid, *other)) {
+                notes.extend(self.consider(pid));
             }
         }
         self.next = Instant::now() + (start.elapsed() * LOOK_SHARE).clamp(LOOK, LOOK_MAX);
         notes
     }
 
-    /// Takes the agents found by the last look that wait for the supervisor: processes, threads and
-    /// descriptors.
-    pub fn take_waiting(&mut self) -> Vec<(i32, i32, i32)> {
+    /// Takes the agents found by the last look that wait for the supervisor, with their descriptors.
+    pub fn take_waiting(&mut self) -> Vec<(i32, i32)> {
         std::mem::take(&mut self.waiting)
     }
 

@@ -158,23 +158,39 @@ fn names_another(environment: &[u8], socket: &str) -> bool {
     named.is_some_and(|named| named != socket.as_bytes())
 }
 
-/// Returns whether the agent runs in a process. A forked child has its memory but not its threads.
-pub fn has_agent(pid: i32) -> bool {
-    threads(pid).into_iter().filter(|thread| *thread != pid).any(|thread| {
-        let name = fs::read(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default();
-        name.starts_with(b"uzswap")
-    })
+/// Returns a process's number in its own process namespace.
+pub fn own_number(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// Returns the thread of a process's agent that waits for this supervisor, and the number of the
-/// descriptor that it offers: `ledger`'s `WAITING_NAME`.
-pub fn waiting_agent(pid: i32) -> Option<(i32, i32)> {
-    /// The agent's thread is one of the first, and programs may have thousands.
-    const THREADS_MAX: usize = 64;
-    threads(pid).into_iter().take(THREADS_MAX).find_map(|thread| {
-        let name = fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).ok()?;
-        Some((thread, name.trim_end().strip_prefix(ledger::wire::WAITING_NAME)?.parse().ok()?))
-    })
+/// The name of an agent's process.
+const AGENT: &str = "uzswap";
+
+/// Returns whether a process is an agent.
+pub fn is_agent(pid: i32) -> bool {
+    name_of(pid).is_some_and(|name| name == AGENT || waits_at(&name).is_some())
+}
+
+/// Returns whether a process has an agent, connected or not. Looks at all processes.
+pub fn has_agent(pid: i32) -> bool {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.any(|other| other != pid && is_agent(other) && share_memory(pid, other))
+}
+
+/// Returns the number of the descriptor that an agent offers the supervisor for which it waits.
+pub fn waits_with(pid: i32) -> Option<i32> {
+    name_of(pid).and_then(|name| waits_at(&name))
+}
+
+fn waits_at(name: &str) -> Option<i32> {
+    name.strip_prefix(ledger::wire::WAITING_NAME)?.parse().ok()
+}
+
+fn name_of(pid: i32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
 }
 
 /// Returns whether two processes share an address space, as between vfork() and exec.
