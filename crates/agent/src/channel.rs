@@ -5,9 +5,16 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use ledger::wire::{self, Kind, Packet};
 use sys::packets;
 
 use crate::control_page::control_page;
+use crate::paging;
+
+const _: () = {
+    use doorway::channel::supervisor;
+    assert!(supervisor::PACKET_BYTES == size_of::<Packet>() && supervisor::TAKE == Kind::Take as u32);
+};
 
 pub use doorway::channel::{COMPLETE, INHERITS, ROOT, SWAP, TAKE};
 
@@ -46,6 +53,22 @@ pub fn offer() {
     let forks = &control_page().forks;
     forks.cookie.store(cookie_of(other).unwrap_or(0), Ordering::Relaxed);
     forks.offered.store(other, Ordering::Release);
+    lend();
+}
+
+/// Gives the supervisor the offered end if the program may not take it: then forks can keep pages
+/// out. That needs this process's connection to the supervisor.
+pub fn lend() {
+    const INSPECTED: i32 = 1;
+    let forks = &control_page().forks;
+    // SAFETY: asks for an attribute of the memory, which is the program's, too.
+    let may_take = unsafe { libc::prctl(libc::PR_GET_DUMPABLE) } == INSPECTED;
+    let is_lent = !may_take && {
+        let (end, packet) = (OFFERED[1].load(Ordering::Relaxed), Packet::new(Kind::Offer, 0, 0));
+        paging::accounts().is_some_and(|accounts| wire::send(accounts.socket(), &packet, Some(end)).is_ok())
+    };
+    forks.is_lent.store(is_lent.into(), Ordering::Relaxed);
+    forks.can_keep.store((may_take || is_lent).into(), Ordering::Release);
 }
 
 /// The control thread's end of the connection whose other end a forking thread has taken, and

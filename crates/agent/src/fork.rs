@@ -79,7 +79,6 @@ pub fn expects_filter() -> bool {
 pub fn keep() {
     control_page().forks.descriptors.store((numbers_end() + PASSING) as u32, Ordering::Relaxed);
     channel::offer();
-    control_page().forks.can_keep.store(1, Ordering::Release);
 }
 
 /// The lowest number above the descriptors that a child's pager has under the parent's numbers.

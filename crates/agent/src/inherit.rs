@@ -115,6 +115,7 @@ fn inherit(channel: i32, parent: Option<OwnedFd>) {
     match accounts.rejoin(socket()) {
         Ok(()) => {
             swap::note_place(accounts.owner());
+            channel::lend();
             share_figures(accounts);
             accounts.keep(pager.descriptor());
             accounts.slot().into_iter().for_each(ledger::Slot::set_managed);

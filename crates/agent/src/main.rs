@@ -1,8 +1,8 @@
 //! The agent as a program that runs in the memory of another.
 //!
 //! It is linked statically, with its own C library, and can be mapped anywhere. The injecting
-//! process maps its segments, makes a process that shares the memory, with all signals blocked, gives
-//! it a stack with arguments, environment and auxiliary vector, and runs it from the entry
+//! process maps its segments, makes a process that shares the memory, with all signals blocked,
+//! gives it a stack with arguments, environment and auxiliary vector, and runs it from the entry
 //! point, as a kernel runs a program. From there it needs nothing of its host and leaves nothing
 //! there: the C library relocates itself, sets up this thread's thread-local storage, and calls
 //! [`main`] below. Effects of its start on the process are replaced: all memory comes from

@@ -3,8 +3,10 @@
 //!
 //! The connection is an unnamed socket pair, which no other process can reach. The agent makes it,
 //! and the forking thread takes its end out of the agent's file table (pidfd_getfd); the agent
-//! permits that to the program (PR_SET_PTRACER). Then the agent closes that end, so that only parent
-//! and child have it.
+//! permits that to the program (PR_SET_PTRACER). In processes that may not be inspected, as after
+//! giving up root, the kernel does not: the agent gives that end to the supervisor, which gives it
+//! to the program. Then the others close that end, so that only parent and child have it.
+//!
 //! The connection holds descriptors in transit. When its last end is closed, they are closed too,
 //! and a waiting peer sees the end.
 //!
@@ -29,3 +31,11 @@ pub const COMPLETE: u64 = 4;
 pub const SWAP: u64 = 5;
 /// The root directory of the agent.
 pub const ROOT: u64 = 6;
+
+/// The program's request to the supervisor, whose packets `ledger::wire` describes.
+pub mod supervisor {
+    /// Bytes of a packet.
+    pub const PACKET_BYTES: usize = 504;
+    /// `Kind::Take`, the packet's first word.
+    pub const TAKE: u32 = 17;
+}

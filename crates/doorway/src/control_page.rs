@@ -222,6 +222,9 @@ pub struct Forks {
     pub cookie: AtomicU64,
     /// Forks may leave pages out.
     pub can_keep: AtomicU32,
+    /// Whether the supervisor has the offered end, since the program may not take it: the process
+    /// may not be inspected (PR_SET_DUMPABLE).
+    pub is_lent: AtomicU32,
     /// The stack and the thread pointer of a prepared control thread for a child, 0 for none. The
     /// stack holds its argument and its function.
     pub spare: [AtomicUsize; 2],

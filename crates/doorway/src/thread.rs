@@ -1,5 +1,7 @@
 //! Threads and processes of the agent, made by clone(2) alone: the C library must not know them.
 
+use core::sync::atomic::AtomicU32;
+
 /// Flags of a thread with a file table and a working directory of its own: CLONE_VM, SIGHAND,
 /// THREAD, SYSVSEM and SETTLS.
 pub const OWN_FILES: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
@@ -99,23 +101,34 @@ unsafe extern "C" fn call_of_stack() {
 /// CLONE_VM and CLONE_UNTRACED: tracers of the program do not get the agent's processes.
 const PROCESS: usize = 0x100 | 0x80_0000;
 const VFORK: usize = 0x4000;
+const PARENT_SETTID: usize = 0x10_0000;
 const CHILD_CLEARTID: usize = 0x20_0000;
 const SETTLS: usize = 0x8_0000;
 
+/// Words that the kernel writes for a new process.
+#[derive(Debug, Clone, Copy)]
+pub struct Words<'a> {
+    /// Becomes its number before it runs.
+    pub number: &'a AtomicU32,
+    /// Becomes 0 when it has ended in any way, and is woken.
+    pub alive: &'a AtomicU32,
+}
+
 /// Starts a process that shares the memory and nothing else, at `entry` with this stack, or at
 /// `None` with a stack that holds, upwards, an argument and a function; and with its own thread
-/// pointer unless that is 0. The kernel clears the word at `alive` when it has ended in any way. Another process makes it and ends at once, so that the
-/// new one is an orphan, for which the caller never waits. Returns the number of that other
-/// process, which has the exit status 0 if it made one, and of which no signal tells.
+/// pointer unless that is 0. Another process makes it and ends at once, so that the new one is an
+/// orphan, for which the caller never waits. Returns the number of that other process, which has
+/// the exit status 0 if it made one, and of which no signal tells.
 ///
 /// # Safety
 /// All signals are blocked. Stack and thread pointer belong to the process from now on.
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, alive: usize) -> isize {
+pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
     let answer: isize;
-    let flags = PROCESS | CHILD_CLEARTID | if thread_pointer == 0 { 0 } else { SETTLS };
+    let words_set = PARENT_SETTID | CHILD_CLEARTID;
+    let flags = PROCESS | words_set | if thread_pointer == 0 { 0 } else { SETTLS };
     let entry = entry.unwrap_or(call_of_stack as *const () as usize);
-    // SAFETY: the caller only gets the result. The process between runs on its stack meanwhile, and
+    // SAFETY: the caller only gets the result. The process between has its stack until then, and
     // writes no memory. The new one leaves this frame at once, for good.
     unsafe {
         core::arch::asm!(
@@ -144,10 +157,10 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             inlateout("rax") 56isize => answer, // clone
             in("rdi") PROCESS | VFORK,
             in("rsi") 0usize,
-            in("rdx") 0usize,
+            in("rdx") words.number.as_ptr(),
             in("r10") 0usize,
             in("r8") 0usize,
-            in("r9") alive,
+            in("r9") words.alive.as_ptr(),
             in("r12") stack,
             in("r13") entry,
             in("r14") flags,
@@ -164,9 +177,10 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
 /// # Safety
 /// As above.
 #[cfg(target_arch = "aarch64")]
-pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, alive: usize) -> isize {
+pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
     let answer: isize;
-    let flags = PROCESS | CHILD_CLEARTID | if thread_pointer == 0 { 0 } else { SETTLS };
+    let words_set = PARENT_SETTID | CHILD_CLEARTID;
+    let flags = PROCESS | words_set | if thread_pointer == 0 { 0 } else { SETTLS };
     let entry = entry.unwrap_or(call_of_stack as *const () as usize);
     // SAFETY: as above.
     unsafe {
@@ -189,7 +203,7 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             "2:",
             inlateout("x0") PROCESS | VFORK => answer,
             in("x1") 0usize,
-            in("x2") 0usize,
+            in("x2") words.number.as_ptr(),
             in("x3") 0usize,
             inlateout("x4") 0usize => _,
             in("x8") 220usize, // clone
@@ -197,7 +211,7 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             in("x21") stack,
             in("x22") entry,
             in("x23") thread_pointer,
-            in("x24") alive,
+            in("x24") words.alive.as_ptr(),
         );
     }
     answer

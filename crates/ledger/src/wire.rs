@@ -18,6 +18,9 @@
 //! | agreed | supervisor | it has them, unless `number` is not 0 | - |
 //! | record | process | the pipe that references are recorded in, please | - |
 //! | recorded | supervisor | here it is, or there is none | the pipe |
+//! | offer | process | hold this for the program, which may not take it from its agent | its end of a fork's connection |
+//! | take | program | what its agent offered, please | - |
+//! | taken | supervisor | here it is, or there is none | that end |
 //!
 //! Every process of the network namespace knows the address, and a process of another one offers
 //! the supervisor a connection of its own making ([`WAITING_NAME`]), so the kernel's credentials
@@ -56,14 +59,17 @@ pub enum Kind {
     Agreed = 13,
     Record = 14,
     Recorded = 15,
+    Offer = 16,
+    Take = 17,
+    Taken = 18,
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 15] = {
+pub const KINDS: [Kind; 18] = {
     use Kind::*;
     [
         Hello, Welcome, Refused, Say, Keep, Broken, Unmanaged, Swap, Swapped, Open, Opened, Agree, Agreed,
-        Record, Recorded,
+        Record, Recorded, Offer, Take, Taken,
     ]
 };
 

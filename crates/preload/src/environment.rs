@@ -98,6 +98,12 @@ impl Once {
     }
 }
 
+/// The supervisor's address, as this process was told at its start.
+pub fn socket() -> Option<&'static [u8]> {
+    let mut variables = OWN.get()?.variables().iter();
+    variables.find_map(|entry| entry.as_c_str().to_bytes().strip_prefix(SOCKET))
+}
+
 /// Keeps the environment's variables for the children.
 ///
 /// # Safety

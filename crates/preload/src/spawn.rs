@@ -4,7 +4,7 @@
 //! all signals are blocked, and becomes a child of the supervisor.
 
 use core::ffi::{c_int, c_long};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use doorway::thread;
 
@@ -42,17 +42,27 @@ pub fn may_have_children() -> bool {
 
 /// Makes the agent, and notes whether there is one.
 unsafe fn make(entry: Option<usize>, stack: usize, thread_pointer: usize) -> bool {
-    let alive = &CONTROL_PAGE.is_alive;
-    alive.store(1, Ordering::Release);
+    let number = AtomicU32::new(0);
+    let words = thread::Words { number: &number, alive: &CONTROL_PAGE.is_alive };
+    words.alive.store(1, Ordering::Release);
     let is_made = may_have_children() && {
         // SAFETY: the caller's promise, and all signals are blocked.
-        let begin = || unsafe { thread::begin_orphan(entry, stack, thread_pointer, alive.as_ptr().addr()) };
+        let begin = || unsafe { thread::begin_orphan(entry, stack, thread_pointer, words) };
         blocked(|| is_made(begin()))
     };
-    if !is_made {
-        alive.store(0, Ordering::Release);
+    if is_made {
+        permit(number.load(Ordering::Acquire));
+    } else {
+        words.alive.store(0, Ordering::Release);
     }
     is_made
+}
+
+/// Lets the agent read which system call blocks a thread, also where Yama permits that to a
+/// process's ancestors only.
+fn permit(agent: u32) {
+    // SAFETY: concerns no memory. Fails where there is no Yama.
+    unsafe { raw_syscall(libc::SYS_prctl, [libc::PR_SET_PTRACER as usize, agent as usize, 0, 0, 0, 0]) };
 }
 
 /// Waits for the process between. Returns whether it made the agent.

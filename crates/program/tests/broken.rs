@@ -50,7 +50,7 @@ fn a_panic_in_any_thread_ends_the_program_with_a_message() {
 #[test]
 fn the_end_of_a_child_is_its_parents_affair() {
     let Some(workload) = workload_that_breaks() else { return };
-    let script = format!("{workload} fill 64; test $? = 134 && exit 3");
+    let script = format!("{workload} fill 64; test $? = 137 && exit 3");
     let ran = breaks("fault", &["sh", "-c", &script]);
     names(ran.assert_status(3), &["a test wanted it: Fault"]);
 }

@@ -26,7 +26,7 @@ const SUMS: &str = "import os, select, sys\n\
         sums.add(sum(page[5] for page in pages))\n\
     print(len(sums), len(pages))";
 
-/// strace stops all threads again and again; the program goes on after it.
+/// strace stops all threads again and again; the program ends well after it.
 #[test]
 fn strace_follows_a_program_that_is_paged() {
     if !has("strace") || !has("python3") {

@@ -43,8 +43,8 @@ pub fn is_there(handle: &OwnedFd) -> bool {
     answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
 }
 
-/// Whether a process has the calling one's memory. The kernel permits to read it then, whatever the
-/// process's rights; a copy of the memory has an older number.
+/// Whether a process has the calling one's memory. The kernel permits to read it then to processes
+/// of any rights; a copy of the memory has an older number.
 pub fn has_this_memory(pid: i32, nonce: &AtomicU64) -> bool {
     let old = nonce.fetch_add(crate::now_ns() | 1, Ordering::AcqRel);
     let new = nonce.load(Ordering::Acquire);

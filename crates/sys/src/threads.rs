@@ -1,5 +1,5 @@
-//! The activity of a program's threads, from /proc: the calling process's, or those of a process that
-//! it has this memory in common with.
+//! The activity of a program's threads, from /proc: those of the calling process, or of another
+//! with the same memory.
 
 use std::io;
 use std::path::Path;
@@ -21,8 +21,8 @@ pub enum Sight {
     Elsewhere,
 }
 
-/// The process whose threads this module looks at, if it is not the calling one: its process id, and
-/// its number in /proc.
+/// The process whose threads this module looks at, if it is not the calling one: its process id,
+/// and its number in /proc.
 static PROGRAM: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 
 /// Looks from now on at the threads of another process, which has this one's memory and ends with
@@ -129,8 +129,8 @@ fn see(stat: &[u8]) -> Option<Option<Sight>> {
     let user_ticks = number(fields.nth(10)?)?;
     Some(match state {
         b"Z" | b"X" => None,
-        // The calls that remove memory wait for locks and for userfaultfds without regard to signals,
-        // and a thread stops on its way to user mode.
+        // The calls that remove memory wait for locks and for userfaultfds without regard to
+        // signals, and a thread stops on its way to user mode.
         b"S" | b"T" | b"t" => Some(Sight::Elsewhere),
         _ => Some(Sight::Running { user_ticks }),
     })

@@ -13,8 +13,8 @@
 //! long call, and the state of io_uring's threads is invisible. But a thread that discards
 //! registered memory holds the address space's lock, so that is waited for, too.
 //!
-//! Any other thread (not scheduled for a minute, or in a long vfork(2)) keeps the period open, and the
-//! pages concerned stay where they are.
+//! Any other thread (not scheduled for a minute, or in a long vfork(2)) keeps the period open, and
+//! the pages concerned stay where they are.
 
 use sys::threads::{self, Sight};
 

@@ -41,15 +41,17 @@ pub struct Connection {
     pub place: Option<(usize, Owner)>,
     /// Duplicates of its userfaultfds, so that the program's close() zeroes no evicted pages.
     pub kept: Vec<Foreign>,
+    /// Its program's end of the next fork's connection, which the program may not take itself.
+    offered: Option<Foreign>,
     given: u32,
     lines: u32,
 }
 
 impl Connection {
     fn new(socket: Foreign, peer: Peer) -> Self {
-        let (since, kept) = (Instant::now(), Vec::new());
+        let (since, kept, offered) = (Instant::now(), Vec::new(), None);
         let program = peer.pid;
-        Connection { socket, peer, program, since, place: None, kept, given: 0, lines: 0 }
+        Connection { socket, peer, program, since, place: None, kept, offered, given: 0, lines: 0 }
     }
 
     pub fn socket(&self) -> i32 {
@@ -79,6 +81,11 @@ impl Connection {
         if kept_is_right(self.kept.len(), &descriptor) {
             self.kept.push(descriptor);
         }
+    }
+
+    /// Keeps a socket for the program, in place of the one before.
+    pub fn offer(&mut self, socket: Foreign) {
+        self.offered = Some(socket).filter(|socket| packets::is_packet_socket(socket.as_raw_fd()));
     }
 
     /// Sends a packet and a descriptor within the connection's limit.
@@ -181,6 +188,19 @@ impl Connections {
     /// Returns the program of an agent's process, or the process itself.
     pub fn program_of(&self, pid: i32) -> i32 {
         self.all.iter().find(|one| one.peer.pid == pid && one.place.is_some()).map_or(pid, |one| one.program)
+    }
+
+    /// Returns the agents of a program, by index.
+    pub fn agents_of(&self, program: i32) -> Vec<usize> {
+        let is_its = |one: &Connection| one.program == program && one.place.is_some();
+        (0..self.all.len()).filter(|index| is_its(&self.all[*index])).collect()
+    }
+
+    /// Gives a program what its agent offered. Of several that claim to be its agent, the last has.
+    pub fn give_offered(&mut self, index: usize) -> bool {
+        let agents = self.agents_of(self.all[index].peer.pid);
+        let offered = agents.into_iter().rev().find_map(|agent| self.all[agent].offered.take());
+        self.all[index].give(&Packet::new(Kind::Taken, 0, 0), offered.as_ref())
     }
 
     /// Returns whether fewer than `left` descriptors are left after the newest.

@@ -2,8 +2,8 @@
 //!
 //! An agent ends when no process has its memory. When it is killed before, the memory lives on.
 //! While a descriptor of its userfaultfd is open, an access to an evicted page blocks instead of
-//! reading zeroes. So the supervisor keeps the descriptor until the address space has ended, and ends
-//! processes that access an evicted page, with a message.
+//! reading zeroes. So the supervisor keeps the descriptor until the address space has ended, and
+//! ends processes that access an evicted page, with a message.
 //!
 //! A process of the tree may send a userfaultfd that blocks its reader or reports arbitrary events.
 //! So each address space has its own thread, which ends only processes of the creator's user, and

@@ -52,7 +52,8 @@ pub struct Supervisor {
     pub(super) signal: Option<i32>,
     has_dumped: bool,
     orphans: Orphans,
-    /// Programs and agents whose connections ended, and when: after a change of user they join again.
+    /// Programs and agents whose connections ended, and when: after a change of user they join
+    /// again.
     rejoining: Vec<([i32; 2], Instant)>,
     claims: Claims,
     strangers: Strangers,
@@ -291,8 +292,26 @@ impl Supervisor {
                 let recorder = recorder.filter(|_| lending::entitled(&connection.peer).is_some());
                 return connection.give(&Packet::new(Kind::Recorded, 0, 0), recorder.as_ref());
             }
+            Some(Kind::Offer) => {
+                let connection = &mut self.connections.all[index];
+                descriptor.into_iter().for_each(|socket| connection.offer(socket));
+            }
+            Some(Kind::Take) if self.connections.all[index].place.is_none() => {
+                // The offer may still be in the agent's socket. Agents take nothing.
+                for agent in self.connections.agents_of(self.connections.all[index].peer.pid) {
+                    self.answer(agent);
+                }
+                return self.connections.give_offered(index);
+            }
             Some(
-                Kind::Welcome | Kind::Refused | Kind::Swapped | Kind::Opened | Kind::Agreed | Kind::Recorded,
+                Kind::Welcome
+                | Kind::Refused
+                | Kind::Swapped
+                | Kind::Opened
+                | Kind::Agreed
+                | Kind::Recorded
+                | Kind::Take
+                | Kind::Taken,
             )
             | None => return false,
         }
@@ -341,7 +360,8 @@ impl Supervisor {
     fn say(&mut self, index: usize, text: &[u8]) {
         let connection = &mut self.connections.all[index];
         if connection.may_say() {
-            self.notes.say(connection.program, text);
+            let pid = connection.peer.pid;
+            self.notes.say(self.connections.program_of(pid), text);
         }
     }
 

@@ -1,9 +1,9 @@
 /* Programs whose pager breaks on purpose (UZSWAP_BREAK says where).
  *
- * broken fill MIB         fills memory until it ends; ignores and handles SIGABRT as well as it can
+ * broken fill MIB         fills memory until it ends, with all signals blocked
  * broken map MIB [alone]  maps memory; alone: in a network namespace where the supervisor cannot be reached
  * broken child MIB LIB    a thread loads LIB, which has thread-local storage, and forks on one CPU; the child fills
- *                         memory. Exit status 0 when the child was ended by SIGABRT. */
+ *                         memory. Exit status 0 when the child was ended by SIGKILL. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -17,8 +17,6 @@
 #include <unistd.h>
 
 static size_t bytes;
-
-static void aborted(int signal) { _exit(0); }
 
 static void fill(void) {
     volatile char *memory = malloc(bytes);
@@ -47,14 +45,13 @@ static void *child(void *library) {
     }
     int status;
     waitpid(pid, &status, 0);
-    return (void *)(long)(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT ? 0 : 4);
+    return (void *)(long)(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? 0 : 4);
 }
 
 int main(int argc, char **argv) {
     bytes = strtoul(argv[2], NULL, 10) << 20;
     if (!strcmp(argv[1], "fill")) {
         sigset_t all;
-        signal(SIGABRT, aborted);
         sigfillset(&all);
         sigprocmask(SIG_BLOCK, &all, NULL);
         fill();

@@ -4,9 +4,8 @@
 //   race slow                           makes readers of its code wait for ever
 //   race wait                           prints its number and waits, too small for an agent
 //   race hidden                         gives up root, cannot be looked into, and grows
-//   PROGRAM                             a copy of this, setuid root: grows, and looks for a second thread
+//   PROGRAM                             a copy of this, setuid root: grows, and looks for an agent
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/userfaultfd.h>
@@ -22,6 +21,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "agent.h"
 
 enum { FOUND = 42, REACHED = 43, SIZE = 24 << 20, PAGE = 4096 };
 
@@ -54,19 +55,10 @@ static void grow(void) {
     memset(at, 1, SIZE);
 }
 
-static int threads(void) {
-    DIR *tasks = opendir("/proc/self/task");
-    int count = 0;
-    if (!tasks) fail("/proc/self/task");
-    for (struct dirent *entry; (entry = readdir(tasks));) count += entry->d_name[0] != '.';
-    closedir(tasks);
-    return count;
-}
-
-// Returns whether a thread that this program did not make appears within `milliseconds`.
-static int is_reached(int own, int milliseconds) {
+// Returns whether an agent appears within `milliseconds`.
+static int is_reached(int milliseconds) {
     for (; milliseconds > 0; milliseconds--) {
-        if (threads() > own) return 1;
+        if (find_agent()) return 1;
         nap(1000);
     }
     return 0;
@@ -171,7 +163,7 @@ static int drive(int rounds, int seconds) {
     if (pid == 0) {
         give_up_root(1);
         grow();
-        _exit(is_reached(1, 300000) ? REACHED : 0);
+        _exit(is_reached(300000) ? REACHED : 0);
     }
     waitpid(pid, &reached, 0);
     for (; done < rounds || time(NULL) - begin < seconds; done++) {
@@ -192,12 +184,12 @@ int main(int count, char **list) {
     if (count == 1) {
         if (geteuid() != 0 || getuid() == 0) return fprintf(stderr, "not setuid: %d %d\n", getuid(), geteuid()), 2;
         grow();
-        return is_reached(1, 60) ? FOUND : 0;
+        return is_reached(60) ? FOUND : 0;
     }
     if (!strcmp(list[1], "hidden")) {
         give_up_root(0);
         grow();
-        return is_reached(1, 1500) ? FOUND : 0;
+        return is_reached(1500) ? FOUND : 0;
     }
     if (!strcmp(list[1], "wait")) {
         printf("%d\n", (int)getpid());

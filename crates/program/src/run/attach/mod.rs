@@ -141,8 +141,8 @@ impl Attacher {
                 agents.push(pid);
             }
         }
-        // A process that gives up rights is between two connections; an agent has its program's name
-        // at first.
+        // A process that gives up rights is between two connections; an agent has its program's
+        // name at first.
         let is_brought = |known: &Known| known.state.is_pending() || matches!(known.state, State::Brought);
         agents.extend(self.known.iter().filter(|(_, known)| is_brought(known)).map(|(pid, _)| pid));
         for pid in grown {
@@ -154,7 +154,7 @@ impl Attacher {
         notes
     }
 
-    /// Takes the agents found by the last look that wait for the supervisor, with their descriptors.
+    /// Takes the agents found by the last look that wait for the supervisor, with descriptors.
     pub fn take_waiting(&mut self) -> Vec<(i32, i32)> {
         std::mem::take(&mut self.waiting)
     }
