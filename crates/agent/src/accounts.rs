@@ -12,7 +12,7 @@ use sys::{packets, process, PAGE_SIZE};
 
 use crate::broken::{self, Point};
 use crate::channel::{self, close};
-use crate::control;
+use crate::{control, start};
 
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's
 /// descriptor is valid only in the file table of the pager's threads.
@@ -181,8 +181,22 @@ impl Ledgered {
         let _ = wire::send(self.socket(), &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
     }
 
-    /// Ends the process if the supervisor has ended: the budget is no longer enforced.
+    /// Tells the supervisor that it need hold nothing for this process, and what is the agent's of
+    /// its memory.
+    pub fn done(&self) {
+        let mut text = String::new();
+        for range in start::own_ranges() {
+            text += &format!("{:x}-{:x} ", range.start, range.end);
+        }
+        let _ = wire::send(self.socket(), &Packet::with_text(Kind::Done, &text), None);
+    }
+
+    /// Ends the process if the supervisor has ended: the budget is no longer enforced. A process to
+    /// which it was attached goes on with its pager, within the last known budget.
     pub fn end_if_alone(&self) {
+        if control::is_attached() {
+            return;
+        }
         let mut poll = libc::pollfd { fd: self.socket(), events: 0, revents: 0 };
         // SAFETY: one valid pollfd.
         let ready = unsafe { libc::poll(&mut poll, 1, 0) };

@@ -4,7 +4,7 @@
 
 use std::ffi::CStr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use doorway::control_page::end;
@@ -29,6 +29,19 @@ pub fn socket() -> &'static [u8] {
     SOCKET.get().map_or(&[], Vec::as_slice)
 }
 
+/// Set where the supervisor is attached to a program that ran before: its end ends no process.
+static ATTACHED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the supervisor is attached to the program.
+pub fn note_attached() {
+    ATTACHED.store(true, Ordering::Relaxed);
+}
+
+/// Whether the supervisor came later than the program.
+pub fn is_attached() -> bool {
+    ATTACHED.load(Ordering::Relaxed)
+}
+
 /// Whether a control thread serves requests.
 pub fn is_alive() -> bool {
     is_set(&control_page().is_alive)
@@ -42,14 +55,14 @@ pub fn set_alive(alive: bool) {
 }
 
 /// Sleeps between looks, and serves requests. Returns false when the program has given up rights
-/// that the caller must also give up.
+/// that the caller must also give up, and when the pager must leave the program.
 #[must_use]
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
     let nudge = &control_page().nudge;
     let seen = nudge.load(Ordering::Acquire);
     answer_requests(accounts);
-    if credentials::are_wanted() {
+    if credentials::are_wanted() || is_leave_wanted(accounts) {
         return false;
     }
     match first_word() {
@@ -64,7 +77,11 @@ fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     }
     answer_requests(accounts);
     accounts.end_if_alone();
-    !credentials::are_wanted()
+    !credentials::are_wanted() && !is_leave_wanted(accounts)
+}
+
+fn is_leave_wanted(accounts: &Ledgered) -> bool {
+    accounts.slot().is_some_and(ledger::Slot::is_leave_wanted)
 }
 
 /// The program's process id.
@@ -185,6 +202,7 @@ fn live() -> bool {
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The supervisor injected this object. If it is gone, it was killed, and its tree must end.
+        Err(JoinError::NoSupervisor) if is_attached() => return false,
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         Err(JoinError::Interrupted) => return true,
         // The supervisor knows this or finds out, and reports it.
@@ -238,6 +256,10 @@ fn live() -> bool {
             // Its memory counts until it gives up rights.
             wait_for(accounts, &statm, |_| u64::MAX, || false);
         }
+    }
+    if is_leave_wanted(accounts) {
+        retire::retire();
+        return false;
     }
     true
 }

@@ -61,6 +61,9 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     if let Some(address) = cleared.and_then(|text| usize::from_str_radix(&text, 16).ok()) {
         control_page::control_page().cleared.note(address);
     }
+    if std::env::var_os("UZSWAP_ATTACHED").is_some() {
+        control::note_attached();
+    }
     let process = std::env::var("UZSWAP_PROCESS").ok().and_then(|text| text.parse().ok());
     if let Some(process) = process {
         control_page::control_page().process.store(process, std::sync::atomic::Ordering::Release);

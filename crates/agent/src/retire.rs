@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use sys::procfs::ProcFile;
 use sys::thread;
 
+use crate::accounts::Ledgered;
 use crate::{fork, paging, swap, threads};
 
 /// Interval between checks whether threads have ended.
@@ -37,6 +38,7 @@ pub fn retire() {
         if let Some(mut pager) = paging::take_pager() {
             pager.let_go();
         }
+        paging::accounts().into_iter().for_each(Ledgered::done);
     }
     swap::let_go();
     fork::let_go();

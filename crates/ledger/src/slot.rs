@@ -14,6 +14,8 @@ pub struct Slot {
     /// A debugger waits for access, so paging must pause.
     pause_wanted: AtomicU32,
     paused: AtomicU32,
+    /// `uzswap attach` ends: all pages come in, and the pager goes.
+    leave_wanted: AtomicU32,
     pub(crate) resident: AtomicU64,
     pool: AtomicU64,
     staged: AtomicU64,
@@ -56,6 +58,16 @@ impl Slot {
     /// Whether paging is paused.
     pub fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire) != 0
+    }
+
+    /// Requests that the pager brings all pages in and ends.
+    pub fn want_leave(&self) {
+        self.leave_wanted.store(1, Ordering::Release);
+    }
+
+    /// Whether that is requested.
+    pub fn is_leave_wanted(&self) -> bool {
+        self.leave_wanted.load(Ordering::Acquire) != 0
     }
 
     /// Anonymous resident bytes, pool and staging included.
@@ -153,7 +165,7 @@ impl Slot {
         for figure in [&self.pool, &self.staged, &self.stored_pages, &self.disk_pages, &self.disk_bytes] {
             figure.store(0, Ordering::Relaxed);
         }
-        for flag in [&self.managed, &self.pause_wanted, &self.paused] {
+        for flag in [&self.managed, &self.pause_wanted, &self.paused, &self.leave_wanted] {
             flag.store(0, Ordering::Relaxed);
         }
     }

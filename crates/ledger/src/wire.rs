@@ -10,6 +10,7 @@
 //! | broken | process | text for the user: why it is ended by its own pager | - |
 //! | unmanaged | process | why it runs without a pager | - |
 //! | keep | process | hold this until the process has ended | a userfaultfd |
+//! | done | process | all its pages are in memory: nothing need be held for it. Text: its own memory, as START-END in hex | - |
 //! | swap | process | part `number` of its user's swap file, please: 0 the file, 1 its table | - |
 //! | swapped | supervisor | here it is, or there is none | the part |
 //! | open | process | file `number`, that it may not open itself: a [`sys::privileged::PrivilegedFile`] | - |
@@ -62,14 +63,15 @@ pub enum Kind {
     Offer = 16,
     Take = 17,
     Taken = 18,
+    Done = 19,
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 18] = {
+pub const KINDS: [Kind; 19] = {
     use Kind::*;
     [
         Hello, Welcome, Refused, Say, Keep, Broken, Unmanaged, Swap, Swapped, Open, Opened, Agree, Agreed,
-        Record, Recorded, Offer, Take, Taken,
+        Record, Recorded, Offer, Take, Taken, Done,
     ]
 };
 

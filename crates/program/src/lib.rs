@@ -33,6 +33,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     arg_required_else_help = true,
     after_help = "Examples:
   uzswap run --ram 2G -- python3 train.py     run a program in 2 GiB
+  uzswap attach --ram 2G 1234                 the same for a process that runs already
   uzswap check                                what this machine allows, how to fix what is missing
   uzswap top                                  what runs under `uzswap run`, and how it does
 
@@ -49,6 +50,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Arguments),
+    Attach(run::attached::Arguments),
+    Detach(run::attached::DetachArguments),
     Check(check::Arguments),
     Top(top::Arguments),
     Pause(pause::PauseArguments),
@@ -77,10 +80,12 @@ enum Verb {
     },
 }
 
-/// Returns the program that a command line of `uzswap run` starts; empty for other commands.
+/// Returns the program that a command line of `uzswap run` starts, or names the process of an
+/// `uzswap attach`; empty for other commands.
 fn program_of(words: &[std::ffi::OsString]) -> Vec<std::ffi::OsString> {
     match Arguments::try_parse_from(words) {
         Ok(Arguments { verb: Verb::Run(arguments) }) => arguments.program().to_vec(),
+        Ok(Arguments { verb: Verb::Attach(arguments) }) => vec![arguments.named().into()],
         _ => Vec::new(),
     }
 }
@@ -90,6 +95,8 @@ pub fn main() -> ! {
     let arguments = command_line::begin::<Arguments>();
     let result = match &arguments.verb {
         Verb::Run(arguments) => run::run(arguments),
+        Verb::Attach(arguments) => run::attached::attach(arguments),
+        Verb::Detach(arguments) => run::attached::detach(arguments),
         Verb::Check(arguments) => check::run(arguments),
         Verb::Top(arguments) => top::run(arguments),
         Verb::Pause(arguments) => pause::pause(arguments),

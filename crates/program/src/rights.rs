@@ -49,7 +49,7 @@ pub fn give_up() -> std::io::Result<()> {
         }
     }
     // This process maps accelerator portals to measure; under `run` the program's file decides.
-    let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
+    let is_run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run" || verb == "attach");
     capabilities::keep_only(if is_run { &[] } else { &[capabilities::SYS_RAWIO] })?;
     // Programs open files by way of this process's descriptors.
     // SAFETY: changes an attribute of this process.

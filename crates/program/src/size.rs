@@ -146,10 +146,32 @@ pub fn cgroup_limit_bytes() -> Option<u64> {
     least.filter(|limit| *limit < 1 << 60)
 }
 
+/// Returns the memory that a process can still take: the machine's or, if that is less, its
+/// cgroup's, where files that were not used lately count as free.
+pub fn available_bytes(pid: u32) -> u64 {
+    let machine = meminfo_bytes(Path::new(MEMINFO), "MemAvailable:").unwrap_or(u64::MAX);
+    let texts = |unified, legacy| cgroup_texts_of(&pid.to_string(), unified, legacy);
+    let limits = texts("memory.max", "memory.limit_in_bytes");
+    let uses = texts("memory.current", "memory.usage_in_bytes");
+    let files = texts("memory.stat", "memory.stat").into_iter().map(|text| {
+        let line = |name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        line("total_inactive_file ").or_else(|| line("inactive_file ")).unwrap_or(0)
+    });
+    let number = |text: &String| text.trim().parse::<u64>().ok();
+    let groups = limits.iter().map(number).zip(uses.iter().map(number)).zip(files);
+    let left =
+        groups.filter_map(|((limit, used), files)| Some(limit?.saturating_sub(used?.saturating_sub(files))));
+    left.min().unwrap_or(u64::MAX).min(machine)
+}
+
 /// Reads a file of this process's memory cgroup and of each ancestor, innermost first; the file has
 /// a name of version 2 and one of version 1.
 pub fn cgroup_texts(unified: &str, legacy: &str) -> Vec<String> {
-    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    cgroup_texts_of("self", unified, legacy)
+}
+
+fn cgroup_texts_of(pid: &str, unified: &str, legacy: &str) -> Vec<String> {
+    let membership = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mut texts = Vec::new();
     for line in membership.lines() {
         let mut parts = line.splitn(3, ':');

@@ -4,10 +4,11 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use ledger::{Keeper, Settings, Tree};
+use ledger::{Keeper, Settings, Slot, Tree};
 
 use super::peers::Owner;
 use super::swap::{Swap, SwapArguments};
+use crate::size::{self, Size};
 
 /// Users of one tree. Each has memfds and may have a swap file.
 const USERS_MAX: usize = 64;
@@ -117,6 +118,25 @@ impl Books {
             book.swap = swap.map_err(|error| format!("no swap file for {}: {error:#}", book.owner))?;
         }
         Ok(book.swap.as_ref().and_then(|swap| swap.part(number)))
+    }
+
+    /// Returns whether there is room for all pages that are out. Says so if there is not.
+    pub fn can_leave(&self) -> bool {
+        let sum =
+            |of: fn(&Slot) -> u64| self.tree.live().map(|live| of(live.slot)).fold(0, u64::saturating_add);
+        let out = (sum(Slot::stored_pages) + sum(Slot::disk_pages)).saturating_mul(4096);
+        let needed = out.saturating_sub(sum(Slot::pool_bytes));
+        let rooms = self.tree.live().map(|live| size::available_bytes(live.pid));
+        let room = rooms.min().unwrap_or(u64::MAX);
+        let fits = needed <= room;
+        if !fits {
+            eprintln!(
+                "uzswap: cannot leave: {} would have to come in, and only {} are free: stop the program or make room",
+                Size::from(needed),
+                Size::from(room)
+            );
+        }
+        fits
     }
 
     /// Returns a swap file, if one was asked for. All have the same settings.

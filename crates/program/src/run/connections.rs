@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use ledger::wire::{self, Kind, Packet};
 use sys::{packets, process};
 
 use super::aside::Foreign;
+use super::attach::Root;
 use super::descriptors;
 use super::notes::Notes;
 use super::peers::{Family, Owner, Peer, Refusal};
@@ -41,6 +43,8 @@ pub struct Connection {
     pub place: Option<(usize, Owner)>,
     /// Duplicates of its userfaultfds, so that the program's close() zeroes no evicted pages.
     pub kept: Vec<Foreign>,
+    /// The agent's own parts of the memory, once all pages are in.
+    pub agents_memory: Vec<Range<usize>>,
     /// Its program's end of the next fork's connection, which the program may not take itself.
     offered: Option<Foreign>,
     given: u32,
@@ -49,9 +53,18 @@ pub struct Connection {
 
 impl Connection {
     fn new(socket: Foreign, peer: Peer) -> Self {
-        let (since, kept, offered) = (Instant::now(), Vec::new(), None);
-        let program = peer.pid;
-        Connection { socket, peer, program, since, place: None, kept, offered, given: 0, lines: 0 }
+        Connection {
+            socket,
+            program: peer.pid,
+            peer,
+            since: Instant::now(),
+            place: None,
+            kept: Vec::new(),
+            agents_memory: Vec::new(),
+            offered: None,
+            given: 0,
+            lines: 0,
+        }
     }
 
     pub fn socket(&self) -> i32 {
@@ -83,6 +96,17 @@ impl Connection {
         }
     }
 
+    /// Notes that all pages are in memory, and which memory is the agent's.
+    pub fn is_done(&mut self, text: &[u8]) {
+        let range = |word: &str| {
+            let (start, end) = word.split_once('-')?;
+            Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+        };
+        let words = std::str::from_utf8(text).unwrap_or_default().split_ascii_whitespace();
+        self.agents_memory = words.filter_map(range).collect();
+        self.kept.clear();
+    }
+
     /// Keeps a socket for the program, in place of the one before.
     pub fn offer(&mut self, socket: Foreign) {
         self.offered = Some(socket).filter(|socket| packets::is_packet_socket(socket.as_raw_fd()));
@@ -110,13 +134,13 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Starts without connections. Admits the tree's guardian.
-    pub fn new(listener: OwnedFd, guardian: i32) -> Self {
+    /// Starts without connections. Admits processes of the tree.
+    pub fn new(listener: OwnedFd, root: Root) -> Self {
         Connections {
             listener: listener.into(),
             spare: spare(),
             descriptors_max: descriptors::limit(),
-            family: Family::new(Some(guardian)),
+            family: Family::new(root),
             all: Vec::new(),
             refused: 0,
         }
@@ -255,7 +279,7 @@ mod tests {
     #[test]
     fn nothing_but_a_packet_socket_of_the_maker_s_is_taken() {
         let listener = packets::pair().unwrap();
-        let mut connections = Connections::new(listener.into_iter().next().unwrap(), 1);
+        let mut connections = Connections::new(listener.into_iter().next().unwrap(), Root::own(Some(1)));
         let own = std::process::id() as i32;
         let mut take = |pid, file: i32| {
             connections.take_from(pid, file, &mut Notes::new());

@@ -91,7 +91,7 @@ mod tests {
         let none = std::ptr::null_mut();
         // SAFETY: accepts without an address; the descriptor is new.
         let socket = unsafe { OwnedFd::from_raw_fd(libc::accept(listener.as_raw_fd(), none, none.cast())) };
-        let peer = Peer::of(socket.as_raw_fd(), &Family::new(None), |_| false).unwrap();
+        let peer = Peer::of(socket.as_raw_fd(), &Family::new(attach::Root::own(None)), |_| false).unwrap();
         assert_eq!(entitled(&peer).map(|ids| ids.users), Some([OTHER_USER; 3]));
         let open = || opened(PrivilegedFile::Pagemap, peer.pid);
         assert!(lend_by(&peer, PrivilegedFile::Pagemap, open).is_some(), "it is an ordinary process so far");

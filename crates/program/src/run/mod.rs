@@ -2,6 +2,7 @@
 
 mod aside;
 mod attach;
+pub(crate) mod attached;
 mod books;
 mod cgroup_limit;
 mod claims;
@@ -11,6 +12,7 @@ mod descriptors;
 mod front;
 mod guardian;
 mod history;
+mod job;
 mod kills;
 mod lending;
 pub(crate) mod looks;
@@ -41,7 +43,6 @@ pub use signals::Signals;
 pub use swap::SwapArguments;
 
 use std::ffi::{CStr, OsString};
-use std::io::IsTerminal;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -76,6 +77,28 @@ managed; the document user/report.md lists every name.
 Exit status: the program's own; 128+N when signal N ended it; 125 when uzswap failed, 126 when the program cannot be \
 executed, 127 when it was not found.")]
 pub struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// Pages in a request to the compressor, 1 to 8, for measurements; plain zswap uses 1 [default:
+    /// 8, or what the compressor prefers]
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
+    batch: Option<u32>,
+    /// Memory limit that programs read in their control group and size their heaps by (Java, Node);
+    /// real: the actual one [default: 16 times --ram, unless the actual one or the machine is less;
+    /// --ram for DuckDB]
+    #[arg(long, value_name = "SIZE|real", allow_hyphen_values = true)]
+    cgroup_limit: Option<String>,
+    /// Descriptor for recorded references: `trace record`
+    #[arg(long, hide = true, value_name = "DESCRIPTOR")]
+    recorder: Option<i32>,
+    /// The program and its arguments; `--` before it is optional
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Options of `run` and of `attach`.
+#[derive(Debug, clap::Args)]
+struct Options {
     /// Memory for the whole process tree: bytes, 512M, 2G, 50% of the machine's or cgroup's; auto:
     /// the cgroup's limit less an eighth, or without a limit nine tenths of what is available
     #[arg(long, value_name = "SIZE|auto", default_value = "auto", allow_hyphen_values = true)]
@@ -85,25 +108,13 @@ pub struct Arguments {
     compressor: String,
     #[command(flatten)]
     swap: swap::SwapArguments,
-    /// Pages in a request to the compressor, 1 to 8, for measurements; plain zswap uses 1 [default:
-    /// 8, or what the compressor prefers]
-    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(1..=8))]
-    batch: Option<u32>,
     /// Write a report to FILE when the program ends: a page with charts if its name ends in .html,
     /// else JSON; may be repeated
     #[arg(long, value_name = "FILE")]
     report: Vec<PathBuf>,
-    /// Memory limit that programs read in their control group and size their heaps by (Java, Node);
-    /// real: the actual one [default: 16 times --ram, unless the actual one or the machine is less;
-    /// --ram for DuckDB]
-    #[arg(long, value_name = "SIZE|real", allow_hyphen_values = true)]
-    cgroup_limit: Option<String>,
     /// Keep a checksum of every page and check it on every load
     #[arg(long)]
     verify: bool,
-    /// Descriptor for recorded references: `trace record`
-    #[arg(long, hide = true, value_name = "DESCRIPTOR")]
-    recorder: Option<i32>,
     /// Show memory, stored memory and faults on one line while the program runs, if standard error
     /// is a terminal; the line is erased at the end
     #[arg(long)]
@@ -114,9 +125,6 @@ pub struct Arguments {
     /// Also print pages out and in, fault latency, and the formats of stored pages at the end
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
-    /// The program and its arguments; `--` before it is optional
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
-    program: Vec<OsString>,
 }
 
 impl Arguments {
@@ -144,11 +152,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let [object_path, agent_path] = files.map(|file| guardian.path(file));
     // The guardian holds its own copies of the files.
     drop(object);
-    let mut settings = settings(arguments)?;
+    let options = &arguments.options;
+    let mut settings = settings(options)?;
+    settings.batch = arguments.batch.unwrap_or(0);
     let cgroup_limit = cgroup_limit::shown(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
-    let swap = arguments.swap.open()?;
-    settings.swap_bytes = swap.as_ref().map_or(0, |swap| swap.shared.size_bytes());
-    let mut output = output::Output::create(&arguments.report)?;
+    let swap = options.swap.open()?;
+    let mut output = output::Output::create(&options.report)?;
     let name = &arguments.program[0];
     let file = match program_file::find(name) {
         Ok(file) => file,
@@ -158,36 +167,14 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             return Ok(error.exit_status());
         }
     };
-    let without = Without::of_environment()?;
-    match ways::why_too_old(without) {
-        Ok(None) => {}
-        Ok(Some(why)) => bail!("{why}"),
-        Err(OpenError::NotPermitted) => {
-            let place = Place::here();
-            bail!("userfaultfd is not permitted here ({}): {}", place.name(), place.fix());
-        }
-        Err(OpenError::Missing) if Place::here() == Place::Gvisor => bail!("{}", Place::Gvisor.fix()),
-        Err(error) => bail!("{error}"),
-    }
     let unmanaged = program_file::why_unmanaged(&file);
-    settings.without = arguments.swap.without();
-    if without.tracking {
-        settings.without |= ledger::WITHOUT_TRACKING;
-    }
-    settings.lends = rights::reports_forks();
     settings.supervisor = front.pid;
     let recorder = arguments.recorder.map(recorder).transpose()?;
     settings.records = recorder.is_some();
-    let number = u64::from(size::random_u32()) << 32 | u64::from(size::random_u32());
     let budget_bytes = settings.budget_bytes;
-    let books = books::Books::new(settings, number, arguments.swap.clone(), swap);
-    let books = books.context("cannot make the ledger")?;
-    let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
-    // SAFETY: opened just now, with no other owner.
-    let listener = UnixListener::from(unsafe { OwnedFd::from_raw_fd(listener) });
-    sys::packets::ask_for_senders(listener.as_raw_fd()).context("cannot ask a unix socket for senders")?;
-    listener.set_nonblocking(true).context("cannot set a socket up")?;
-    let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, budget_bytes);
+    let opened = open(settings, options, swap, &socket, recorder)?;
+    let root = attach::Root::own(Some(guardian.pid));
+    let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, root, budget_bytes);
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let started = std::time::Instant::now();
     let oom_kills = kills::OomKills::now();
@@ -207,23 +194,17 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         }
     };
     guardian.note_members(&[child]);
-    let opened = supervisor::Opened { books, recorder, listener: listener.into() };
-    let mut supervisor = supervisor::Supervisor::new(opened, signals, guardian, attacher, front, child);
+    let job = job::Job::Started { child, front, guardian };
+    let mut supervisor = supervisor::Supervisor::new(opened, signals, attacher, job);
     if let Some(reason) = unmanaged {
         supervisor.notes.note_unmanaged(&format!("{}: {reason}", name.to_string_lossy()));
     }
-    supervisor.history = (!output.is_empty()).then(history::History::new);
-    let shows_progress = arguments.progress && std::io::stderr().is_terminal();
-    supervisor.progress = shows_progress.then(progress::Progress::new);
+    supervisor.watch(options, &output);
     let status = supervisor.serve();
     let limit = cgroup_limit.and_then(cgroup_limit::ShownLimit::bytes);
-    let mut figures = report::Report::new(&supervisor, started.elapsed(), status, limit);
-    let told = supervisor.history.take().map(|history| history.tell(&supervisor.books.tree));
-    if let Some(told) = &told {
-        output.write(&arguments.program, &figures, told)?;
-    }
-    if !arguments.quiet {
-        figures.summarise(&supervisor.figures.over_limit, arguments.verbose);
+    let figures = report::Report::new(&supervisor, started.elapsed(), status, limit);
+    let told = tell(&mut supervisor, &figures, options, &mut output, &arguments.program)?;
+    if !options.quiet {
         for line in
             kills::lines(supervisor.signal, &oom_kills.since(), size::cgroup_limit_bytes(), budget_bytes)
         {
@@ -237,10 +218,65 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
         );
     }
     supervisor.serve_remainder(status);
+    let mut figures = figures;
     if let Some(told) = told.filter(|_| figures.take_late(&supervisor)) {
         output.write_again(&arguments.program, &figures, &told)?;
     }
     Ok(status)
+}
+
+/// Opens what the processes of a tree share, and the socket to which they connect.
+fn open(
+    mut settings: Settings,
+    options: &Options,
+    swap: Option<swap::Swap>,
+    socket: &str,
+    recorder: Option<OwnedFd>,
+) -> Result<supervisor::Opened> {
+    let without = Without::of_environment()?;
+    match ways::why_too_old(without) {
+        Ok(None) => {}
+        Ok(Some(why)) => bail!("{why}"),
+        Err(OpenError::NotPermitted) => {
+            let place = Place::here();
+            bail!("userfaultfd is not permitted here ({}): {}", place.name(), place.fix());
+        }
+        Err(OpenError::Missing) if Place::here() == Place::Gvisor => bail!("{}", Place::Gvisor.fix()),
+        Err(error) => bail!("{error}"),
+    }
+    settings.swap_bytes = swap.as_ref().map_or(0, |swap| swap.shared.size_bytes());
+    settings.without = options.swap.without();
+    if without.tracking {
+        settings.without |= ledger::WITHOUT_TRACKING;
+    }
+    settings.lends = rights::reports_forks();
+    let number = u64::from(size::random_u32()) << 32 | u64::from(size::random_u32());
+    let books = books::Books::new(settings, number, options.swap.clone(), swap);
+    let books = books.context("cannot make the ledger")?;
+    let listener = ledger::wire::listen(socket.as_bytes()).context("cannot listen on a unix socket")?;
+    // SAFETY: opened just now, with no other owner.
+    let listener = UnixListener::from(unsafe { OwnedFd::from_raw_fd(listener) });
+    sys::packets::ask_for_senders(listener.as_raw_fd()).context("cannot ask a unix socket for senders")?;
+    listener.set_nonblocking(true).context("cannot set a socket up")?;
+    Ok(supervisor::Opened { books, recorder, listener: listener.into() })
+}
+
+/// Writes the reports and prints the summary, if they are wanted.
+fn tell(
+    supervisor: &mut supervisor::Supervisor,
+    figures: &report::Report,
+    options: &Options,
+    output: &mut output::Output,
+    program: &[OsString],
+) -> Result<Option<history::Told>> {
+    let told = supervisor.history.take().map(|history| history.tell(&supervisor.books.tree));
+    if let Some(told) = &told {
+        output.write(program, figures, told)?;
+    }
+    if !options.quiet {
+        figures.summarise(&supervisor.figures.over_limit, options.verbose);
+    }
+    Ok(told)
 }
 
 /// Takes over the descriptor of a pipe for recorded references; the program does not inherit it.
@@ -261,19 +297,19 @@ fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
 }
 
 /// Returns the run's settings.
-fn settings(arguments: &Arguments) -> Result<Settings> {
-    let budget_bytes = match arguments.ram.as_str() {
+fn settings(options: &Options) -> Result<Settings> {
+    let budget_bytes = match options.ram.as_str() {
         "auto" => size::automatic_ram_bytes()?,
         text => size::of_option("--ram", text)?,
     };
     if budget_bytes < RAM_BYTES_MIN {
-        bail!("--ram {}: the minimum is {}", arguments.ram, Size::from(RAM_BYTES_MIN));
+        bail!("--ram {}: the minimum is {}", options.ram, Size::from(RAM_BYTES_MIN));
     }
     if let Some(notice) = size::beyond_machine(budget_bytes) {
-        eprintln!("uzswap: --ram {}: {notice}", arguments.ram);
+        eprintln!("uzswap: --ram {}: {notice}", options.ram);
     }
     let registry = uzswap::registry();
-    let compressor = &arguments.compressor;
+    let compressor = &options.compressor;
     if compressor.starts_with("parallel:") {
         bail!("--compressor {compressor}: in programs no thread is started for a request, as workers compress on every CPU; leave out parallel:N,");
     }
@@ -287,11 +323,10 @@ fn settings(arguments: &Arguments) -> Result<Settings> {
     }
     Ok(Settings {
         budget_bytes,
-        batch: arguments.batch.unwrap_or(0),
         // The canonical name: paths in it resolve from any directory.
         compressor: algorithm.name().to_owned(),
         forms: uzswap::form_names(&*algorithm),
-        verify: arguments.verify,
+        verify: options.verify,
         is_emulated: algorithm.is_emulated(),
         ..Settings::default()
     })

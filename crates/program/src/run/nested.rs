@@ -30,7 +30,7 @@ fn supervisor_above(pid: u32) -> Option<u32> {
 /// Executes the program in place of this process, under the supervisor of the run `outer`. Returns
 /// exec's error as an exit status.
 pub fn execute(outer: u32, arguments: &Arguments) -> Result<i32> {
-    if !arguments.report.is_empty() || arguments.recorder.is_some() {
+    if !arguments.options.report.is_empty() || arguments.recorder.is_some() {
         bail!(
             "this is part of run {outer}, which alone can write a report or a trace: leave --report out here"
         );

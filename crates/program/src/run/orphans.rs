@@ -94,6 +94,11 @@ impl Orphans {
         }
     }
 
+    /// Returns whether an address space is watched, or will be.
+    pub fn are_any(&self) -> bool {
+        !self.waiting.is_empty() || self.counts.values().any(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
     pub fn said(&self) -> impl Iterator<Item = String> + '_ {
         self.said.try_iter()
     }

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use sys::{packets, process};
 
-use super::attach::{program_of, runs_setuid_program, FileId};
+use super::attach::{program_of, runs_setuid_program, FileId, Root};
 use crate::stat::Stat;
 
 /// Maximum length of the chain of parents.
@@ -171,19 +171,17 @@ fn refusal(error: &io::Error) -> Refusal {
 }
 
 pub struct Family {
-    supervisor: i32,
+    root: Root,
     /// The file of this program: other supervisors run it too, and have their own trees.
     program: Option<FileId>,
-    /// A child that does not belong to the tree.
-    guardian: Option<i32>,
 }
 
 impl Family {
-    pub fn new(guardian: Option<i32>) -> Family {
-        Family { supervisor: std::process::id() as i32, program: program_of("self"), guardian }
+    pub fn new(root: Root) -> Family {
+        Family { root, program: program_of("self") }
     }
 
-    /// Returns whether a process descends from this one or an `is_member`, whose number is its own.
+    /// Returns whether a process descends from the root or an `is_member`, whose number is its own.
     fn has(&self, pid: i32, handle: &OwnedFd, is_member: impl Fn(i32) -> bool) -> Result<bool, Refusal> {
         for _ in 0..TRIES {
             if let Some(has) = self.walk(pid, handle, &is_member)? {
@@ -203,14 +201,14 @@ impl Family {
     ) -> Result<Option<bool>, Refusal> {
         let (mut pid, mut held) = (pid, None);
         for _ in 0..DEPTH_MAX {
-            if Some(pid) == self.guardian || pid == self.supervisor {
+            if Some(pid) == self.root.except() || pid == self.root.pid() {
                 break;
             }
             let parent = self.parent(pid, held.as_ref().unwrap_or(handle))?;
             match parent {
                 None if held.is_some_and(|held| !process::is_there(&held)) => return Ok(None),
                 None => break,
-                Some((parent, None)) => return Ok(Some(parent == self.supervisor)),
+                Some((parent, None)) => return Ok(Some(parent == self.root.pid() && self.root.is_there())),
                 Some((parent, _)) if self.is_supervisor(parent) => break,
                 Some((parent, _)) if is_member(parent) => return Ok(Some(true)),
                 Some((parent, handle)) => (pid, held) = (parent, handle),
@@ -219,12 +217,12 @@ impl Family {
         Ok(Some(false))
     }
 
-    /// Returns the parent of process `pid` with its handle; no handle for this process.
+    /// Returns the parent of process `pid` with its handle; no handle for the root.
     fn parent(&self, pid: i32, handle: &OwnedFd) -> Result<Option<(i32, Option<OwnedFd>)>, Refusal> {
         for _ in 0..TRIES {
             let parent = parent_of(pid, handle).filter(|parent| *parent > 0);
             let Some(parent) = parent else { return Ok(None) };
-            if parent == self.supervisor {
+            if parent == self.root.pid() {
                 return Ok(process::is_there(handle).then_some((parent, None)));
             }
             match process::handle(parent) {
@@ -296,11 +294,11 @@ mod tests {
 
     #[test]
     fn descendants_are_told_from_others() {
-        let family = Family::new(None);
+        let family = Family::new(Root::own(None));
         let (sleeping, (shell, grandchild)) = (child("sleep", &["60"]), shell_with_child());
         let grandchild = grandchild as i32;
         assert!(is_ours(&family, sleeping.id() as i32) && is_ours(&family, grandchild));
-        let guarded = Family::new(Some(sleeping.id() as i32));
+        let guarded = Family::new(Root::own(Some(sleeping.id() as i32)));
         assert!(!is_ours(&guarded, sleeping.id() as i32), "the guardian is none of the tree");
         // Process 1, this process's parent and this process do not belong to the tree.
         // SAFETY: takes nothing.
@@ -308,7 +306,7 @@ mod tests {
             assert!(!is_ours(&family, other), "{other}");
         }
         // A descendant of a member, for a supervisor that is no longer an ancestor.
-        let elsewhere = Family { supervisor: i32::MAX, ..Family::new(None) };
+        let elsewhere = Family::new(Root::below(i32::MAX));
         let handle = process::handle(grandchild).unwrap();
         let parent = shell.id() as i32;
         assert!(!elsewhere.has(grandchild, &handle, |_| false).unwrap());
@@ -330,16 +328,16 @@ mod tests {
         std::os::unix::fs::symlink("/bin/cat", &link).unwrap();
         // Processes are named after the executed path. They wait for input.
         let (named, other) = (child(link.to_str().unwrap(), &[]), child("/bin/cat", &[]));
-        let family = Family { program: program_of(&named.id().to_string()), ..Family::new(None) };
+        let family = Family { program: program_of(&named.id().to_string()), ..Family::new(Root::own(None)) };
         assert!(family.is_supervisor(named.id() as i32) && !family.is_supervisor(other.id() as i32));
-        assert!(!Family::new(None).is_supervisor(named.id() as i32), "it runs another program");
+        assert!(!Family::new(Root::own(None)).is_supervisor(named.id() as i32), "it runs another program");
         [named, other].into_iter().for_each(stop);
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn a_dead_process_s_number_proves_nothing() {
-        let family = Family::new(None);
+        let family = Family::new(Root::own(None));
         let mut gone = child("true", &[]);
         let handle = process::handle(gone.id() as i32).unwrap();
         gone.wait().unwrap();
@@ -354,9 +352,9 @@ mod tests {
         let [one, _other] = packets::pair().unwrap();
         let socket = std::os::fd::AsRawFd::as_raw_fd(&one);
         let own = std::process::id() as i32;
-        assert_eq!(Peer::of(socket, &Family::new(None), |_| false).err(), Some(Refusal::Stranger));
+        assert_eq!(Peer::of(socket, &Family::new(Root::own(None)), |_| false).err(), Some(Refusal::Stranger));
         // SAFETY: takes nothing.
-        let above = Family { supervisor: unsafe { libc::getppid() }, program: None, guardian: None };
+        let above = Family { root: Root::below(unsafe { libc::getppid() }), program: None };
         let peer = Peer::of(socket, &above, |_| false).unwrap();
         assert_eq!(peer.pid, own);
         // SAFETY: takes nothing.

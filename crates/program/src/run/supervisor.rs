@@ -1,6 +1,6 @@
 //! The supervisor: waits for the program, keeps the ledgers, serves the tree's processes.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,17 @@ use super::attach::{self, Attacher};
 use super::books::Books;
 use super::claims::Claims;
 use super::connections::{Connections, HELLO, RESERVED};
-use super::front::Front;
-use super::guardian::Guardian;
 use super::history::History;
+use super::job::{Attached, Job};
 use super::lending;
 use super::notes::Notes;
 use super::orphans::Orphans;
+use super::output::Output;
 use super::peaks::Peaks;
 use super::progress::Progress;
 use super::signals::Signals;
 use super::strangers::Strangers;
-use super::swap;
+use super::{swap, Options};
 use crate::rights;
 use crate::top::find::name_of;
 
@@ -44,10 +44,8 @@ pub struct Supervisor {
     recorder: Option<OwnedFd>,
     pub(super) connections: Connections,
     signals: Signals,
-    guardian: Guardian,
     attacher: Attacher,
-    front: Front,
-    child: i32,
+    job: Job,
     /// The signal that ended the program.
     pub(super) signal: Option<i32>,
     has_dumped: bool,
@@ -81,27 +79,18 @@ pub fn adopt_orphans() {
 }
 
 impl Supervisor {
-    pub fn new(
-        opened: Opened,
-        signals: Signals,
-        guardian: Guardian,
-        attacher: Attacher,
-        front: Front,
-        child: i32,
-    ) -> Self {
+    pub fn new(opened: Opened, signals: Signals, attacher: Attacher, job: Job) -> Self {
         let Opened { books, recorder, listener } = opened;
-        let guardian_pid = guardian.pid;
-        let tree = move || attach::descendants(Some(guardian_pid));
+        let root = job.root();
+        let connections = Connections::new(listener, root.clone());
         Supervisor {
             books,
             recorder,
-            connections: Connections::new(listener, guardian_pid),
+            connections,
             signals,
-            guardian,
             attacher,
-            front,
-            child,
-            orphans: Orphans::new(tree),
+            job,
+            orphans: Orphans::new(move || root.members()),
             rejoining: Vec::new(),
             claims: Claims::default(),
             strangers: Strangers::default(),
@@ -114,7 +103,15 @@ impl Supervisor {
         }
     }
 
-    /// Serves until the program has ended; returns its status, or 125 if its pager ended it.
+    /// Records what the reports show, and shows the progress, if they are wanted.
+    pub fn watch(&mut self, options: &Options, output: &Output) {
+        self.history = (!output.is_empty()).then(History::new);
+        let shows_progress = options.progress && std::io::stderr().is_terminal();
+        self.progress = shows_progress.then(Progress::new);
+    }
+
+    /// Serves until the program has ended, or has all its pages and no pager; returns its status, or
+    /// 125 if its pager ended it or it cannot have one.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
         let mut sampled: Option<Instant> = None;
@@ -135,7 +132,7 @@ impl Supervisor {
                 self.drain();
                 self.notes.hide();
                 self.notes.settle();
-                let has_broken = self.notes.has_broken(self.child as u32);
+                let has_broken = self.notes.has_broken(self.job.program() as u32);
                 return if has_broken { crate::command_line::EXIT_FAILED } else { status };
             }
             if Instant::now() >= strangers_at {
@@ -149,7 +146,8 @@ impl Supervisor {
     }
 
     fn attach(&mut self) {
-        if Instant::now() < self.attacher.next {
+        let is_leaving = matches!(self.job, Job::Attached(Attached { is_leaving: true, .. }));
+        if Instant::now() < self.attacher.next || is_leaving {
             return;
         }
         // A process that connects says hello in time, or it is not managed.
@@ -160,13 +158,15 @@ impl Supervisor {
         let connected = self.connections.all.iter().filter(|one| one.counts());
         let managed: Vec<i32> =
             connected.map(|one| [one.program, one.peer.pid]).chain(rejoining).flatten().collect();
-        for note in self.attacher.look(Some(self.guardian.pid), &managed) {
+        for note in self.attacher.look(&managed) {
             self.notes.note_unmanaged(&note);
         }
         for (agent, number) in self.attacher.take_waiting() {
             self.connections.take_from(agent, number, &mut self.notes);
         }
-        self.guardian.note_members(&self.attacher.members);
+        if let Job::Started { guardian, .. } = &self.job {
+            guardian.note_members(&self.attacher.members);
+        }
     }
 
     fn poll(&mut self) {
@@ -292,6 +292,7 @@ impl Supervisor {
                 let recorder = recorder.filter(|_| lending::entitled(&connection.peer).is_some());
                 return connection.give(&Packet::new(Kind::Recorded, 0, 0), recorder.as_ref());
             }
+            Some(Kind::Done) => self.connections.all[index].is_done(packet.text()),
             Some(Kind::Offer) => {
                 let connection = &mut self.connections.all[index];
                 descriptor.into_iter().for_each(|socket| connection.offer(socket));
@@ -328,6 +329,9 @@ impl Supervisor {
         let Some(owner) = connection.peer.owner() else { return false };
         match self.books.join(owner, pid as u32) {
             Ok(place) => {
+                if let Job::Attached(attached) = &mut self.job {
+                    attached.note_managed(pid, self.books.settings.budget_bytes);
+                }
                 connection.place = Some((place, owner));
                 if let Some(history) = &mut self.history {
                     history.joined(pid as u32, place);
@@ -374,6 +378,10 @@ impl Supervisor {
         self.books.leave(place);
         self.claims.forget(place);
         let agent = connection.peer.pid;
+        if let Job::Attached(attached) = &mut self.job {
+            let own = connection.agents_memory;
+            attached.ended.push(attach::Left { program: connection.program, agent, own });
+        }
         self.rejoining.push(([connection.program, agent], Instant::now()));
         self.orphans.adopt(connection.kept, agent as u32, owner);
     }
@@ -397,6 +405,15 @@ impl Supervisor {
         if let Some(history) = &mut self.history {
             history.sample(&self.books.tree, self.books.total_bytes);
         }
+        if let Job::Attached(attached) = &mut self.job {
+            if !attached.has_settled && self.books.total_bytes > 0 {
+                attached.has_settled = self.books.total_bytes <= self.books.settings.budget_bytes;
+                self.books.total_peak_bytes = self.books.total_bytes;
+            }
+            if !attached.has_settled {
+                return;
+            }
+        }
         self.figures.sample(&self.books);
     }
 
@@ -416,17 +433,45 @@ impl Supervisor {
     /// Handles signals; returns the program's exit status once it has ended.
     fn take_signals(&mut self) -> Option<i32> {
         while let Some(signal) = self.signals.next() {
-            match signal.number {
-                libc::SIGCHLD => {}
-                libc::SIGTSTP if !signal.from_process => self.front.stop(),
-                number if signal.from_process => {
+            match (&mut self.job, signal.number) {
+                (_, libc::SIGCHLD) => {}
+                (Job::Attached(attached), libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT) => {
+                    attached.is_leaving = attached.is_leaving || self.books.can_leave();
+                }
+                // SAFETY: stops this process until it is continued.
+                (Job::Attached(_), libc::SIGTSTP) => unsafe {
+                    libc::raise(libc::SIGSTOP);
+                },
+                (Job::Attached(_), _) => {}
+                (Job::Started { front, .. }, libc::SIGTSTP) if !signal.from_process => front.stop(),
+                (Job::Started { child, .. }, number) if signal.from_process => {
                     // SAFETY: a signal to our own child.
-                    unsafe { libc::kill(self.child, number) };
+                    unsafe { libc::kill(*child, number) };
                 }
                 _ => {}
             }
         }
-        self.reap()
+        let status = self.reap();
+        match &self.job {
+            Job::Started { .. } => status,
+            Job::Attached(attached) => self.has_left(attached),
+        }
+    }
+
+    /// Returns a status when no process is left that this one pages.
+    fn has_left(&self, attached: &Attached) -> Option<i32> {
+        if self.attacher.has_refused(attached.pid) {
+            let why = self.notes.unmanaged.last().map_or("it cannot be managed", String::as_str);
+            eprintln!("uzswap: process {}: {why}", attached.pid);
+            return Some(crate::command_line::EXIT_FAILED);
+        }
+        if attached.is_leaving {
+            self.books.tree.live().for_each(|live| live.slot.want_leave());
+        }
+        let is_over = attached.is_leaving && !self.attacher.is_trying() || attached.has_ended();
+        let is_alone = self.connections.all.iter().all(|one| one.place.is_none());
+        // Without this process, pages of an agent that was killed would read as zeroes.
+        (is_over && is_alone && !self.orphans.are_any()).then_some(0)
     }
 
     /// Returns whether the program's core dump lacks pages: a dump leaves out evicted pages.
@@ -447,7 +492,8 @@ impl Supervisor {
             if pid <= 0 {
                 return None;
             }
-            if pid != self.child {
+            let Job::Started { child, front, .. } = &self.job else { continue };
+            if pid != *child {
                 continue;
             }
             if libc::WIFSTOPPED(status) {
@@ -456,9 +502,9 @@ impl Supervisor {
                 if !matches!(libc::WSTOPSIG(status), libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) {
                     continue;
                 }
-                self.front.stop();
+                front.stop();
                 // SAFETY: a signal to our own child.
-                unsafe { libc::kill(self.child, libc::SIGCONT) };
+                unsafe { libc::kill(*child, libc::SIGCONT) };
             } else if libc::WIFEXITED(status) {
                 return Some(libc::WEXITSTATUS(status));
             } else if libc::WIFSIGNALED(status) {
@@ -472,7 +518,7 @@ impl Supervisor {
     fn look_for_strangers(&mut self) {
         let managed: Vec<i32> =
             self.connections.all.iter().flat_map(|one| [one.program, one.peer.pid]).collect();
-        for name in self.strangers.look(&attach::descendants(Some(self.guardian.pid)), &managed) {
+        for name in self.strangers.look(&self.job.root().members(), &managed) {
             self.notes.note_unmanaged(&format!("{name}: its pager does not reach this process"));
         }
     }
@@ -481,6 +527,20 @@ impl Supervisor {
     fn look_for_shared_memory(&mut self) {
         let resident = self.books.tree.live().filter_map(|live| shared_bytes(live.pid));
         self.figures.shared_bytes = resident.fold(self.figures.shared_bytes, u64::max);
+    }
+
+    /// Removes the traces of agents from the programs that go on without them.
+    pub fn clear_agents(&self) {
+        let Job::Attached(attached) = &self.job else { return };
+        for left in &attached.ended {
+            let began = Instant::now();
+            while attach::clear(left).is_none()
+                && attach::is_agent(left.agent)
+                && began.elapsed() < AGENT_ENDS
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     /// Ends the front with the program's status, and serves the processes that outlive the program
@@ -510,7 +570,9 @@ impl Supervisor {
         }
         self.notes.leave_terminal();
         self.books.set_supervisor(std::process::id());
-        self.front.dismiss(status);
+        if let Job::Started { front, .. } = &self.job {
+            front.dismiss(status);
+        }
         while !self.has_no_tree() {
             self.poll();
             self.sample();
@@ -523,7 +585,7 @@ impl Supervisor {
     }
 
     fn has_no_tree(&self) -> bool {
-        !attach::has_children(Some(self.guardian.pid))
+        !self.job.root().has_members()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -59,6 +60,8 @@ pub struct Order {
     pub path: String,
     /// The supervisor's address.
     pub socket: String,
+    /// The supervisor came later than the program, which outlives it.
+    pub is_attached: bool,
     pub pid: i32,
     /// The program that the process ran when it was chosen.
     pub identity: Identity,
@@ -113,6 +116,39 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
         }
     }
     started.map_err(Failure::of)
+}
+
+/// An agent that has ended, and its program.
+#[derive(Debug)]
+pub struct Left {
+    pub program: i32,
+    pub agent: i32,
+    /// The agent's own memory.
+    pub own: Vec<Range<usize>>,
+}
+
+/// Has a program wait for its child, the agent, of which it does not know, and unmap the agent's
+/// memory. `None` if that is not possible now.
+pub fn clear(left: &Left) -> Option<()> {
+    let pid = left.program;
+    let is_its = |stat: &Stat| stat.state == b'Z' && stat.parent == pid as u32;
+    Stat::of(left.agent as u32).filter(is_its)?;
+    let (own, number) = (Rights::own()?, process::own_number(left.agent)?);
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let gate = gate(Memory::of(pid), &maps)?;
+    let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
+    let thread = process::threads(pid).into_iter().find(is_ready)?;
+    let held = Held::seize(thread, PATIENCE_NS).ok()?;
+    permit(held.thread(), &own).ok()?;
+    let mut bytes = [0; ptrace::CALL_INSTRUCTION.len()];
+    held.memory().read(gate, &mut bytes).ok().filter(|_| bytes == ptrace::CALL_INSTRUCTION)?;
+    let how = (libc::__WALL | libc::WNOHANG) as usize;
+    let mut host = held.take(gate).ok()?;
+    host.call(libc::SYS_wait4, [number as usize, 0, how, 0, 0, 0]).ok()?.ok()?;
+    for range in &left.own {
+        let _ = host.call(libc::SYS_munmap, [range.start, range.len(), 0, 0, 0, 0]).ok()?;
+    }
+    Some(())
 }
 
 /// Checks that this process may make system calls in a thread, or in a process's first thread.
@@ -293,7 +329,8 @@ impl Injection<'_> {
             Some([name.as_bytes(), b"=", value.as_bytes()].concat())
         });
         let process = process::own_number(self.order.pid).unwrap_or(self.order.pid);
-        own.chain(cleared).chain([format!("UZSWAP_PROCESS={process}").into_bytes()])
+        let attached = self.order.is_attached.then(|| b"UZSWAP_ATTACHED=1".to_vec());
+        own.chain(cleared).chain(attached).chain([format!("UZSWAP_PROCESS={process}").into_bytes()])
     }
 }
 

@@ -24,12 +24,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 pub use self::image::Image;
+pub use self::injection::{clear, Left};
 use self::injection::{Failure, Order};
 use self::process::Identity;
 pub use self::process::{
     anonymous_bytes, has_agent, is_above_us, is_agent, program_of, runs_setuid_program, FileId,
 };
-pub use self::tree::{descendants, has_children};
+pub use self::tree::Root;
 
 /// Smaller processes are skipped: a pager would cost more than it saves.
 const GROWN_BYTES: u64 = 8 << 20;
@@ -77,6 +78,7 @@ pub struct Attacher {
     image: Arc<Image>,
     path: String,
     socket: String,
+    root: Root,
     known: HashMap<i32, Known>,
     /// The tree's processes at the last look.
     pub members: Vec<i32>,
@@ -92,11 +94,12 @@ pub struct Attacher {
 
 impl Attacher {
     /// Creates the attacher for a supervisor that listens at `socket`, with the agent at `path`.
-    pub fn new(image: Image, path: String, socket: &str, budget_bytes: u64) -> Self {
+    pub fn new(image: Image, path: String, socket: &str, root: Root, budget_bytes: u64) -> Self {
         Attacher {
             image: Arc::new(image),
             path,
             socket: socket.to_owned(),
+            root,
             known: HashMap::new(),
             members: Vec::new(),
             inner: Vec::new(),
@@ -109,13 +112,13 @@ impl Attacher {
 
     /// Looks at the tree if a look is due. `managed` processes have an agent. Returns each process
     /// that cannot be managed once, with the reason.
-    pub fn look(&mut self, except: Option<i32>, managed: &[i32]) -> Vec<String> {
+    pub fn look(&mut self, managed: &[i32]) -> Vec<String> {
         let start = Instant::now();
         if start < self.next {
             return Vec::new();
         }
         let mut inner = Vec::new();
-        self.members = tree::descendants_and(except, &mut inner);
+        self.members = self.root.members_and(&mut inner);
         let mut notes = self.take_results();
         for run in inner.iter().filter(|run| !self.inner.contains(run)) {
             notes.extend(note(*run, "a run inside of this one, whose programs are not in this budget"));
@@ -131,7 +134,9 @@ impl Attacher {
         });
         let (mut grown, mut agents) = (Vec::new(), Vec::new());
         for pid in self.members.iter().copied().filter(|pid| !managed.contains(pid)) {
-            let has_grown = || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
+            let is_meant = self.root.is_attached() && pid == self.root.pid();
+            let has_grown =
+                || is_meant || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
             match (process::is_agent(pid), process::waits_with(pid)) {
                 (true, Some(number)) if has_grown() => self.waiting.push((pid, number)),
                 (false, _) if has_grown() => grown.push(pid),
@@ -159,6 +164,20 @@ impl Attacher {
         std::mem::take(&mut self.waiting)
     }
 
+    /// Returns whether an agent is being brought into a process, a thread of which is held.
+    pub fn is_trying(&self) -> bool {
+        let is_running = |state: &State| match state {
+            State::Trying(thread, _) => !thread.is_finished(),
+            _ => false,
+        };
+        self.known.values().any(|known| is_running(&known.state))
+    }
+
+    /// Returns whether a process is not managed and will not be.
+    pub fn has_refused(&self, pid: i32) -> bool {
+        self.known.get(&pid).is_some_and(|known| matches!(known.state, State::Refused))
+    }
+
     /// Notes that a process's agent cannot work there.
     pub fn note_refusal(&mut self, pid: i32) {
         if let Some(known) = self.known.get_mut(&pid).filter(|known| matches!(known.state, State::Brought)) {
@@ -180,6 +199,13 @@ impl Attacher {
                             known.since = Instant::now();
                             (State::Brought, None)
                         }
+                        Err(Failure::NotOurs) if self.root.is_attached() => {
+                            (State::Refused, Some("it belongs to `uzswap run`".to_owned()))
+                        }
+                        Err(Failure::Anothers) if self.root.is_attached() => (
+                            State::Refused,
+                            Some("its environment names another supervisor (UZSWAP_SOCKET)".to_owned()),
+                        ),
                         Err(Failure::Gone | Failure::NotOurs) => continue,
                         Err(Failure::Anothers) => (State::Refused, None),
                         Err(Failure::NotYet) if known.since.elapsed() < BUSY => (State::Waiting, None),
@@ -225,7 +251,7 @@ impl Attacher {
             return is_first.then(|| "too many processes make who looks into them wait".to_owned());
         }
         let (image, path, socket) = (self.image.clone(), self.path.clone(), self.socket.clone());
-        let order = Order { image, path, socket, pid, identity };
+        let order = Order { image, path, socket, is_attached: self.root.is_attached(), pid, identity };
         let attempt =
             Builder::new().name("uzswap-attach".to_owned()).stack_size(STACK_BYTES).spawn(move || {
                 // SAFETY: changes this thread's timer slack: it polls for microseconds.

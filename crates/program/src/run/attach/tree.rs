@@ -1,43 +1,104 @@
-//! The processes of this supervisor's tree.
+//! The processes of a supervisor's tree.
 
 use std::fs;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::super::peers::has_supervisor_name;
 use super::process::program_of;
 use crate::rights;
 
-/// Returns all descendants of this process, including adopted orphans, without `except` and the
-/// helper. A process that runs this program has its own tree, which is skipped.
-pub fn descendants(except: Option<i32>) -> Vec<i32> {
-    descendants_and(except, &mut Vec::new())
+/// The process at the top of a supervisor's tree: all its descendants belong to the tree, adopted
+/// orphans included.
+#[derive(Debug, Clone)]
+pub struct Root {
+    pid: i32,
+    /// A process that ran before the supervisor belongs to the tree itself, while it lives.
+    process: Option<Arc<OwnedFd>>,
+    /// A child of the supervisor that does not belong to the tree.
+    except: Option<i32>,
 }
 
-/// As [`descendants`]; adds the supervisors of skipped trees to `inner`.
-pub fn descendants_and(except: Option<i32>, inner: &mut Vec<i32>) -> Vec<i32> {
+impl Root {
+    /// The tree below this process, without its guardian.
+    pub fn own(guardian: Option<i32>) -> Self {
+        Root { pid: std::process::id() as i32, process: None, except: guardian }
+    }
+
+    /// The tree of a process that runs already.
+    pub fn of(pid: i32, handle: Arc<OwnedFd>) -> Self {
+        Root { pid, process: Some(handle), except: None }
+    }
+
+    #[cfg(test)]
+    pub fn below(pid: i32) -> Self {
+        Root { pid, process: None, except: None }
+    }
+
+    /// Returns whether the supervisor came to a process that ran before.
+    pub fn is_attached(&self) -> bool {
+        self.process.is_some()
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub fn except(&self) -> Option<i32> {
+        self.except
+    }
+
+    /// Returns whether the top process has not been waited for: then its number is its own.
+    pub fn is_there(&self) -> bool {
+        self.process.as_ref().is_none_or(|handle| sys::process::is_there(handle))
+    }
+
+    /// Returns the tree's processes, without the helper. A process that runs this program has its
+    /// own tree, which is skipped.
+    pub fn members(&self) -> Vec<i32> {
+        self.members_and(&mut Vec::new())
+    }
+
+    /// As [`members`](Self::members); adds the supervisors of skipped trees to `inner`.
+    pub fn members_and(&self, inner: &mut Vec<i32>) -> Vec<i32> {
+        let mut found = Vec::new();
+        if self.is_attached() {
+            found.push(self.pid);
+        }
+        add_children(self.pid, self.except, &mut found);
+        add_descendants(&mut found, inner);
+        // Its number may be another process's by now.
+        if self.is_there() {
+            found
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Returns whether there is a process in the tree. Orphans become the supervisor's children, so
+    /// without a child its tree has ended.
+    pub fn has_members(&self) -> bool {
+        let mut found = Vec::new();
+        add_children(self.pid, self.except, &mut found);
+        !found.is_empty()
+    }
+}
+
+/// Adds the descendants of the found processes.
+fn add_descendants(found: &mut Vec<i32>, inner: &mut Vec<i32>) {
     let own = program_of("self");
-    let mut found = Vec::new();
-    add_children(std::process::id() as i32, except, &mut found);
     let mut next = 0;
     while next < found.len() {
         let pid = found[next];
         next += 1;
         if own.is_none() || program_of(&pid.to_string()) != own {
-            add_children(pid, None, &mut found);
+            add_children(pid, None, found);
         } else {
             let mut children = Vec::new();
             add_children(pid, None, &mut children);
             inner.extend(children.into_iter().filter(|child| has_supervisor_name(*child)));
         }
     }
-    found
-}
-
-/// Returns whether this process has a child other than `except`. Orphans of the tree become its
-/// children, so without one the tree has ended.
-pub fn has_children(except: Option<i32>) -> bool {
-    let mut found = Vec::new();
-    add_children(std::process::id() as i32, except, &mut found);
-    !found.is_empty()
 }
 
 /// /proc lists a process's children at the thread that created them.
@@ -66,10 +127,13 @@ mod tests {
         let start = || Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
         let children = [start(), std::thread::spawn(start).join().unwrap()];
         let pids = children.each_ref().map(|child| child.id() as i32);
-        let found = descendants(None);
+        let found = Root::own(None).members();
         assert!(pids.iter().all(|pid| found.contains(pid)), "{pids:?} in {found:?}");
-        assert!(!descendants(Some(pids[0])).contains(&pids[0]));
+        assert!(!Root::own(Some(pids[0])).members().contains(&pids[0]));
+        let handle = Arc::new(sys::process::handle(pids[0]).unwrap());
+        assert_eq!(Root::of(pids[0], handle.clone()).members(), [pids[0]]);
         children.into_iter().for_each(stop);
+        assert!(Root::of(pids[0], handle).members().is_empty(), "the number may be another's");
     }
 
     #[test]
@@ -82,7 +146,7 @@ mod tests {
         let mut lines = std::io::BufReader::new(other.stdout.take().unwrap()).lines().map(Result::unwrap);
         let started =
             lines.find_map(|line| line.strip_prefix("started ").map(|pid| pid.parse::<i32>().unwrap()));
-        let found = descendants(None);
+        let found = Root::own(None).members();
         assert!(found.contains(&(other.id() as i32)));
         assert!(!found.contains(&started.expect("it says so")));
         drop(other.stdin.take());

@@ -1,0 +1,248 @@
+//! `uzswap attach`: programs that ran before get a pager, keep their bytes, and outlive it.
+
+mod support;
+
+use std::process::Command;
+
+use support::{
+    as_user, can_manage, command, has, is_alive, is_root, signal, wait_until, workload_with, Ran, Scratch,
+    Started, PROGRAM,
+};
+
+/// Builds a list of 80 MiB. For each line of input, prints its sum; for `fork`, a child does.
+const SUMS: &str = "import os, sys\n\
+    pages = [bytes([i % 251]) * 1000 for i in range(80_000)]\n\
+    print(os.getpid(), flush=True)\n\
+    for line in sys.stdin:\n    \
+        if line == 'fork\\n':\n        \
+            child = os.fork()\n        \
+            if child:\n            \
+                os.waitpid(child, 0)\n            \
+                continue\n    \
+        print(sum(page[5] + page[-1] for page in pages), flush=True)\n    \
+        if line == 'fork\\n': os._exit(0)\n";
+/// The sum of [`SUMS`].
+const SUM: u64 = {
+    let (mut sum, mut page) = (0, 0);
+    while page < 80_000 {
+        sum += 2 * (page % 251);
+        page += 1;
+    }
+    sum
+};
+
+fn may_attach() -> bool {
+    has("python3") && can_manage() && is_root("page processes that run already")
+}
+
+fn sums() -> Started {
+    let mut program = Started::new(&mut command(&["python3", "-c", SUMS]));
+    program.line();
+    program
+}
+
+fn attach(pid: u32, more: &[&str]) -> Started {
+    let pid = pid.to_string();
+    Started::new(&mut command(&[&[PROGRAM, "attach", "--ram", "48M"], more, &[&pid]].concat()))
+}
+
+fn resident_mib(pid: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() >> 8
+}
+
+fn wait_until_paged(pid: u32) {
+    wait_until("pages leave", || resident_mib(pid) < 70);
+}
+
+fn asserts_sum(program: &mut Started, line: &str) {
+    program.tell(line);
+    assert_eq!(program.line(), SUM.to_string());
+}
+
+fn children(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
+}
+
+/// Attached and left five times, each time another way.
+#[test]
+fn a_program_is_paged_and_goes_on_without_a_pager() {
+    if !may_attach() {
+        return;
+    }
+    let mut program = sums();
+    let pid = program.pid();
+    for round in 0..5 {
+        let attached = attach(pid, &[]);
+        wait_until_paged(pid);
+        asserts_sum(&mut program, "again\n");
+        asserts_sum(&mut program, "fork\n");
+        match round % 3 {
+            0 => assert!(signal(attached.pid(), libc::SIGINT)),
+            1 => assert!(signal(attached.pid(), libc::SIGTERM)),
+            _ => {
+                Ran::of(&mut command(&[PROGRAM, "detach", &pid.to_string()])).assert_status(0);
+            }
+        }
+        let ran = attached.end();
+        ran.assert_status(0).assert_says(&["peak", "of 48 MiB"]);
+        assert!(resident_mib(pid) > 80, "all pages are in");
+        assert_eq!(children(pid), "", "it keeps no child of uzswap's");
+        asserts_sum(&mut program, "again\n");
+        asserts_sum(&mut program, "fork\n");
+    }
+    program.end().assert_status(0);
+}
+
+#[test]
+fn a_program_ends_while_it_is_attached_to() {
+    if !may_attach() {
+        return;
+    }
+    let scratch = Scratch::new("attached");
+    let report = scratch.text("report.json");
+    let mut program = sums();
+    let attached = attach(program.pid(), &["--report", &report]);
+    wait_until_paged(program.pid());
+    asserts_sum(&mut program, "fork\n");
+    program.end().assert_status(0);
+    let ran = attached.end().with_report(report);
+    ran.assert_status(0);
+    assert!(ran.number("zswpout") > 1000, "{ran}");
+    assert!(ran.text("program").contains("python3"), "{ran}");
+}
+
+/// Its memory is another from then on: nothing of the one before is waited for.
+#[test]
+fn a_program_that_executes_another_is_paged_and_left() {
+    if !may_attach() {
+        return;
+    }
+    let script = format!(
+        "import os, sys; x = bytes(30 << 20); print(1, flush=True); sys.stdin.readline(); \
+        os.execvp('python3', ['python3', '-c', {SUMS:?}])"
+    );
+    let mut program = Started::new(&mut command(&["python3", "-c", &script]));
+    program.line();
+    let attached = attach(program.pid(), &[]);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    program.tell("go\n");
+    program.line();
+    wait_until_paged(program.pid());
+    asserts_sum(&mut program, "again\n");
+    assert!(signal(attached.pid(), libc::SIGTERM));
+    attached.end().assert_status(0);
+    asserts_sum(&mut program, "again\n");
+    program.end().assert_status(0);
+}
+
+/// The program does not end for its helper's sake, and its budget still holds.
+#[test]
+fn a_program_outlives_a_killed_supervisor() {
+    if !may_attach() {
+        return;
+    }
+    let mut program = sums();
+    let mut attached = attach(program.pid(), &[]);
+    wait_until_paged(program.pid());
+    attached.kill();
+    for line in ["again\n", "fork\n", "again\n"] {
+        asserts_sum(&mut program, line);
+    }
+    wait_until_paged(program.pid());
+    let again = attach(program.pid(), &[]).end();
+    again.assert_status(125).assert_says(&["has a pager already"]);
+    program.end().assert_status(0);
+}
+
+/// The supervisor's address and its descriptors are the tree's own, as under `run`.
+#[test]
+fn other_processes_are_left_alone() {
+    if !may_attach() {
+        return;
+    }
+    let (mut program, mut relative) = (sums(), sums());
+    let attached = attach(program.pid(), &[]);
+    wait_until_paged(program.pid());
+    asserts_sum(&mut relative, "again\n");
+    assert!(resident_mib(relative.pid()) > 80);
+    signal(attached.pid(), libc::SIGTERM);
+    attached.end().assert_status(0);
+    asserts_sum(&mut program, "again\n");
+    assert!(is_alive(relative.pid()));
+}
+
+#[test]
+fn a_process_that_cannot_be_attached_to_is_named_with_the_reason() {
+    if !may_attach() {
+        return;
+    }
+    let refused = |pid: &str, why: &str| {
+        let ran = Ran::of(&mut command(&[PROGRAM, "attach", "--ram", "48M", pid]));
+        ran.assert_status(125).assert_says(&[why]);
+    };
+    refused("999999999", "999999999");
+    refused("no-number", "no-number");
+    // A seccomp filter, after which nothing may be called that it does not know.
+    let mut program = Started::new(Command::new("python3").args([
+        "-c",
+        "import ctypes, os, sys\n\
+         pages = [bytes(1000) for i in range(80_000)]\n\
+         libc = ctypes.CDLL(None)\n\
+         libc.prctl(38, 1, 0, 0, 0)\n\
+         code = ctypes.create_string_buffer(b'\\x06\\0\\0\\0\\0\\0\\xff\\x7f')\n\
+         class Program(ctypes.Structure): _fields_ = [('len', ctypes.c_ushort), ('filter', ctypes.c_void_p)]\n\
+         print(libc.prctl(22, 2, ctypes.byref(Program(1, ctypes.addressof(code))), 0, 0), flush=True)\n\
+         sys.stdin.read()",
+    ]));
+    assert_eq!(program.line(), "0");
+    refused(&program.pid().to_string(), "a seccomp filter of its own");
+    program.end().assert_status(0);
+    // A run has its own supervisor.
+    let Some(mut run) = started_run() else { return };
+    let pid = run.line();
+    refused(&pid, "belongs to `uzswap run`");
+    run.tell("end\n");
+    run.end().assert_status(0);
+}
+
+fn started_run() -> Option<Started> {
+    let script = "echo $$; read line";
+    can_manage()
+        .then(|| Started::new(&mut command(&[PROGRAM, "run", "-q", "--ram", "48M", "bash", "-c", script])))
+}
+
+/// Nobody but root attaches to another's process, and without CAP_SYS_PTRACE nobody at all.
+#[test]
+fn an_ordinary_user_may_not() {
+    if !may_attach() {
+        return;
+    }
+    let public = Scratch::public("attached");
+    testkit::copy_program(PROGRAM, public.path("uzswap"));
+    let own = std::process::id().to_string();
+    let Some(ran) = as_user(&public, &public.text("uzswap"), &["attach", "--ram", "48M", &own]) else {
+        return;
+    };
+    ran.assert_status(125).assert_says(&["CAP_SYS_PTRACE"]);
+}
+
+/// The torture of the address space goes on through attaching and leaving.
+#[test]
+fn a_busy_static_program_is_attached_to_again_and_again() {
+    let Some(workload) = workload_with("traps", &["-static"]).filter(|_| may_attach()) else { return };
+    for mode in ["churn", "threads", "remap", "fork"] {
+        let program = Started::new(&mut command(&[workload, mode, "64"]));
+        let pid = program.pid();
+        for _ in 0..3 {
+            if !is_alive(pid) {
+                break;
+            }
+            let attached = attach(pid, &["-q"]);
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            signal(attached.pid(), libc::SIGTERM);
+            attached.end();
+        }
+        program.end().assert_status(0);
+    }
+}
