@@ -64,6 +64,9 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     if std::env::var_os("UZSWAP_ATTACHED").is_some() {
         control::note_attached();
     }
+    if std::env::var_os("UZSWAP_REFERENCES").is_some() {
+        control_page::control_page().references.store(1, std::sync::atomic::Ordering::Release);
+    }
     let process = std::env::var("UZSWAP_PROCESS").ok().and_then(|text| text.parse().ok());
     if let Some(process) = process {
         control_page::control_page().process.store(process, std::sync::atomic::Ordering::Release);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 
@@ -138,7 +139,7 @@ pub fn meminfo_bytes(file: &Path, field: &str) -> Result<u64> {
     bytes.with_context(|| format!("{} has no {field}", file.display()))
 }
 
-/// Returns the lowest memory limit of this process's cgroup and its ancestors, version 2 or 1.
+/// Returns the lowest memory limit of the cgroup and its ancestors, version 2 or 1.
 pub fn cgroup_limit_bytes() -> Option<u64> {
     let texts = cgroup_texts("memory.max", "memory.limit_in_bytes");
     let least = texts.iter().filter_map(|text| text.trim().parse::<u64>().ok()).min();
@@ -164,10 +165,18 @@ pub fn available_bytes(pid: u32) -> u64 {
     left.min().unwrap_or(u64::MAX).min(machine)
 }
 
-/// Reads a file of this process's memory cgroup and of each ancestor, innermost first; the file has
-/// a name of version 2 and one of version 1.
+/// Reads a file of the memory cgroup that counts and of each ancestor, innermost first; it has a name of version 2 and one of version 1.
 pub fn cgroup_texts(unified: &str, legacy: &str) -> Vec<String> {
-    cgroup_texts_of("self", unified, legacy)
+    let subject = SUBJECT.get().map_or("self".to_owned(), u32::to_string);
+    cgroup_texts_of(&subject, unified, legacy)
+}
+
+/// The process whose cgroup counts, if it is not this one.
+static SUBJECT: OnceLock<u32> = OnceLock::new();
+
+/// Makes the cgroup of another process count from now on, in place of this one's.
+pub fn count_for(pid: u32) {
+    let _ = SUBJECT.set(pid);
 }
 
 fn cgroup_texts_of(pid: &str, unified: &str, legacy: &str) -> Vec<String> {

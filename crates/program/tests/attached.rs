@@ -2,11 +2,12 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use support::{
-    as_user, can_manage, command, has, is_alive, is_root, signal, wait_until, workload_with, Ran, Scratch,
-    Started, PROGRAM,
+    as_user, can_manage, command, has, is_alive, is_root, own_limit, signal, wait_until, workload_with, Ran,
+    Scratch, Started, PROGRAM,
 };
 
 /// Builds a list of 80 MiB. For each line of input, prints its sum; for `fork`, a child does.
@@ -42,8 +43,9 @@ fn sums() -> Started {
 }
 
 fn attach(pid: u32, more: &[&str]) -> Started {
-    let pid = pid.to_string();
-    Started::new(&mut command(&[&[PROGRAM, "attach", "--ram", "48M"], more, &[&pid]].concat()))
+    let (pid, ram) = (pid.to_string(), ["--ram", "48M"]);
+    let ram = if more.contains(&"--ram") { &[] } else { &ram[..] };
+    Started::new(&mut command(&[&[PROGRAM, "attach"], ram, more, &[&pid]].concat()))
 }
 
 fn resident_mib(pid: u32) -> u64 {
@@ -155,6 +157,79 @@ fn a_program_outlives_a_killed_supervisor() {
     program.end().assert_status(0);
 }
 
+/// Wants 360 MiB, and waits for a line once it has as much as it is told.
+const ROWS: &str = "import sys\n\
+    def mib(): return int(open('/proc/self/statm').read().split()[1]) // 256\n\
+    rows, told = [], False\n\
+    for n in range(1_900_000):\n    \
+        rows.append((n, n * 0.5, b'row %d of many' % n))\n    \
+        if not told and n % 1000 == 0 and mib() >= int(sys.argv[1]):\n        \
+            told = True\n        \
+            print('full', flush=True)\n        \
+            sys.stdin.readline()\n\
+    print(sum(row[0] for row in rows), sum(len(row[2]) for row in rows), flush=True)\n";
+
+/// A memory cgroup for a test; `None` where there is no room for one.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(limit: u64) -> Option<Self> {
+        let own = own_limit()?;
+        let group = own.parent()?.join(format!("uzswap-attached-{}", std::process::id()));
+        let made = std::fs::create_dir(&group)
+            .and_then(|()| std::fs::write(group.join(own.file_name().unwrap()), limit.to_string()));
+        if let Err(error) = made {
+            let _ = std::fs::remove_dir(&group);
+            testkit::skip!("cgroup", "no memory cgroup can be made: {error}");
+            return None;
+        }
+        Some(Group(group))
+    }
+
+    fn run(&self, words: &[&str]) -> Started {
+        let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.0.display());
+        Started::new(&mut command(&[&["sh", "-c", &join, "sh"], words].concat()))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let removed = || std::fs::remove_dir(&self.0).is_ok();
+        wait_until("its processes end", removed);
+    }
+}
+
+/// With 3 % of its cgroup's memory left: bare it is killed, attached to it finishes.
+#[test]
+fn a_program_with_little_memory_left_finishes() {
+    const LIMIT_MIB: u64 = 256;
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if !may_attach() || swaps.lines().count() > 1 {
+        return;
+    }
+    let Some(group) = Group::new(LIMIT_MIB << 20) else { return };
+    // Some of its resident memory is files that others have, too.
+    let full = (LIMIT_MIB - 2).to_string();
+    let job = ["python3", "-c", ROWS, &full];
+    let expected = {
+        let mut whole = Started::new(&mut command(&["python3", "-c", ROWS, "100000"]));
+        whole.line()
+    };
+    let mut bare = group.run(&job);
+    assert_eq!(bare.line(), "full");
+    bare.tell("go\n");
+    assert_eq!(bare.next_line(), None);
+    assert_eq!(bare.end().status, None, "it is killed");
+    let mut program = group.run(&job);
+    assert_eq!(program.line(), "full");
+    let attached = attach(program.pid(), &["--ram", "200M"]);
+    wait_until("pages leave", || resident_mib(program.pid()) < LIMIT_MIB - 20);
+    program.tell("go\n");
+    assert_eq!(program.line(), expected);
+    program.end().assert_status(0);
+    attached.end().assert_status(0);
+}
+
 /// The supervisor's address and its descriptors are the tree's own, as under `run`.
 #[test]
 fn other_processes_are_left_alone() {
@@ -197,6 +272,15 @@ fn a_process_that_cannot_be_attached_to_is_named_with_the_reason() {
     ]));
     assert_eq!(program.line(), "0");
     refused(&program.pid().to_string(), "a seccomp filter of its own");
+    program.end().assert_status(0);
+    let script = format!(
+        "import ctypes, sys; print(ctypes.CDLL(None).syscall({}, {}) > 2, flush=True); sys.stdin.read()",
+        libc::SYS_userfaultfd,
+        libc::O_CLOEXEC
+    );
+    let mut program = Started::new(&mut command(&["python3", "-c", &script]));
+    assert_eq!(program.line(), "True");
+    refused(&program.pid().to_string(), "a userfaultfd of its own");
     program.end().assert_status(0);
     // A run has its own supervisor.
     let Some(mut run) = started_run() else { return };

@@ -68,6 +68,7 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
         bail!("process {pid} has a pager already: `uzswap top` shows its run, if that has not ended");
     }
     descriptors::raise();
+    size::count_for(pid);
     peers::take_name();
     let own = std::process::id();
     let socket = ledger::wire::new_name(own, size::random_u32());

@@ -14,6 +14,7 @@
 mod image;
 mod injection;
 mod process;
+mod references;
 mod tree;
 
 use std::collections::HashMap;
