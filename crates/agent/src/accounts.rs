@@ -181,8 +181,8 @@ impl Ledgered {
         let _ = wire::send(self.socket(), &Packet::new(Kind::Keep, 0, 0), Some(descriptor));
     }
 
-    /// Tells the supervisor that it need hold nothing for this process, and what is the agent's of
-    /// its memory.
+    /// Tells the supervisor that it need hold nothing for this process, and which memory is the
+    /// agent's own.
     pub fn done(&self) {
         let mut text = String::new();
         for range in start::own_ranges() {
@@ -192,7 +192,7 @@ impl Ledgered {
     }
 
     /// Ends the process if the supervisor has ended: the budget is no longer enforced. A process to
-    /// which it was attached goes on with its pager, within the last known budget.
+    /// which it was attached keeps its pager, within the last known budget.
     pub fn end_if_alone(&self) {
         if control::is_attached() {
             return;

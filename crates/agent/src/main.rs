@@ -63,8 +63,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     }
     if std::env::var_os("UZSWAP_ATTACHED").is_some() {
         control::note_attached();
-    }
-    if std::env::var_os("UZSWAP_REFERENCES").is_some() {
+        // Rings, pipes and sockets may refer to its pages, unseen.
         control_page::control_page().references.store(1, std::sync::atomic::Ordering::Release);
     }
     let process = std::env::var("UZSWAP_PROCESS").ok().and_then(|text| text.parse().ok());

@@ -165,7 +165,8 @@ pub fn available_bytes(pid: u32) -> u64 {
     left.min().unwrap_or(u64::MAX).min(machine)
 }
 
-/// Reads a file of the memory cgroup that counts and of each ancestor, innermost first; it has a name of version 2 and one of version 1.
+/// Reads a file of the memory cgroup that counts and of each ancestor, innermost first; the file
+/// has a name of version 2 and one of version 1.
 pub fn cgroup_texts(unified: &str, legacy: &str) -> Vec<String> {
     let subject = SUBJECT.get().map_or("self".to_owned(), u32::to_string);
     cgroup_texts_of(&subject, unified, legacy)

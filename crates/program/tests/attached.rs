@@ -296,7 +296,7 @@ fn started_run() -> Option<Started> {
         .then(|| Started::new(&mut command(&[PROGRAM, "run", "-q", "--ram", "48M", "bash", "-c", script])))
 }
 
-/// Nobody but root attaches to another's process, and without CAP_SYS_PTRACE nobody at all.
+/// It takes CAP_SYS_PTRACE, also for the user's own processes.
 #[test]
 fn an_ordinary_user_may_not() {
     if !may_attach() {
@@ -311,7 +311,7 @@ fn an_ordinary_user_may_not() {
     ran.assert_status(125).assert_says(&["CAP_SYS_PTRACE"]);
 }
 
-/// The torture of the address space goes on through attaching and leaving.
+/// Attaching and leaving disturb no change of the address space.
 #[test]
 fn a_busy_static_program_is_attached_to_again_and_again() {
     let Some(workload) = workload_with("traps", &["-static"]).filter(|_| may_attach()) else { return };

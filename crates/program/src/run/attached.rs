@@ -1,8 +1,8 @@
 //! `uzswap attach`: page a process that runs already.
 //!
-//! Under `run`, the budget is a promise, and the tree ends with a supervisor that was killed. Here a
-//! program ran before, which must not end for its helper's sake: if the supervisor is killed, the
-//! agents go on within the last budget. To bring all pages in then could need more memory than
+//! Under `run`, the budget is a promise, and the tree ends with a supervisor that was killed. Here
+//! a program ran before, which must not end for its helper's sake: if the supervisor is killed, the
+//! agents stay, within the last budget. To bring all pages in then could need more memory than
 //! there is.
 
 use std::ffi::OsString;
@@ -29,10 +29,10 @@ use crate::{embedded, rights, size};
     after_help = "Examples:
   uzswap attach --ram 2G 1234             as root: process 1234, and the processes that it starts
   uzswap attach --ram 2G --swap 8G 1234   with a swap file behind the pool
-  uzswap detach 1234                      or Ctrl-C: all pages come in, and the program goes on
+  uzswap detach 1234                      or Ctrl-C: all pages come in, and the pager ends
 
 `attach` ends when the process has ended, or after Ctrl-C, SIGTERM or `uzswap detach`. It needs root, or a file with \
-CAP_SYS_PTRACE. If `attach` is killed, the program goes on with its pager.
+CAP_SYS_PTRACE. If `attach` is killed, the program keeps its pager.
 
 Exit status: 0; 125 when the process cannot be paged, with the reason."
 )]

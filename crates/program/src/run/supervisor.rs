@@ -110,8 +110,8 @@ impl Supervisor {
         self.progress = shows_progress.then(Progress::new);
     }
 
-    /// Serves until the program has ended, or has all its pages and no pager; returns its status, or
-    /// 125 if its pager ended it or it cannot have one.
+    /// Serves until the program has ended, or has all its pages and no pager; returns its status,
+    /// or 125 if its pager ended it or it cannot have one.
     pub fn serve(&mut self) -> i32 {
         let mut strangers_at = Instant::now() + STRANGERS;
         let mut sampled: Option<Instant> = None;

@@ -14,7 +14,7 @@ use sys::PAGE_SIZE;
 
 use super::image::Image;
 use super::process::{self, Identity, Rights};
-use super::references::References;
+use super::references;
 use crate::stat::Stat;
 
 /// The clone flags of the agent's process, which shares the memory and nothing else.
@@ -89,8 +89,7 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     if process::is_anothers(pid, &order.socket) {
         return Err(Failure::Anothers);
     }
-    let references = if order.is_attached { References::of(pid) } else { References::None };
-    if let References::Unsafe(why) = references {
+    if let Some(why) = references::why_unsafe(pid).filter(|_| order.is_attached) {
         return Err(Failure::Refused(why));
     }
     let gate = gate(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
@@ -110,7 +109,6 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
         place: &place,
         memory: own.memory(),
         is_same_user,
-        references,
         own: &mut own,
         mapped: Vec::new(),
     };
@@ -230,7 +228,6 @@ struct Injection<'a> {
     place: &'a Place,
     memory: Memory,
     is_same_user: bool,
-    references: References,
     own: &'a mut Tracee,
     /// Mappings made so far: address and length.
     mapped: Vec<(usize, usize)>,
@@ -337,11 +334,7 @@ impl Injection<'_> {
         });
         let process = process::own_number(self.order.pid).unwrap_or(self.order.pid);
         let attached = self.order.is_attached.then(|| b"UZSWAP_ATTACHED=1".to_vec());
-        let references = (self.references == References::Kept).then(|| b"UZSWAP_REFERENCES=1".to_vec());
-        own.chain(cleared)
-            .chain(attached)
-            .chain(references)
-            .chain([format!("UZSWAP_PROCESS={process}").into_bytes()])
+        own.chain(cleared).chain(attached).chain([format!("UZSWAP_PROCESS={process}").into_bytes()])
     }
 }
 
