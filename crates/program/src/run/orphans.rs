@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "{status}");
         let said = orphans.said.recv_timeout(Duration::from_secs(60)).unwrap();
-        assert!(said.contains("needs a page of memory"), "{said}");
+        assert!(said.contains("needs a page, and its pager"), "{said}");
     }
 
     #[test]

@@ -374,7 +374,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("uzswap-owner-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let program = folder.join("cat");
-        fs::copy("/bin/cat", &program).unwrap();
+        testkit::copy_program("/bin/cat", &program);
         let became = |user: u32| {
             let mut command = Command::new(&program);
             // SAFETY: a call that is permitted between fork and exec. After setting another user, a
