@@ -27,7 +27,7 @@ use crate::{embedded, rights, size};
 #[command(
     override_usage = "uzswap attach [OPTIONS] PID",
     after_help = "Examples:
-  uzswap attach --ram 2G 1234             as root: process 1234, and the processes that it starts
+  uzswap attach --ram 2G 1234             as root: process 1234 and its descendants
   uzswap attach --ram 2G --swap 8G 1234   with a swap file behind the pool
   uzswap detach 1234                      or Ctrl-C: all pages come in, and the pager ends
 
