@@ -22,7 +22,7 @@ pub struct Attached {
     process: Arc<OwnedFd>,
     /// Whether the user is told when it has a pager.
     is_told: bool,
-    /// The budget has held since its memory first fitted.
+    /// Its memory fits the budget, or did: from then on the budget must hold, until it is left.
     pub has_settled: bool,
     /// Its pages come in, and its pager ends.
     pub is_leaving: bool,

@@ -401,16 +401,20 @@ impl Supervisor {
     }
 
     fn sample(&mut self) {
+        let peak_before = self.books.total_peak_bytes;
         self.books.audit();
         if let Some(history) = &mut self.history {
             history.sample(&self.books.tree, self.books.total_bytes);
         }
         if let Job::Attached(attached) = &mut self.job {
-            if !attached.has_settled && self.books.total_bytes > 0 {
-                attached.has_settled = self.books.total_bytes <= self.books.settings.budget_bytes;
-                self.books.total_peak_bytes = self.books.total_bytes;
+            let (total, budget) = (self.books.total_bytes, self.books.settings.budget_bytes);
+            if attached.is_leaving {
+                self.books.total_peak_bytes = peak_before;
+                return;
             }
             if !attached.has_settled {
+                self.books.total_peak_bytes = total;
+                attached.has_settled = total > 0 && total <= budget;
                 return;
             }
         }
