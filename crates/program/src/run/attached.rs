@@ -64,7 +64,7 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
     if maps.contains(&*super::OBJECT_NAME.to_string_lossy()) {
         bail!("process {pid} belongs to `uzswap run`: `uzswap top` shows which");
     }
-    if attach::has_agent(pid as i32) {
+    if attach::is_agent(pid as i32) || attach::has_agent(pid as i32) {
         bail!("process {pid} has a pager already: `uzswap top` shows its run, if that has not ended");
     }
     descriptors::raise();
