@@ -114,6 +114,13 @@ pub struct Words<'a> {
     pub alive: &'a AtomicU32,
 }
 
+/// The clone flags and the first instruction of a process that [`begin_orphan`] makes.
+fn orphan(entry: Option<usize>, thread_pointer: usize) -> (usize, usize) {
+    let pointer = if thread_pointer == 0 { 0 } else { SETTLS };
+    let flags = PROCESS | PARENT_SETTID | CHILD_CLEARTID | pointer;
+    (flags, entry.unwrap_or(call_of_stack as *const () as usize))
+}
+
 /// Starts a process that shares the memory and nothing else, at `entry` with this stack, or at
 /// `None` with a stack that holds, upwards, an argument and a function; and with its own thread
 /// pointer unless that is 0. Another process makes it and ends at once, so that the new one is an
@@ -125,9 +132,7 @@ pub struct Words<'a> {
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
     let answer: isize;
-    let words_set = PARENT_SETTID | CHILD_CLEARTID;
-    let flags = PROCESS | words_set | if thread_pointer == 0 { 0 } else { SETTLS };
-    let entry = entry.unwrap_or(call_of_stack as *const () as usize);
+    let (flags, entry) = orphan(entry, thread_pointer);
     // SAFETY: the caller only gets the result. The process between has its stack until then, and
     // writes no memory. The new one leaves this frame at once, for good.
     unsafe {
@@ -179,9 +184,7 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
     let answer: isize;
-    let words_set = PARENT_SETTID | CHILD_CLEARTID;
-    let flags = PROCESS | words_set | if thread_pointer == 0 { 0 } else { SETTLS };
-    let entry = entry.unwrap_or(call_of_stack as *const () as usize);
+    let (flags, entry) = orphan(entry, thread_pointer);
     // SAFETY: as above.
     unsafe {
         core::arch::asm!(
