@@ -465,7 +465,11 @@ impl Supervisor {
     /// Returns a status when no process is left that this one pages.
     fn has_left(&self, attached: &Attached) -> Option<i32> {
         if self.attacher.has_refused(attached.pid) {
-            let why = self.notes.unmanaged.last().map_or("it cannot be managed", String::as_str);
+            // Descendants may have been refused, too.
+            let name = name_of(attached.pid as u32);
+            let mut notes = self.notes.unmanaged.iter().rev();
+            let why =
+                notes.find(|note| note.starts_with(&name)).map_or("it cannot be managed", String::as_str);
             eprintln!("uzswap: process {}: {why}", attached.pid);
             return Some(crate::command_line::EXIT_FAILED);
         }

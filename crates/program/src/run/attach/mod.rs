@@ -27,10 +27,10 @@ use anyhow::Result;
 pub use self::image::Image;
 pub use self::injection::{clear, Left};
 use self::injection::{Failure, Order};
-use self::process::Identity;
 pub use self::process::{
     anonymous_bytes, has_agent, is_above_us, is_agent, program_of, runs_setuid_program, FileId,
 };
+use self::process::{Agent, Identity};
 pub use self::tree::Root;
 
 /// Smaller processes are skipped: a pager would cost more than it saves.
@@ -138,13 +138,12 @@ impl Attacher {
             let is_meant = self.root.is_attached() && pid == self.root.pid();
             let has_grown =
                 || is_meant || process::anonymous_bytes(pid).is_some_and(|bytes| bytes >= self.grown_bytes);
-            match (process::is_agent(pid), process::waits_with(pid)) {
-                (true, Some(number)) if has_grown() => self.waiting.push((pid, number)),
-                (false, _) if has_grown() => grown.push(pid),
+            let agent = Agent::of(pid);
+            agents.extend(agent.map(|_| pid));
+            match agent {
+                Some(Agent::Waits(number)) if has_grown() => self.waiting.push((pid, number)),
+                None if has_grown() => grown.push(pid),
                 _ => {}
-            }
-            if process::is_agent(pid) {
-                agents.push(pid);
             }
         }
         // A process that gives up rights is between two connections; an agent has its program's

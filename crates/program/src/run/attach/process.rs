@@ -168,9 +168,30 @@ pub fn own_number(pid: i32) -> Option<i32> {
 /// The name of an agent's process.
 const AGENT: &str = "uzswap";
 
+/// An agent's process, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agent {
+    Named,
+    /// It waits for the supervisor, which it offers the descriptor with this number.
+    Waits(i32),
+}
+
+impl Agent {
+    /// Returns the agent that a process is.
+    pub fn of(pid: i32) -> Option<Self> {
+        let name = name_of(pid)?;
+        let number = || name.strip_prefix(ledger::wire::WAITING_NAME)?.parse().ok();
+        if name == AGENT {
+            Some(Agent::Named)
+        } else {
+            number().map(Agent::Waits)
+        }
+    }
+}
+
 /// Returns whether a process is an agent.
 pub fn is_agent(pid: i32) -> bool {
-    name_of(pid).is_some_and(|name| name == AGENT || waits_at(&name).is_some())
+    Agent::of(pid).is_some()
 }
 
 /// Returns whether a process has an agent, connected or not. Looks at all processes.
@@ -178,15 +199,6 @@ pub fn has_agent(pid: i32) -> bool {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     all.any(|other| other != pid && is_agent(other) && share_memory(pid, other))
-}
-
-/// Returns the number of the descriptor that an agent offers the supervisor for which it waits.
-pub fn waits_with(pid: i32) -> Option<i32> {
-    name_of(pid).and_then(|name| waits_at(&name))
-}
-
-fn waits_at(name: &str) -> Option<i32> {
-    name.strip_prefix(ledger::wire::WAITING_NAME)?.parse().ok()
 }
 
 fn name_of(pid: i32) -> Option<String> {
