@@ -37,10 +37,18 @@ pub fn descriptor_of(handle: &OwnedFd, number: i32) -> io::Result<OwnedFd> {
 
 /// Whether a process has not been waited for: until then its number is not reused.
 pub fn is_there(handle: &OwnedFd) -> bool {
+    signal(handle, 0).map_or_else(|error| error.raw_os_error() == Some(libc::EPERM), |()| true)
+}
+
+/// Sends a signal to the process behind a handle, or none with 0.
+///
+/// # Errors
+/// ESRCH if it has been waited for, EPERM if this process may not.
+pub fn signal(handle: &OwnedFd, signal: i32) -> io::Result<()> {
     let info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: the only pointer is null; signal 0 is not delivered.
-    let answer = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), 0, info, 0) };
-    answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+    // SAFETY: the only pointer is null.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), signal, info, 0u32) };
+    checked(sent).map(drop)
 }
 
 /// Whether a process has the calling one's memory. The kernel permits to read it then to processes

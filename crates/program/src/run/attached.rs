@@ -10,15 +10,15 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
 use super::job::{Attached, Job};
+use super::looks::look_within;
 use super::{
     attach, descriptors, needs_pages_of, open, output, peers, report, settings, signals, tell, Options,
 };
-use crate::top::find::name_of;
 use crate::top::named;
 use crate::{embedded, rights, size};
 
@@ -60,7 +60,9 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
     if !rights::reports_forks() {
         bail!("attach needs CAP_SYS_PTRACE, without which its forks go unseen: start it as root (sudo)");
     }
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = look_within(LOOK, move || fs::read_to_string(format!("/proc/{pid}/maps")));
+    let maps =
+        maps.with_context(|| format!("process {pid} makes who looks into it wait"))?.unwrap_or_default();
     if maps.contains(&*super::OBJECT_NAME.to_string_lossy()) {
         bail!("process {pid} belongs to `uzswap run`: `uzswap top` shows which");
     }
@@ -95,8 +97,12 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
     Ok(status)
 }
 
+/// A process can delay readers of its memory for ever.
+const LOOK: Duration = Duration::from_secs(1);
+
 fn command_of(pid: u32) -> Vec<OsString> {
-    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = look_within(LOOK, move || fs::read(format!("/proc/{pid}/cmdline")));
+    let text = text.and_then(Result::ok).unwrap_or_default();
     let text = text.strip_suffix(b"\0").unwrap_or(&text);
     text.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect()
 }
@@ -121,14 +127,8 @@ pub fn detach(arguments: &DetachArguments) -> Result<i32> {
         bail!("process {pid} was started by `uzswap run` (process {supervisor}), which cannot leave it: use `uzswap pause`");
     }
     let handle = sys::process::handle(supervisor as i32).context("its supervisor")?;
-    let info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: takes no pointers beside a null one.
-    let sent =
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), libc::SIGTERM, info, 0u32) };
-    if sent != 0 {
-        return Err(std::io::Error::last_os_error())
-            .with_context(|| format!("{} {supervisor}", name_of(supervisor)));
-    }
+    sys::process::signal(&handle, libc::SIGTERM)
+        .with_context(|| format!("its uzswap, process {supervisor}"))?;
     let mut polled = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry.
     let ended = unsafe { libc::poll(&mut polled, 1, LEAVES_MS) };

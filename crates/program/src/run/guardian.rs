@@ -195,9 +195,7 @@ impl Process {
 
     /// Sends a signal, 0 for none; returns whether the process existed.
     fn signal(&self, signal: i32) -> bool {
-        let info = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: takes no pointers beside a null one.
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, info, 0u32) == 0 }
+        sys::process::signal(&self.0, signal).is_ok()
     }
 }
 

@@ -225,9 +225,7 @@ fn end(pid: i32, thread: u32, creator: u32, owner: Owner) -> Option<String> {
     if !is_meant || !sys::process::is_there(&handle) {
         return None;
     }
-    let info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: takes no pointers beside a null one.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), libc::SIGKILL, info, 0u32) };
+    let _ = sys::process::signal(&handle, libc::SIGKILL);
     Some(name.trim_end().to_owned())
 }
 

@@ -10,7 +10,7 @@
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use sys::{packets, process};
 
@@ -124,10 +124,7 @@ impl Peer {
 
     /// Ends the process.
     pub fn kill(&self) {
-        let info = std::ptr::null::<libc::siginfo_t>();
-        let handle = self.handle.as_raw_fd();
-        // SAFETY: takes no pointers beside a null one.
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle, libc::SIGKILL, info, 0u32) };
+        let _ = process::signal(&self.handle, libc::SIGKILL);
     }
 
     /// Returns its present ids; `None` if it has ended or has more rights than when it connected.
