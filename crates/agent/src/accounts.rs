@@ -1,10 +1,10 @@
 //! This process's place in the ledger of its tree.
 
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ledger::wire::{self, Kind, Packet, Received};
-use ledger::{Counter, Ledger, Slot};
+use ledger::{Counter, Ledger, Share, Slot};
 use pager::Accounts;
 use replacement::trace::Reference;
 use sys::privileged::{PrivilegedFile, PrivilegedHelper};
@@ -12,7 +12,7 @@ use sys::{packets, process, PAGE_SIZE};
 
 use crate::broken::{self, Point};
 use crate::channel::{self, close};
-use crate::{control, start};
+use crate::{control, fork, start};
 
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's
 /// descriptor is valid only in the file table of the pager's threads.
@@ -25,6 +25,8 @@ pub struct Ledgered {
     socket: AtomicI32,
     /// The recorder's pipe, in the file table of the pager's threads; -1 without one.
     recorder: AtomicI32,
+    /// Stored pages that are copies of the parent's: a place joined later has them, too.
+    inherited: AtomicU64,
 }
 
 const NOWHERE: usize = usize::MAX;
@@ -62,6 +64,7 @@ impl Ledgered {
             owner: AtomicU32::new(owner),
             socket: AtomicI32::new(socket),
             recorder: AtomicI32::new(-1),
+            inherited: AtomicU64::new(0),
         })
     }
 
@@ -81,12 +84,13 @@ impl Ledgered {
         self.owner.store(owner, Ordering::Release);
         self.socket.store(socket, Ordering::Release);
         self.index.store(index, Ordering::Release);
+        pager::Accounts::publish_inherited(self, self.inherited.load(Ordering::Relaxed));
         self.open_recorder();
         Ok(())
     }
 
     fn ask(name: &[u8]) -> Result<Place, JoinError> {
-        let hello = Packet::new(Kind::Hello, 0, 0);
+        let hello = Packet::new(Kind::Hello, fork::has_forked().into(), 0);
         let (socket, answer) = match connect(name) {
             Ok(socket) => {
                 let sent = hello_of_program(socket, &hello);
@@ -138,11 +142,6 @@ impl Ledgered {
     pub fn index(&self) -> Option<usize> {
         let index = self.index.load(Ordering::Acquire);
         (index != NOWHERE).then_some(index)
-    }
-
-    /// A number that changes when processes of the tree come or go.
-    pub fn relatives(&self) -> u64 {
-        self.ledger().changes()
     }
 
     /// Requests the recorder's pipe from the supervisor, if there is a recorder.
@@ -334,6 +333,10 @@ impl Accounts for Ledgered {
         broken::tell(text);
     }
 
+    fn share(&self) -> Share {
+        self.index().map_or_else(Share::default, |index| self.ledger().share(index))
+    }
+
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {
         broken::here(Point::Publish);
         let index = self.index.load(Ordering::Acquire);
@@ -368,6 +371,11 @@ impl Accounts for Ledgered {
 
     fn pagers(&self) -> usize {
         self.ledger().pagers()
+    }
+
+    fn publish_inherited(&self, pages: u64) {
+        self.inherited.store(pages, Ordering::Relaxed);
+        self.slot().into_iter().for_each(|slot| slot.publish_inherited(pages));
     }
 
     fn publish_disk(&self, pages: u64, bytes: u64) {

@@ -14,7 +14,7 @@ use sys::{arena, futex, thread, PAGE_SIZE};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::control_page::{self, control_page, is_set};
-use crate::look::{tight_at, Look};
+use crate::look::{tight_at, Look, MANAGED_BYTES_MIN};
 use crate::{announce, credentials, fork, inherit, paging, retire, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -59,12 +59,21 @@ pub fn set_alive(alive: bool) {
 #[must_use]
 fn sleep(accounts: &Ledgered, ns: u64) -> bool {
     end_if_program_ended();
-    let nudge = &control_page().nudge;
-    let seen = nudge.load(Ordering::Acquire);
+    let seen = control_page().nudge.load(Ordering::Acquire);
     answer_requests(accounts);
     if credentials::are_wanted() || is_leave_wanted(accounts) {
         return false;
     }
+    rest(seen, ns);
+    answer_requests(accounts);
+    accounts.end_if_alone();
+    !credentials::are_wanted() && !is_leave_wanted(accounts)
+}
+
+/// Sleeps until the program asks for something that it had not asked for when the word `nudge` was
+/// `seen`, or has ended.
+fn rest(seen: u32, ns: u64) {
+    let nudge = &control_page().nudge;
     match first_word() {
         // The kernel clears it and wakes this thread.
         Some(word) if futex::wait_for_either([(nudge, seen), (word, program())], ns) => {
@@ -75,9 +84,37 @@ fn sleep(accounts: &Ledgered, ns: u64) -> bool {
         }
         _ => futex::wait(nudge, seen, Some(ns.min(ENDED_LOOK_NS))),
     }
-    answer_requests(accounts);
-    accounts.end_if_alone();
-    !credentials::are_wanted() && !is_leave_wanted(accounts)
+}
+
+/// Most processes of scripts and builds end within this time, and never grow.
+const YOUNG_NS: u64 = 4_000_000;
+const YOUNG_LOOK_NS: u64 = 1_000_000;
+
+/// Waits until the program has grown, or is no longer young: to join the tree takes longer than
+/// `true` runs. Returns false when the program has given up rights.
+fn outlive_youth() -> bool {
+    let began = sys::now_ns();
+    while sys::now_ns() - began < YOUNG_NS {
+        let seen = control_page().nudge.load(Ordering::Acquire);
+        fork::answer_halt();
+        if credentials::are_wanted() || fork::has_stopped() {
+            return false;
+        }
+        rest(seen, YOUNG_LOOK_NS);
+        end_if_program_ended();
+        if own_bytes().is_none_or(|own| own >= MANAGED_BYTES_MIN) {
+            break;
+        }
+    }
+    true
+}
+
+/// Anonymous memory of the program.
+fn own_bytes() -> Option<u64> {
+    let statm = ProcFile::open_own(c"statm").ok()?;
+    let own = procfs::anonymous_bytes(statm.read_at(&mut [0; 128], 0));
+    statm.close();
+    own
 }
 
 fn is_leave_wanted(accounts: &Ledgered) -> bool {
@@ -199,6 +236,9 @@ fn live() -> bool {
     thread::name(c"uzswap");
     thread::hurry();
     credentials::say_own();
+    if !is_attached() && !outlive_youth() {
+        return true;
+    }
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The supervisor injected this object. If it is gone, it was killed, and its tree must end.
@@ -299,6 +339,8 @@ fn wait_for(
         let not_program = own.saturating_add(arena::range().len() as u64);
         let untouched = procfs::sizes(text)
             .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(not_program));
+        note_forked(accounts);
+        let own = own.saturating_sub(accounts.share().others_bytes);
         accounts.publish(own, 0, 0, 0);
         let (budget, total) = (accounts.budget(), accounts.total());
         let look = Look { budget, total, own, untouched };
@@ -312,6 +354,13 @@ fn wait_for(
         if !sleep(accounts, look.next_ns(mark)) {
             return false;
         }
+    }
+}
+
+/// Tells the supervisor that this process may share memory with relatives.
+fn note_forked(accounts: &Ledgered) {
+    if fork::has_forked() {
+        accounts.slot().into_iter().for_each(ledger::Slot::note_forked);
     }
 }
 
@@ -345,19 +394,12 @@ fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
 /// Runs until the program gives up rights.
 pub(crate) fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
-    let mut relatives = accounts.relatives();
     loop {
         if is_pause_wanted(accounts) && !pause(pager, accounts) {
             return;
         }
-        if fork::has_forked() && accounts.relatives() != relatives {
-            relatives = accounts.relatives();
-            pager.note_relatives();
-        }
+        note_forked(accounts);
         let (_, next_ns) = pager.watch(&mut watch);
-        if fork::has_forked() {
-            pager.measure_shared(&mut watch);
-        }
         if !sleep(accounts, next_ns) {
             return;
         }

@@ -14,7 +14,7 @@ const SMALL_NS: u64 = 5_000_000;
 /// New mappings from this size on trigger a look at once.
 const BURST_BYTES: usize = 16 << 20;
 /// A smaller process is not worth a pager, whose threads and tables would take more than it saves.
-const MANAGED_BYTES_MIN: u64 = 4 << 20;
+pub const MANAGED_BYTES_MIN: u64 = 4 << 20;
 
 /// The use at which memory is tight: leaves room for new memory between two looks.
 pub fn tight_at(budget: u64) -> u64 {

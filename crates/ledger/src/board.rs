@@ -18,7 +18,7 @@ use crate::{Slot, SLOTS};
 
 /// The memory file's name, by which observers find it among a supervisor's descriptors.
 pub const BOARD_NAME: &CStr = c"uzswap-board";
-const MAGIC: u64 = u64::from_le_bytes(*b"uzboard\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzboard\x02");
 
 /// Swapped-out data gets checksums and no encryption.
 pub const WITHOUT_ENCRYPTION: u32 = 1;
@@ -80,13 +80,13 @@ pub(crate) struct Board {
     /// Bytes and pagers of the tree's other ledgers. This and the fields below change.
     pub(crate) others: AtomicU64,
     pub(crate) other_pagers: AtomicU64,
-    /// Counts arrivals and exits of the tree's processes.
-    pub(crate) changes: AtomicU64,
     pub(crate) total_peak: AtomicU64,
     /// Slots that have ever been in use.
     pub(crate) slots_used: AtomicU64,
     /// The process in each slot, 0 for none.
     pub(crate) pids: [AtomicU32; SLOTS],
+    /// Its [`crate::Share`], as a word.
+    pub(crate) shares: [AtomicU64; SLOTS],
     /// Figures of processes that have ended.
     pub(crate) departed: Slot,
 }

@@ -67,7 +67,7 @@ proptest! {
             prop_assert_eq!(tree.sum(counter), snapshot.sum(counter));
         }
         for live in tree.live() {
-            prop_assert!(live.slot.wanted_bytes() >= live.slot.stored_pages());
+            prop_assert!(live.slot.wanted_bytes() >= live.slot.own_stored_pages());
         }
         prop_assert!(ledger.pagers() <= SLOTS);
         // Sums of the total fit a word.

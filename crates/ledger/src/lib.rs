@@ -21,6 +21,7 @@ mod file;
 mod garbage_tests;
 mod histogram;
 mod memory;
+mod share;
 mod slot;
 mod snapshot;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub use board::{Settings, BOARD_NAME, COMPRESSOR_LEN_MAX, WITHOUT_ENCRYPTION, WI
 pub use counters::{Counter, Described, Unit, COUNTERS};
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
 pub use memory::{Keeper, Ledger, LEDGER_NAME, SLOTS};
+pub use share::Share;
 pub use slot::{Slot, FORMS_MAX};
 pub use snapshot::{Seen, Sight, Snapshot};
 pub use tree::{Live, Tree};

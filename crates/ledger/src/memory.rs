@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::board::{Board, Settings};
 use crate::file::{self, Access};
-use crate::Slot;
+use crate::{Share, Slot};
 
 /// Most managed processes of one user of a tree. Further ones run unmanaged.
 pub const SLOTS: usize = 1024;
@@ -89,9 +89,12 @@ impl Ledger {
         [&self.memory().total, &self.board().others].map(|word| word.as_ptr().addr())
     }
 
-    /// A number that changes when processes of the tree come or go.
-    pub fn changes(&self) -> u64 {
-        self.board().changes.load(Ordering::Acquire)
+    /// The relatives' share in the memory of the process in a slot, as the supervisor last knew.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn share(&self, index: usize) -> Share {
+        Share::from_word(self.board().shares[index].load(Ordering::Relaxed))
     }
 
     /// Processes of the tree that have a pager.
@@ -216,10 +219,16 @@ impl Keeper {
     pub fn release(&mut self, index: usize) {
         let (board, slot) = (self.ledger.board(), self.ledger.slot(index));
         board.pids[index].store(0, Ordering::Release);
+        self.set_share(index, Share::default());
         let resident = slot.resident.swap(0, Ordering::Relaxed);
         self.ledger.memory().total.fetch_sub(resident, Ordering::Relaxed);
         slot.settle(&board.departed);
         self.know(index, None);
+    }
+
+    /// Sets the relatives' share in the memory of the process in a slot.
+    pub fn set_share(&self, index: usize, share: Share) {
+        self.ledger.board().shares[index].store(share.to_word(), Ordering::Relaxed);
     }
 
     /// Overrides the use that the process in a slot reports; `None` restores its own figure.
@@ -271,12 +280,11 @@ impl Keeper {
     }
 
     /// Publishes the figures of the tree's other ledgers to the processes.
-    pub fn set_others(&self, bytes: u64, pagers: u64, changes: u64, total_peak: u64) {
+    pub fn set_others(&self, bytes: u64, pagers: u64, total_peak: u64) {
         let board = self.ledger.board();
         board.others.store(bytes, Ordering::Relaxed);
         board.other_pagers.store(pagers, Ordering::Relaxed);
         board.total_peak.store(total_peak, Ordering::Relaxed);
-        board.changes.store(changes, Ordering::Release);
     }
 }
 

@@ -16,10 +16,14 @@ pub struct Slot {
     paused: AtomicU32,
     /// `uzswap attach` ends: all pages come in, and the pager goes.
     leave_wanted: AtomicU32,
+    /// Its memory may be shared with relatives.
+    forked: AtomicU32,
     pub(crate) resident: AtomicU64,
     pool: AtomicU64,
     staged: AtomicU64,
     stored_pages: AtomicU64,
+    /// Those that are copies of its parent's.
+    inherited_pages: AtomicU64,
     /// Pages in the swap file, and the bytes of their objects.
     disk_pages: AtomicU64,
     disk_bytes: AtomicU64,
@@ -70,6 +74,16 @@ impl Slot {
         self.leave_wanted.load(Ordering::Acquire) != 0
     }
 
+    /// Notes that the process has forked, or was forked.
+    pub fn note_forked(&self) {
+        self.forked.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether its memory may be shared with relatives.
+    pub fn has_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed) != 0
+    }
+
     /// Anonymous resident bytes, pool and staging included.
     pub fn resident_bytes(&self) -> u64 {
         self.resident.load(Ordering::Relaxed)
@@ -100,10 +114,21 @@ impl Slot {
         self.disk_bytes.load(Ordering::Relaxed)
     }
 
+    /// Pages in the pool, without those that its parent has stored, too.
+    pub fn own_stored_pages(&self) -> u64 {
+        self.stored_pages().saturating_sub(self.inherited_pages.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of the pool for these pages, if all take as much.
+    pub fn own_pool_bytes(&self) -> u64 {
+        let part = self.own_stored_pages() as f64 / self.stored_pages().max(1) as f64;
+        (self.pool_bytes() as f64 * part) as u64
+    }
+
     /// Use of the process as it would be without uzswap, in bytes.
     pub fn wanted_bytes(&self) -> u64 {
-        let held = self.resident_bytes().saturating_sub(self.pool_bytes());
-        let pages = self.stored_pages().saturating_add(self.disk_pages());
+        let held = self.resident_bytes().saturating_sub(self.own_pool_bytes());
+        let pages = self.own_stored_pages().saturating_add(self.disk_pages());
         held.saturating_add(pages.saturating_mul(4096))
     }
 
@@ -145,6 +170,11 @@ impl Slot {
         before
     }
 
+    /// Publishes how many of its stored pages are copies of its parent's.
+    pub fn publish_inherited(&self, pages: u64) {
+        self.inherited_pages.store(pages, Ordering::Relaxed);
+    }
+
     pub(crate) fn publish_disk(&self, pages: u64, bytes: u64) {
         self.disk_pages.store(pages, Ordering::Relaxed);
         self.disk_bytes.store(bytes, Ordering::Relaxed);
@@ -162,10 +192,11 @@ impl Slot {
             sum.add(own);
             own.clear();
         }
-        for figure in [&self.pool, &self.staged, &self.stored_pages, &self.disk_pages, &self.disk_bytes] {
+        let pages = [&self.stored_pages, &self.inherited_pages, &self.disk_pages];
+        for figure in pages.into_iter().chain([&self.pool, &self.staged, &self.disk_bytes]) {
             figure.store(0, Ordering::Relaxed);
         }
-        for flag in [&self.managed, &self.pause_wanted, &self.paused, &self.leave_wanted] {
+        for flag in [&self.managed, &self.pause_wanted, &self.paused, &self.leave_wanted, &self.forked] {
             flag.store(0, Ordering::Relaxed);
         }
     }

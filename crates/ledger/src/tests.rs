@@ -91,8 +91,8 @@ fn two_mappings_see_the_same_figures() {
     other.slot(index).faults().record(4000);
     assert_eq!(other.slot(index).wanted_bytes(), 4000 - 100 + 3 * 4096);
     assert_eq!((keeper.ledger().total_bytes(), keeper.audit(), keeper.corrections()), (4000, 4000, 0));
-    keeper.set_others(500, 2, 1, 9000);
-    assert_eq!((other.total_bytes(), other.pagers(), other.changes()), (4500, 2, 1));
+    keeper.set_others(500, 2, 9000);
+    assert_eq!((other.total_bytes(), other.pagers()), (4500, 2));
     let figures = tree(&[&keeper]);
     assert_eq!(figures.sum(Counter::ZswpOut), 9);
     keeper.release(index);
@@ -202,7 +202,7 @@ fn only_the_supervisor_writes_the_board() {
             assert_eq!(libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SEAL), -1);
         }
     }
-    keeper.set_others(7, 0, 0, 0);
+    keeper.set_others(7, 0, 0);
     assert_eq!(joined(&keeper).total_bytes(), 7, "the supervisor still can");
 }
 
@@ -219,7 +219,7 @@ fn an_onlooker_sees_the_figures_of_one_moment() {
         keeper.ledger().publish(index, 4096, 100, 200, 5);
         keeper.ledger().slot(index).add(Counter::ZswpIn, 10);
     }
-    one.set_others(4096, 0, 0, 8192);
+    one.set_others(4096, 0, 8192);
     let snapshot = snapshot(&[&one, &two]);
     one.ledger().publish(0, 0, 0, 0, 0);
     assert_eq!(snapshot.settings(), settings());

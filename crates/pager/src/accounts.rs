@@ -1,6 +1,6 @@
 //! Where a pager reports its use and reads its budget.
 
-pub use ledger::Counter;
+pub use ledger::{Counter, Share};
 
 /// The ledger as a pager sees it: a shared budget and counters. Every method may be called on the
 /// fault path; implementations are plain atomics on shared memory.
@@ -9,6 +9,10 @@ pub trait Accounts: Sync {
     fn budget(&self) -> u64;
     /// Bytes that all processes together use, as last published.
     fn total(&self) -> u64;
+    /// The relatives' share in this process's memory, parts of which they have since a fork.
+    fn share(&self) -> Share {
+        Share::default()
+    }
     /// Publishes this process's use: anonymous resident bytes, and its pool and staging.
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64);
     /// Adds to a counter.
@@ -25,6 +29,8 @@ pub trait Accounts: Sync {
     fn pagers(&self) -> usize {
         1
     }
+    /// Publishes how many of the stored pages are copies that it inherited from its parent.
+    fn publish_inherited(&self, _pages: u64) {}
     /// Publishes this process's part of the swap file: pages, and the bytes of their objects.
     fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// If references are recorded: a thread needed a page. May wait.

@@ -8,7 +8,6 @@ use crate::config::StartError;
 pub(crate) struct ProcFiles {
     pub statm: ProcFile,
     pub maps: ProcFile,
-    pub rollup: ProcFile,
 }
 
 impl ProcFiles {
@@ -20,7 +19,6 @@ impl ProcFiles {
         Ok(ProcFiles {
             statm: open(c"statm", "/proc/thread-self/statm")?,
             maps: open(c"maps", "/proc/thread-self/maps")?,
-            rollup: open(c"smaps_rollup", "/proc/thread-self/smaps_rollup")?,
         })
     }
 }

@@ -1,9 +1,8 @@
 //! How much memory this process uses, and the marks below the budget.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sys::procfs::{self, ProcFile};
-use sys::PAGE_SIZE;
 
 use crate::accounts::Accounts;
 use crate::pages::Pages;
@@ -21,18 +20,10 @@ pub(crate) struct Gauge {
     is_bare: bool,
     /// Bytes that the process uses, with its fair share of shared memory.
     resident: AtomicU64,
-    /// Bytes that the kernel counts but others use: their share of memory shared after a fork, or
-    /// other memory if one range is paged.
+    /// If one range is paged: bytes that the kernel counts but other memory uses.
     discount: AtomicU64,
-    /// If it is the share of others: the bytes that were resident when it was measured; else zero.
-    resident_then: AtomicU64,
-    /// The faults, beside those served, at that time, and those since then, at the last look.
-    faults_then: AtomicU64,
-    faults_since: AtomicU64,
-    /// Faults that were served, which copy nothing.
-    served: AtomicU64,
-    /// Relatives came or went, so the shares must be measured soon.
-    is_stale: AtomicBool,
+    /// Stored pages that were inherited from the parent, and still are stored.
+    inherited: AtomicU64,
     /// Bytes by which this process lately grew without faults between two looks.
     growth: AtomicU64,
 }
@@ -44,11 +35,7 @@ impl Gauge {
             is_bare,
             resident: AtomicU64::new(0),
             discount: AtomicU64::new(0),
-            resident_then: AtomicU64::new(0),
-            faults_then: AtomicU64::new(0),
-            faults_since: AtomicU64::new(0),
-            served: AtomicU64::new(0),
-            is_stale: AtomicBool::new(false),
+            inherited: AtomicU64::new(0),
             growth: AtomicU64::new(0),
         }
     }
@@ -57,7 +44,7 @@ impl Gauge {
     pub fn measure(&self, statm: &ProcFile, pages: &Pages) -> u64 {
         let mut buffer = [0; 128];
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
-            let fair = bytes.saturating_sub(self.discount_now(bytes));
+            let fair = bytes.saturating_sub(self.discount_bytes() + self.accounts.share().others_bytes);
             self.resident.store(fair, Ordering::Relaxed);
             let staged = bytes_of(pages.staging.pages()) as u64;
             let store = &pages.store;
@@ -68,6 +55,23 @@ impl Gauge {
             self.accounts.publish(counted, store.pool_bytes(), staged, store.stored_pages());
         }
         self.accounts.total()
+    }
+
+    /// Notes that all stored pages are the parent's, in a forked child.
+    pub fn note_inherited(&self, stored_pages: u64) {
+        self.inherited.store(stored_pages, Ordering::Relaxed);
+        self.accounts.publish_inherited(stored_pages);
+    }
+
+    /// Notes that pages came in, of about as many inherited ones as there are among the stored.
+    pub fn note_came_in(&self, pages: u64, stored_pages: u64) {
+        let inherited = self.inherited.load(Ordering::Relaxed);
+        if inherited > 0 {
+            let of_parent = inherited as f64 / stored_pages.max(inherited) as f64 * pages as f64;
+            let left = inherited.saturating_sub(of_parent.ceil() as u64).min(stored_pages);
+            self.inherited.store(left, Ordering::Relaxed);
+            self.accounts.publish_inherited(left);
+        }
     }
 
     /// The level that reclaim works towards. The room below the budget lets the process grow
@@ -105,51 +109,6 @@ impl Gauge {
     pub fn set_discount(&self, bytes: u64) {
         self.discount.store(bytes, Ordering::Relaxed);
     }
-
-    /// Sets the share of others in this process's `resident` bytes, as just measured.
-    pub fn set_shared(&self, bytes: u64, resident: u64) {
-        self.set_discount(bytes);
-        self.resident_then.store(resident, Ordering::Relaxed);
-        self.faults_then.store(self.faults(), Ordering::Relaxed);
-        self.faults_since.store(0, Ordering::Relaxed);
-    }
-
-    /// Counts the faults since the shares were measured, if there are shares. For the control
-    /// thread: it is a system call, and handlers measure at each fault.
-    pub fn note_faults(&self) {
-        if self.discount_bytes() == 0 || self.resident_then.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let since = self.faults().wrapping_sub(self.faults_then.load(Ordering::Relaxed)) as i64;
-        self.faults_since.store(since.max(0) as u64, Ordering::Relaxed);
-    }
-
-    pub fn note_served(&self) {
-        self.served.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The discount, less the pages that the process may have copied since it was measured. A fault
-    /// that neither the pager served nor added a page copied a shared one. Measuring takes
-    /// milliseconds, and a child that writes to all of its memory copies that much at once.
-    fn discount_now(&self, resident: u64) -> u64 {
-        let bytes = self.faults_since.load(Ordering::Relaxed).saturating_mul(PAGE_SIZE as u64);
-        let grown = resident.saturating_sub(self.resident_then.load(Ordering::Relaxed));
-        self.discount_bytes().saturating_sub(bytes.saturating_sub(grown))
-    }
-
-    /// Faults of this process that the pager did not serve.
-    fn faults(&self) -> u64 {
-        sys::process::minor_faults().wrapping_sub(self.served.load(Ordering::Relaxed))
-    }
-
-    pub fn note_relatives(&self) {
-        self.is_stale.store(true, Ordering::Release);
-    }
-
-    /// Whether relatives came or went since the last call.
-    pub fn take_stale(&self) -> bool {
-        self.is_stale.swap(false, Ordering::AcqRel)
-    }
 }
 
 /// A 128th under the budget, 256 KiB to 16 MiB, but not more than a quarter. If memory lately grew
@@ -166,38 +125,7 @@ fn low_water(budget: u64, growth: u64) -> u64 {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use super::{low_water, Gauge, GROWTH_LITTLE};
-    use crate::accounts::Plenty;
-    use crate::trial::blocks;
-    use crate::units::BLOCK_BYTES;
-    use sys::PAGE_SIZE;
-
-    /// A child that had written to all of its memory counted nothing for a tenth of a second.
-    #[test]
-    fn pages_copied_since_the_shares_were_measured_count() {
-        let (gauge, range) = (Gauge::new(&Plenty, false), Gauge::new(&Plenty, false));
-        let (all, shared) = (1 << 40, 1 << 30);
-        gauge.set_shared(shared, all);
-        range.set_discount(shared);
-        let base = blocks(64);
-        // SAFETY: this test's own pages, single ones.
-        unsafe { libc::madvise(base as *mut _, 64 * BLOCK_BYTES, libc::MADV_NOHUGEPAGE) };
-        for at in (base..base + 64 * BLOCK_BYTES).step_by(PAGE_SIZE) {
-            // SAFETY: as above.
-            unsafe { (at as *mut u8).write_volatile(1) };
-        }
-        gauge.note_faults();
-        range.note_faults();
-        let touched = (64 * BLOCK_BYTES) as u64;
-        assert!(gauge.discount_now(all) <= shared - touched, "as many faults could have copied pages");
-        // Other tests run beside this one.
-        assert_eq!(gauge.discount_now(all + (64 << 30)), shared, "they added pages");
-        assert_eq!(range.discount_now(all), shared, "this is no shared memory");
-        // More than any test beside causes.
-        (0..1 << 24).for_each(|_| gauge.note_served());
-        gauge.note_faults();
-        assert_eq!(gauge.discount_now(all), shared, "served faults copy none");
-    }
+    use super::{low_water, GROWTH_LITTLE};
 
     #[test]
     fn the_low_water_mark_is_a_little_under_the_budget() {

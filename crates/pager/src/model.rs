@@ -533,6 +533,11 @@ impl Pagemap {
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
+    /// The model knows no relatives.
+    pub fn shared(&self, _start: usize, _count: usize) -> u64 {
+        0
+    }
+
     pub fn uses(&self, start: usize, end: usize, runs: &mut [Run]) -> (usize, usize) {
         let (count, walked) = self.mapped_runs(start, end, runs);
         let kernel = Kernel::current();

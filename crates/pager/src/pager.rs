@@ -166,17 +166,6 @@ impl Pager {
         self.parts.lifecycle.watch(watch)
     }
 
-    /// Call when relatives, which may share memory with this process, came or went.
-    pub fn note_relatives(&self) {
-        self.parts.program.gauge.note_relatives();
-    }
-
-    /// Corrects the published use for pages shared with forked relatives: each counts its fair
-    /// share. Walks the page tables, so it is for processes that have forked, from time to time.
-    pub fn measure_shared(&self, watch: &mut Watch) {
-        self.parts.lifecycle.measure_shared(watch);
-    }
-
     /// Stops reclaim, brings all pages in, unregisters all mappings, and waits for the last fault.
     pub fn halt(&self) {
         self.parts.lifecycle.halt();

@@ -11,12 +11,14 @@ pub fn pid(text: &str) -> Result<u32, String> {
 /// The kernel's limit of process ids on 64-bit machines.
 const PID_MAX: u32 = 1 << 22;
 
-/// Name, state letter, parent, start in ticks since boot, and the stack's address (exec moves it).
+/// Name, state letter, parent, minor faults, start in ticks since boot, and the stack's address
+/// (exec moves it).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     pub name: Vec<u8>,
     pub state: u8,
     pub parent: u32,
+    pub minor_faults: u64,
     pub started: u64,
     pub stack: u64,
 }
@@ -44,6 +46,7 @@ impl Stat {
             name: text.get(begin..end)?.to_vec(),
             state: *fields.first()?.as_bytes().first()?,
             parent: number(4)? as u32,
+            minor_faults: number(10)?,
             started: number(22)?,
             stack: number(28)?,
         })
@@ -87,7 +90,7 @@ mod tests {
             text.extend(&name);
             text.extend(format!(") {state} {parent} {}{started} 1 1 1 1 1 77 5 6\n", "1 ".repeat(17)).bytes());
             let stat = Stat::parse(&text).unwrap();
-            prop_assert_eq!(stat, Stat { name, state: state.as_bytes()[0], parent, started, stack: 77 });
+            prop_assert_eq!(stat, Stat { name, state: state.as_bytes()[0], parent, minor_faults: 1, started, stack: 77 });
         }
 
         #[test]

@@ -2,12 +2,12 @@
 
 mod support;
 
-use std::path::PathBuf;
 use std::process::Command;
 
+use support::group::Group;
 use support::{
-    as_user, can_manage, command, has, is_alive, is_root, own_limit, signal, wait_until, workload_with, Ran,
-    Scratch, Started, PROGRAM,
+    as_user, can_manage, command, has, is_alive, is_root, signal, wait_until, workload_with, Ran, Scratch,
+    Started, PROGRAM,
 };
 
 /// Builds a list of 80 MiB. For each line of input, prints its sum; for `fork`, a child does.
@@ -172,36 +172,6 @@ const ROWS: &str = "import sys\n\
             sys.stdin.readline()\n\
     print(sum(row[0] for row in rows), sum(len(row[2]) for row in rows), flush=True)\n";
 
-/// A memory cgroup for a test; `None` where there is no room for one.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(limit: u64) -> Option<Self> {
-        let own = own_limit()?;
-        let group = own.parent()?.join(format!("uzswap-attached-{}", std::process::id()));
-        let made = std::fs::create_dir(&group)
-            .and_then(|()| std::fs::write(group.join(own.file_name().unwrap()), limit.to_string()));
-        if let Err(error) = made {
-            let _ = std::fs::remove_dir(&group);
-            testkit::skip!("cgroup", "no memory cgroup can be made: {error}");
-            return None;
-        }
-        Some(Group(group))
-    }
-
-    fn run(&self, words: &[&str]) -> Started {
-        let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.0.display());
-        Started::new(&mut command(&[&["sh", "-c", &join, "sh"], words].concat()))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let removed = || std::fs::remove_dir(&self.0).is_ok();
-        wait_until("its processes end", removed);
-    }
-}
-
 /// With 3 % of its cgroup's memory left: bare it is killed, attached to it finishes.
 #[test]
 fn a_program_with_little_memory_left_finishes() {
@@ -210,7 +180,7 @@ fn a_program_with_little_memory_left_finishes() {
     if !may_attach() || swaps.lines().count() > 1 {
         return;
     }
-    let Some(group) = Group::new(LIMIT_MIB << 20) else { return };
+    let Some(group) = Group::new("attached").and_then(|group| group.limited(LIMIT_MIB << 20)) else { return };
     // Some of its resident memory is files that others have, too.
     let full = (LIMIT_MIB - 2).to_string();
     let job = ["python3", "-c", ROWS, &full];

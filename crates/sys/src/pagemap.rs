@@ -125,6 +125,18 @@ impl Pagemap {
     /// Bits of the mapped pages among the first `count` from `start`, at most 64: includes the
     /// shared zero page, excludes guard regions.
     pub fn mapped(&self, start: usize, count: usize) -> u64 {
+        // Bit 63: present. Bit 62: swapped, migrating or a guard region, which has bit 58.
+        self.entries(start, count, |entry| entry >> 62 != 0 && entry >> 58 & 1 == 0)
+    }
+
+    /// Bits of the pages among the first `count` from `start`, at most 64, that other processes
+    /// have mapped, too, since a fork.
+    pub fn shared(&self, start: usize, count: usize) -> u64 {
+        // Bit 63: present. Bit 56: mapped once.
+        self.entries(start, count, |entry| entry >> 63 == 1 && entry >> 56 & 1 == 0)
+    }
+
+    fn entries(&self, start: usize, count: usize, is_wanted: impl Fn(u64) -> bool) -> u64 {
         let mut entries = [0u64; 64];
         let bytes = count.min(entries.len()) * 8;
         let offset = (start / PAGE_SIZE * 8) as libc::off_t;
@@ -132,9 +144,8 @@ impl Pagemap {
         let read = || unsafe { libc::pread(self.descriptor, entries.as_mut_ptr().cast(), bytes, offset) };
         // Pages that have moved would count as lost. A short read ends with the address space.
         insist(read).unwrap_or_else(|code| panic!("the pagemap cannot be read (error {code})"));
-        // Bit 63: present. Bit 62: swapped, migrating or a guard region, which has bit 58.
-        let is_mapped = |entry: &u64| *entry >> 62 != 0 && *entry >> 58 & 1 == 0;
-        entries.iter().enumerate().fold(0, |mask, (index, entry)| mask | u64::from(is_mapped(entry)) << index)
+        let wanted = entries.iter().map(|entry| u64::from(is_wanted(*entry)));
+        wanted.enumerate().fold(0, |mask, (index, bit)| mask | bit << index)
     }
 
     fn scan(

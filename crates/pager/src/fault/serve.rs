@@ -185,7 +185,6 @@ impl FaultService {
         let ns = sys::now_ns() - fault.read_ns;
         self.accounts.fault(ns);
         self.accounts.add(Counter::Faults, 1);
-        self.program.gauge.note_served();
         self.accounts.add(Counter::FaultNs, ns);
         ns
     }

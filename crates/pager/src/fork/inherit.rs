@@ -3,7 +3,7 @@
 use sys::maps;
 use sys::memory::USER_END;
 use sys::pagemap::Run;
-use sys::procfs::{self, ProcFile};
+use sys::procfs::ProcFile;
 use sys::thread;
 use sys::userfaultfd::feature;
 
@@ -18,10 +18,10 @@ impl Forks {
     pub fn numbers_end(&self) -> i32 {
         let (pages, files) = (&self.pages, &self.program.files);
         let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
-        let others = [pages.reports().descriptor(), files.rollup.descriptor()];
+        let reports = Some(pages.reports().descriptor());
         let gate = self.gate.descriptor();
         let window = pages.staging.discard_window.descriptor();
-        let all = own.into_iter().chain(others).chain(gate).chain([window]);
+        let all = own.into_iter().chain(reports).chain(gate).chain([window]);
         all.max().map_or(0, |most| most + 1)
     }
 
@@ -45,7 +45,6 @@ impl Forks {
         let files = [
             (c"statm", &self.program.files.statm, "/proc/thread-self/statm"),
             (c"maps", &self.program.files.maps, "/proc/thread-self/maps"),
-            (c"smaps_rollup", &self.program.files.rollup, "/proc/thread-self/smaps_rollup"),
         ];
         for (name, file, what) in files {
             let opened = ProcFile::open_own(name).map_err(system(what))?;
@@ -70,11 +69,7 @@ impl Forks {
         drop(registrations);
         self.discard_wiped().map_err(system("/proc/self/smaps"))?;
         self.program.refresh(&self.pages, &self.config);
-        let mut buffer = [0; 128];
-        let shared = procfs::anonymous_bytes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
-        // The parent accounts for all of it until both have measured their shares.
-        self.program.gauge.set_shared(shared, shared);
-        self.program.gauge.note_relatives();
+        self.program.gauge.note_inherited(self.pages.store.stored_pages());
         self.quiesce.reset();
         Ok(())
     }

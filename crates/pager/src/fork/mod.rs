@@ -146,7 +146,6 @@ impl Forks {
         session.stash.drain(..).for_each(|event| self.pages.apply_now(event));
         self.quiesce.resume();
         self.accounts.add(Counter::Forks, 1);
-        self.program.gauge.note_relatives();
         while let Some(fault) = session.held.pop_front() {
             self.service.serve(&mut session.handler, fault);
         }

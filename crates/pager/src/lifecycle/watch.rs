@@ -15,9 +15,6 @@ use super::Lifecycle;
 /// A fault that waits this long is reported.
 const FAULT_NS_MAX: u64 = 10_000_000_000;
 
-/// Delay between a change of relatives and measuring the memory shared with them.
-const SETTLED_NS: u64 = 10_000_000;
-
 const RUNS: usize = 4096;
 
 /// All processes' staged pages may take 1/16 of the budget. Processes are counted every `SHARE_NS`.
@@ -68,7 +65,6 @@ impl Lifecycle {
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now = sys::now_ns();
         let gauge = &self.program.gauge;
-        gauge.note_faults();
         let total = self.program.measure(&self.pages);
         let came_in = self.note_growth(watch, now);
         let mut buffer = [0; 128];
@@ -124,6 +120,7 @@ impl Lifecycle {
     fn note_growth(&self, watch: &mut Watch, now: u64) -> u64 {
         let (resident, arrived) = (self.program.gauge.resident_bytes(), self.evictions.arrived());
         let came_in = arrived.wrapping_sub(watch.arrived);
+        self.program.gauge.note_came_in(came_in, self.pages.store.stored_pages());
         let seen = came_in.saturating_mul(PAGE_SIZE as u64);
         if watch.resident != 0 {
             let growth = resident.saturating_sub(watch.resident).saturating_sub(seen);
@@ -210,27 +207,6 @@ impl Lifecycle {
         watch.counted = after;
         // Spend at most a twentieth of the time on this.
         watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
-    }
-
-    /// See `Pager::measure_shared`.
-    pub fn measure_shared(&self, watch: &mut Watch) {
-        let now = sys::now_ns();
-        if self.program.gauge.take_stale() {
-            // Most forked children soon execute another program and share nothing any more.
-            watch.shared_ns = watch.shared_ns.min(now + SETTLED_NS);
-        }
-        if now < watch.shared_ns {
-            return;
-        }
-        let mut text = [0; 2048];
-        let text = self.program.files.rollup.read_at(&mut text, 0);
-        if let (Some(fair), Some(full)) =
-            (procfs::kilobytes_field(text, b"Pss_Anon:"), procfs::kilobytes_field(text, b"Anonymous:"))
-        {
-            self.program.gauge.set_shared(full.saturating_sub(fair), full);
-        }
-        // Spend at most a twentieth of the time on this.
-        watch.shared_ns = now + ((sys::now_ns() - now) * 20).max(100_000_000);
     }
 }
 

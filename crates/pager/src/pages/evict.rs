@@ -15,17 +15,17 @@ use super::mover::Quiet;
 use super::run::{part, PageRun, RunGuard};
 use super::{now_ms, Pages};
 use crate::accounts::Counter;
-use crate::units::{page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES};
+use crate::units::{bytes_of, index_of, page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
 
 impl Pages {
     /// Moves the present pages of `mask` out of a block, into the block's slot or else into
     /// `spare`, which is then taken. Returns false if nothing was moved. If `may_wait`, asks the
     /// kernel to copy pages shared with a forked relative, which may wait for a fault to be served.
     pub fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, may_wait: bool) -> bool {
-        let mut unshared = false;
+        let (mut unshared, mut kept) = (false, 0);
         loop {
             let Some(block) = self.table.try_lock(base) else { return false };
-            let wanted = mask & block.mask(PageState::Kernel);
+            let wanted = mask & block.mask(PageState::Kernel) & !kept;
             let own = Some(block.slot()).filter(|slot| *slot != NO_SLOT);
             let Some(slot) = own.or(*spare).filter(|_| wanted != 0 && !block.is_compressing()) else {
                 return false;
@@ -62,21 +62,35 @@ impl Pages {
                 }
                 return true;
             }
-            match busy {
-                Some(_) if !may_wait => return false,
-                // Shared with a forked child, or pinned. The kernel's private copies can be moved.
-                Some((start, len)) if !unshared => {
-                    drop(block);
-                    sys::memory::unshare(start, len);
-                    unshared = true;
-                }
-                Some(_) => {
-                    block.refuse_briefly(wanted, now_ms());
-                    return false;
-                }
-                None => return false,
+            // Pinned, or shared with relatives: the kernel's private copies can be moved.
+            let Some((start, len)) = busy else { return false };
+            if self.keeps_shared() {
+                kept = wanted & self.pagemap().shared(base, BLOCK_PAGES) as u32;
+                self.accounts.add(Counter::KeptShared, kept.count_ones().into());
             }
+            if unshared || wanted == kept {
+                block.refuse_briefly(wanted, now_ms());
+            }
+            if unshared || wanted == kept || !may_wait {
+                return false;
+            }
+            drop(block);
+            let busy = span(index_of(start), pages_in(len)) & !kept;
+            runs(busy).for_each(|(first, count)| sys::memory::unshare(page_at(base, first), bytes_of(count)));
+            unshared = true;
         }
+    }
+
+    /// Whether pages that relatives share stay in memory: they all would keep a compressed copy,
+    /// which together take more than this part of the one page.
+    fn keeps_shared(&self) -> bool {
+        const PART: (u64, u64) = (3, 4);
+        /// Taken for granted until the pool tells.
+        const COPY: (u64, u64) = (1, 3);
+        let (pool, stored) = (self.store.pool_bytes(), bytes_of(self.store.stored_pages() as usize) as u64);
+        let (copy, page) = if stored == 0 { COPY } else { (pool, stored) };
+        u128::from(self.accounts.share().sharers) * u128::from(copy) * u128::from(PART.1)
+            > u128::from(page) * u128::from(PART.0)
     }
 
     /// Moves an extent's worth of adjacent full blocks out with one call. False if none moved.
@@ -197,7 +211,6 @@ mod tests {
     use super::*;
     use crate::pages::{Compressed, FaultedIn};
     use crate::trial::{evict, inbound, pager_with, pages_with, read, write};
-    use crate::units::BLOCK_PAGES;
 
     #[test]
     fn more_pages_of_a_block_join_those_that_wait() {

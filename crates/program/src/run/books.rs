@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use ledger::{Keeper, Settings, Slot, Tree};
+use ledger::{Keeper, Settings, Share, Slot, Tree};
 
 use super::peers::Owner;
 use super::swap::{Swap, SwapArguments};
@@ -41,7 +41,6 @@ pub struct Books {
     arguments: SwapArguments,
     /// Opened before the program started, for the first user who needs one.
     spare: Option<Swap>,
-    changes: u64,
     /// The most that all processes touch between two looks.
     touched_max: u64,
     /// The use of all processes at the last look, and the most so far.
@@ -66,7 +65,6 @@ impl Books {
             tree: Tree::default(),
             arguments,
             spare,
-            changes: 0,
             touched_max: TOUCHED_BYTES * sys::cpu::count() as u64,
             total_bytes: 0,
             total_peak_bytes: 0,
@@ -87,7 +85,6 @@ impl Books {
         };
         let index = self.books[at].keeper.claim(pid);
         let index = index.ok_or("more processes at a time than the ledger has room for")?;
-        self.changes += 1;
         Ok(Tree::place(at, index))
     }
 
@@ -154,7 +151,18 @@ impl Books {
         self.books.iter().filter_map(|book| book.swap.as_ref()).for_each(|swap| swap.reap(place));
         let (at, index) = Tree::at(place);
         self.books[at].keeper.release(index);
-        self.changes += 1;
+    }
+
+    /// Returns the relatives' share in the memory of the process in a place.
+    pub fn share(&self, place: usize) -> Share {
+        let (at, index) = Tree::at(place);
+        self.books[at].keeper.ledger().share(index)
+    }
+
+    /// Sets that share.
+    pub fn set_share(&self, place: usize, share: Share) {
+        let (at, index) = Tree::at(place);
+        self.books[at].keeper.set_share(index, share);
     }
 
     /// Overrides the use that the process in a place reports; `None` restores its own figure.
@@ -197,7 +205,7 @@ impl Books {
             let promised = promised(budget, total, users, others).min(self.touched_max);
             let others = (total - book.bytes).saturating_add(promised);
             let other_pagers = pagers - book.keeper.pagers().min(pagers);
-            book.keeper.set_others(others, other_pagers, self.changes, self.total_peak_bytes);
+            book.keeper.set_others(others, other_pagers, self.total_peak_bytes);
         }
     }
 
@@ -259,12 +267,10 @@ mod tests {
             let (at, index) = Tree::at(place);
             books.books[at].keeper.ledger().publish(index, bytes, 0, 0, 0);
         }
-        let changes = books.books[0].keeper.ledger().changes();
         books.leave(places[0]);
         books.audit();
         assert_eq!(books.total_bytes, 23);
         assert_eq!(joined_total(&books, 1), 23, "a user without processes is promised nothing");
-        assert_ne!(books.books[0].keeper.ledger().changes(), changes, "relatives hear of it");
         assert_eq!(books.tree.live().map(|live| live.pid).collect::<Vec<_>>(), [11, 12]);
         assert_eq!(books.swap_part(places[1], 0), Ok(None), "none was asked for");
     }

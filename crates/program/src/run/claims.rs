@@ -12,26 +12,19 @@ const LOOKS: u32 = 4;
 pub struct Claims(HashMap<usize, u32>);
 
 impl Claims {
-    /// Returns the actual use of the process in `place` if its figure is known to be wrong. The
-    /// kernel counts a shared page for each of `processes`, so the two may differ by that factor.
-    pub fn judge(
-        &mut self,
-        place: usize,
-        said: u64,
-        kernel: u64,
-        processes: u64,
-        budget: u64,
-    ) -> Option<u64> {
+    /// Returns the actual use of the process in `place` if its figure is known to be wrong. `own`
+    /// is what the kernel counts, without what counts for relatives.
+    pub fn judge(&mut self, place: usize, said: u64, own: u64, budget: u64) -> Option<u64> {
         let slack = (budget / 2).clamp(*SLACK_BYTES.start(), *SLACK_BYTES.end());
-        let most = kernel.saturating_mul(2).saturating_add(slack);
-        let is_wrong = said > most || kernel > said.saturating_mul(processes).saturating_add(slack);
+        let most = own.saturating_mul(2).saturating_add(slack);
+        let is_wrong = said > most || own > said.saturating_add(slack);
         if !is_wrong {
             self.forget(place);
             return None;
         }
         let looks = self.0.entry(place).or_default();
         *looks = looks.saturating_add(1);
-        (*looks >= LOOKS).then_some(kernel)
+        (*looks >= LOOKS).then_some(own)
     }
 
     pub fn forget(&mut self, place: usize) {
@@ -51,25 +44,17 @@ mod tests {
         for (said, wrong) in [(0, true), (G, false), (G / 8, true), (u64::MAX, true), (3 * G / 2, false)] {
             for look in 1..6 {
                 let known = (wrong && look >= LOOKS).then_some(G);
-                assert_eq!(claims.judge(3, said, G, 1, G), known, "{said}, look {look}");
+                assert_eq!(claims.judge(3, said, G, G), known, "{said}, look {look}");
             }
             claims.forget(3);
         }
         for _ in 0..10 {
-            assert_eq!(claims.judge(3, 0, G, 1, G), None);
-            assert_eq!(claims.judge(3, G, G, 1, G), None, "right in between");
+            assert_eq!(claims.judge(3, 0, G, G), None);
+            assert_eq!(claims.judge(3, G, G, G), None, "right in between");
         }
         // Even under a small budget the excess is noticed early.
         for look in 1..6 {
-            assert_eq!(claims.judge(3, 0, G / 16, 1, G / 32), (look >= LOOKS).then_some(G / 16));
-        }
-    }
-
-    #[test]
-    fn pages_that_processes_share_are_counted_by_their_parts() {
-        let mut claims = Claims::default();
-        for _ in 0..8 {
-            assert_eq!(claims.judge(0, G / 4, G, 4, G), None);
+            assert_eq!(claims.judge(3, 0, G / 16, G / 32), (look >= LOOKS).then_some(G / 16));
         }
     }
 }

@@ -29,6 +29,7 @@ mod program_file;
 mod progress;
 mod reaper;
 mod report;
+mod shares;
 mod signals;
 mod strangers;
 mod supervisor;

@@ -22,6 +22,7 @@ pub struct OverLimit {
     immovable_pages: u64,
     brought_in_pages: u64,
     forks: u64,
+    kept_shared_pages: u64,
     /// A pager just found nothing to evict.
     is_stuck: bool,
     pauses: Pauses,
@@ -73,6 +74,8 @@ enum Cause {
     /// The kernel does not let pages leave.
     Immovable,
     PoolFull,
+    /// Compressed copies of what processes share would take more.
+    Shared,
     /// Parent and child copy shared pages when they write to them.
     Forks,
     /// Memory was touched faster than pages could leave.
@@ -92,11 +95,12 @@ impl OverLimit {
                 bytes,
                 budget_bytes,
                 is_paused: self.pauses.lasts,
-                pool_bytes: tree.live().fold(0, |sum, live| live.slot.pool_bytes().saturating_add(sum)),
+                pool_bytes: tree.live().fold(0, |sum, live| live.slot.own_pool_bytes().saturating_add(sum)),
                 poor_pages: tree.sum(Counter::RejectCompressPoor),
                 immovable_pages: tree.sum(Counter::Immovable),
                 brought_in_pages: brought_in_pages.saturating_sub(self.pauses.brought_in_pages),
                 forks: tree.sum(Counter::Forks),
+                kept_shared_pages: tree.sum(Counter::KeptShared),
                 is_stuck,
                 pauses: self.pauses,
                 stuck: self.stuck,
@@ -120,6 +124,7 @@ impl OverLimit {
             _ if explains(self.brought_in_pages) => Cause::PagingEnded,
             _ if explains(self.poor_pages) => Cause::Incompressible,
             _ if explains(self.immovable_pages) => Cause::Immovable,
+            _ if explains(self.kept_shared_pages) => Cause::Shared,
             _ if self.pool_bytes >= pool_max => Cause::PoolFull,
             _ if self.is_stuck => Cause::Immovable,
             _ if self.forks > 0 => Cause::Forks,
@@ -136,6 +141,10 @@ impl OverLimit {
             Cause::Immovable => {
                 "pages could not leave: they are read-only, locked or under a protection key".to_owned()
             }
+            Cause::Shared => {
+                "pages that forked processes share stay: a compressed copy for each would take more"
+                    .to_owned()
+            }
             Cause::PoolFull => "what is compressed took most of it".to_owned(),
             Cause::Forks => format!("{forks} forks: pages shared with a child are copied when they change"),
             Cause::Pace => "memory was touched faster than pages could leave".to_owned(),
@@ -149,6 +158,7 @@ impl OverLimit {
             Cause::Incompressible | Cause::PoolFull if !has_swap => {
                 Some("--swap SIZE lets pages that do not fit compressed go to a file on disk")
             }
+            Cause::Shared => Some("a larger --ram, or fewer workers, leaves room for what they copy"),
             Cause::Forks => Some("a larger --ram leaves room for what parent and child copy"),
             Cause::Pace => Some("the excess is momentary; a lower --ram keeps the peak below a hard limit"),
             _ => None,
@@ -178,6 +188,8 @@ mod tests {
         assert_eq!(over(|one| one.pool_bytes = 90 << 20).cause(), Some(Cause::PoolFull));
         assert_eq!(over(|one| (one.is_stuck, one.forks) = (true, 3)).cause(), Some(Cause::Immovable));
         assert_eq!(over(|one| one.forks = 3).cause(), Some(Cause::Forks));
+        let kept = over(|one| (one.kept_shared_pages, one.is_stuck) = (4096, true));
+        assert_eq!(kept.cause(), Some(Cause::Shared));
         let paused = over(|one| (one.is_paused, one.brought_in_pages) = (true, 1 << 20));
         assert_eq!(paused.cause(), Some(Cause::Paused));
         assert_eq!(paused.advice(false), None, "a swap file is no help against a pause");

@@ -35,7 +35,7 @@ impl Peaks {
         let sum =
             |of: fn(&Slot) -> u64| tree.live().fold(0, |sum: u64, live| sum.saturating_add(of(live.slot)));
         let (pages, bytes, wanted) =
-            (sum(Slot::stored_pages), sum(Slot::pool_bytes), sum(Slot::wanted_bytes));
+            (sum(Slot::own_stored_pages), sum(Slot::own_pool_bytes), sum(Slot::wanted_bytes));
         let (disk_pages, disk_bytes) = (sum(Slot::disk_pages), sum(Slot::disk_bytes));
         self.wanted_bytes = self.wanted_bytes.max(wanted);
         if disk_pages > 0 {

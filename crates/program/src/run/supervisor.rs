@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ledger::wire::{self, Kind, Packet, Received};
+use ledger::Live;
 
 use sys::privileged::PrivilegedFile;
 
@@ -21,6 +22,7 @@ use super::orphans::Orphans;
 use super::output::Output;
 use super::peaks::Peaks;
 use super::progress::Progress;
+use super::shares::Shares;
 use super::signals::Signals;
 use super::strangers::Strangers;
 use super::{swap, Options};
@@ -54,6 +56,7 @@ pub struct Supervisor {
     /// again.
     rejoining: Vec<([i32; 2], Instant)>,
     claims: Claims,
+    shares: Shares,
     strangers: Strangers,
     pub(super) notes: Notes,
     pub(super) figures: Peaks,
@@ -93,6 +96,7 @@ impl Supervisor {
             orphans: Orphans::new(move || root.members()),
             rejoining: Vec::new(),
             claims: Claims::default(),
+            shares: Shares::default(),
             strangers: Strangers::default(),
             signal: None,
             has_dumped: false,
@@ -248,7 +252,7 @@ impl Supervisor {
                 if let Some(program) = &descriptor {
                     self.connections.all[index].note_program(program);
                 }
-                return self.hello(index);
+                return self.hello(index, packet.number != 0);
             }
             Some(Kind::Say) => self.say(index, packet.text()),
             Some(Kind::Broken) => {
@@ -320,7 +324,7 @@ impl Supervisor {
     }
 
     /// Gives a process its place; returns false for a second one, which would never be released.
-    fn hello(&mut self, index: usize) -> bool {
+    fn hello(&mut self, index: usize, is_child: bool) -> bool {
         if !self.connections.may_have_place(index) {
             return false;
         }
@@ -333,6 +337,11 @@ impl Supervisor {
                     attached.note_managed(pid, self.books.settings.budget_bytes);
                 }
                 connection.place = Some((place, owner));
+                if is_child {
+                    let slot = self.books.tree.slot(place);
+                    slot.note_forked();
+                    self.shares.note_child(&self.books, &Live { place, pid: pid as u32, slot });
+                }
                 if let Some(history) = &mut self.history {
                     history.joined(pid as u32, place);
                 }
@@ -403,6 +412,7 @@ impl Supervisor {
     fn sample(&mut self) {
         let peak_before = self.books.total_peak_bytes;
         self.books.audit();
+        self.shares.look(&self.books);
         if let Some(history) = &mut self.history {
             history.sample(&self.books.tree, self.books.total_bytes);
         }
@@ -423,11 +433,14 @@ impl Supervisor {
 
     fn look_for_wrong_figures(&mut self) {
         let live: Vec<_> = self.books.tree.live().collect();
-        let (count, budget) = (live.len() as u64, self.books.settings.budget_bytes);
+        let budget = self.books.settings.budget_bytes;
         for one in live {
             let kernel = attach::anonymous_bytes(one.pid as i32);
-            let judged = kernel
-                .map(|kernel| self.claims.judge(one.place, one.slot.resident_bytes(), kernel, count, budget));
+            let judged = kernel.map(|kernel| {
+                let others = self.books.share(one.place).others_bytes;
+                let own = kernel.saturating_sub(others);
+                self.claims.judge(one.place, one.slot.resident_bytes(), own, budget)
+            });
             let known = judged.flatten();
             self.figures.wrong_figures += u64::from(known.is_some());
             self.books.know(one.place, known);

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sys::userfaultfd::{feature, Userfaultfd};
 
+pub mod group;
 pub mod tree;
 
 /// Makes a test of each row.

@@ -1,0 +1,194 @@
+//! How much of each process's memory counts for its relatives.
+//!
+//! After a fork, parent and child have the same pages until one of them writes. Every page counts
+//! once: each process counts its proportional part (PSS). The kernel tells the parts by walking
+//! page tables, so they are measured when they have changed, for all relatives at a time, and by
+//! threads of their own, because a process can hold such a walk up. In between, faults tell what a
+//! process has copied: a minor fault that the pager did not serve, and that added no page, copied
+//! one. A child that was just forked shares all of its memory.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use ledger::{Counter, Live, Share};
+use sys::procfs::kilobytes_field;
+
+use super::attach::anonymous_bytes;
+use super::books::Books;
+use super::looks::Looks;
+use crate::stat::Stat;
+
+const PAGE_BYTES: u64 = 4096;
+/// Delay between an arrival or exit and the measurement: most children soon execute a program.
+const SETTLED: Duration = Duration::from_millis(10);
+/// A change of all relatives' use after which they are measured again, and its part of the budget.
+const CHANGE_BYTES: u64 = 1 << 20;
+const CHANGE_PART: u64 = 256;
+/// Measurements take at most one twentieth of the time.
+const PAUSE: u32 = 20;
+
+/// A process, as it was last measured.
+struct Member {
+    pid: u32,
+    /// Bytes that counted for others then.
+    others_bytes: u64,
+    /// Its resident bytes then, and the faults that could have copied pages.
+    resident_bytes: u64,
+    faults: u64,
+}
+
+impl Member {
+    /// A process that shares nothing, as far as is known.
+    fn now(live: &Live) -> Self {
+        let resident_bytes = anonymous_bytes(live.pid as i32).unwrap_or(0);
+        Member { pid: live.pid, others_bytes: 0, resident_bytes, faults: faults_of(live) }
+    }
+
+    /// Measures a process. Pages that it copies at the same time count as copied afterwards.
+    fn measure(live: &Live) -> Option<Self> {
+        let before = Self::now(live);
+        let text = fs::read(format!("/proc/{}/smaps_rollup", live.pid)).ok()?;
+        let all = kilobytes_field(&text, b"Anonymous:")?;
+        let part = kilobytes_field(&text, b"Pss_Anon:")?;
+        Some(Member { others_bytes: all.saturating_sub(part), ..before })
+    }
+
+    /// Bytes that count for others now, if the process has copied as many pages as it can have.
+    fn others_now(&self, live: &Live) -> u64 {
+        let faults = faults_of(live).saturating_sub(self.faults);
+        // A pager makes pages come and go without such faults.
+        let grown = match live.slot.is_managed() {
+            true => 0,
+            false => anonymous_bytes(self.pid as i32).unwrap_or(0).saturating_sub(self.resident_bytes),
+        };
+        copied(self.others_bytes, faults, grown)
+    }
+}
+
+/// Others' bytes after `faults`, of which some added `grown` bytes.
+fn copied(others_bytes: u64, faults: u64, grown: u64) -> u64 {
+    others_bytes.saturating_sub(faults.saturating_mul(PAGE_BYTES).saturating_sub(grown))
+}
+
+/// Faults of a process that its pager did not serve.
+fn faults_of(live: &Live) -> u64 {
+    let faults = Stat::of(live.pid).map_or(0, |stat| stat.minor_faults);
+    faults.saturating_sub(live.slot.counter(Counter::Faults))
+}
+
+/// A measured process, and how long that took.
+type Measured = (Option<Member>, Duration);
+
+/// The processes of a tree that have forked or were forked, and their shares.
+#[derive(Default)]
+pub struct Shares {
+    members: HashMap<usize, Member>,
+    looks: Looks<Measured>,
+    /// When to measure again, if relatives came or went or changed.
+    due: Option<Instant>,
+    /// Not before: earlier measurements took their part of the time.
+    allowed: Option<Instant>,
+    /// The use of all relatives at the last measurement.
+    counted_bytes: u64,
+}
+
+impl Shares {
+    /// Notes a child at its birth, before it publishes its use: all that it has is its parent's.
+    pub fn note_child(&mut self, books: &Books, live: &Live) {
+        let mut member = Member::now(live);
+        member.others_bytes = member.resident_bytes;
+        let share = Share { others_bytes: member.others_bytes, sharers: self.members.len() as u32 + 1 };
+        books.set_share(live.place, share);
+        self.members.insert(live.place, member);
+        self.ask_soon(SETTLED);
+    }
+
+    /// Brings all shares up to date.
+    pub fn look(&mut self, books: &Books) {
+        let family: Vec<Live> = books.tree.live().filter(|live| live.slot.has_forked()).collect();
+        let before = self.members.len();
+        self.members
+            .retain(|place, member| family.iter().any(|live| live.place == *place && live.pid == member.pid));
+        let mut has_changed = self.members.len() != before;
+        for live in &family {
+            self.members.entry(live.place).or_insert_with(|| {
+                has_changed = true;
+                Member::now(live)
+            });
+        }
+        self.take_measured(&family);
+        if family.len() < 2 {
+            // No relative is left to share with.
+            self.members.values_mut().for_each(|member| member.others_bytes = 0);
+            self.due = None;
+        } else if has_changed {
+            self.ask_soon(SETTLED);
+        }
+        let mut counted_bytes = 0;
+        for live in &family {
+            let Some(member) = self.members.get(&live.place) else { continue };
+            let others_bytes = if member.others_bytes == 0 { 0 } else { member.others_now(live) };
+            books.set_share(live.place, Share { others_bytes, sharers: family.len() as u32 });
+            counted_bytes += live.slot.resident_bytes();
+        }
+        let change = (books.settings.budget_bytes / CHANGE_PART).max(CHANGE_BYTES);
+        if family.len() > 1 && counted_bytes.abs_diff(self.counted_bytes) > change {
+            self.ask_soon(Duration::ZERO);
+        }
+        let now = Instant::now();
+        let may = self.allowed.is_none_or(|at| now >= at);
+        if may && self.due.is_some_and(|at| now >= at) {
+            self.due = None;
+            self.counted_bytes = counted_bytes;
+            for live in family {
+                self.looks.ask(live.place as u64, move || {
+                    let began = Instant::now();
+                    (Member::measure(&live), began.elapsed())
+                });
+            }
+        }
+    }
+
+    fn ask_soon(&mut self, delay: Duration) {
+        self.due.get_or_insert(Instant::now() + delay);
+    }
+
+    fn take_measured(&mut self, family: &[Live]) {
+        let mut took = Duration::ZERO;
+        while let Some((place, (measured, time))) = self.looks.take() {
+            took += time;
+            let Some(measured) = measured else { continue };
+            if family.iter().any(|live| live.place as u64 == place && live.pid == measured.pid) {
+                self.members.insert(place as usize, measured);
+            }
+        }
+        if took > Duration::ZERO {
+            self.allowed = Some(Instant::now() + took * PAUSE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const M: u64 = 1 << 20;
+
+    #[test]
+    fn faults_that_added_no_page_copied_one() {
+        assert_eq!(copied(100 * M, 0, 0), 100 * M);
+        assert_eq!(copied(100 * M, 256, 0), 99 * M);
+        assert_eq!(copied(100 * M, 256, M), 100 * M, "they added pages");
+        assert_eq!(copied(100 * M, u64::MAX, 0), 0);
+    }
+
+    #[test]
+    fn a_process_that_shares_nothing_has_no_share() {
+        let keeper = ledger::Keeper::create(&ledger::Settings::default(), 1).unwrap();
+        let live = |pid| Live { place: 0, pid, slot: keeper.ledger().slot(0) };
+        let own = Member::measure(&live(std::process::id())).unwrap();
+        assert!(own.others_bytes < M && own.resident_bytes > 0, "{}", own.others_bytes);
+        assert!(Member::measure(&live(u32::MAX)).is_none());
+    }
+}
