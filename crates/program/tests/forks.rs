@@ -32,7 +32,7 @@ fn few_descriptors_are_enough_for_forks() {
         leaves_everything_out(&ran);
     }
     // Too few for a child's pager: a message says so.
-    let Some(ran) = run(WAYS[0], &["few", "17"]) else { return };
+    let Some(ran) = run(WAYS[0], &["few", "16"]) else { return };
     ran.assert_says(&["RLIMIT_NOFILE"]);
 }
 

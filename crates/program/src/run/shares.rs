@@ -25,8 +25,15 @@ const SETTLED: Duration = Duration::from_millis(10);
 /// A change of all relatives' use after which they are measured again, and its part of the budget.
 const CHANGE_BYTES: u64 = 1 << 20;
 const CHANGE_PART: u64 = 256;
-/// Measurements take at most one twentieth of the time.
-const PAUSE: u32 = 20;
+/// Measurements take at most a tenth of a processor.
+const PAUSE: u32 = 10;
+
+/// A process and its agent, which has the same memory.
+#[derive(Clone, Copy)]
+pub struct Relative {
+    pub live: Live,
+    pub agent: u32,
+}
 
 /// A process, as it was last measured.
 struct Member {
@@ -40,25 +47,26 @@ struct Member {
 
 impl Member {
     /// A process that shares nothing, as far as is known.
-    fn now(live: &Live) -> Self {
-        let resident_bytes = anonymous_bytes(live.pid as i32).unwrap_or(0);
-        Member { pid: live.pid, others_bytes: 0, resident_bytes, faults: faults_of(live) }
+    fn now(relative: &Relative) -> Self {
+        let pid = relative.live.pid;
+        let resident_bytes = anonymous_bytes(pid as i32).unwrap_or(0);
+        Member { pid, others_bytes: 0, resident_bytes, faults: faults_of(relative) }
     }
 
     /// Measures a process. Pages that it copies at the same time count as copied afterwards.
-    fn measure(live: &Live) -> Option<Self> {
-        let before = Self::now(live);
-        let text = fs::read(format!("/proc/{}/smaps_rollup", live.pid)).ok()?;
+    fn measure(relative: &Relative) -> Option<Self> {
+        let before = Self::now(relative);
+        let text = fs::read(format!("/proc/{}/smaps_rollup", before.pid)).ok()?;
         let all = kilobytes_field(&text, b"Anonymous:")?;
         let part = kilobytes_field(&text, b"Pss_Anon:")?;
         Some(Member { others_bytes: all.saturating_sub(part), ..before })
     }
 
     /// Bytes that count for others now, if the process has copied as many pages as it can have.
-    fn others_now(&self, live: &Live) -> u64 {
-        let faults = faults_of(live).saturating_sub(self.faults);
+    fn others_now(&self, relative: &Relative) -> u64 {
+        let faults = faults_of(relative).saturating_sub(self.faults);
         // A pager makes pages come and go without such faults.
-        let grown = match live.slot.is_managed() {
+        let grown = match relative.live.slot.is_managed() {
             true => 0,
             false => anonymous_bytes(self.pid as i32).unwrap_or(0).saturating_sub(self.resident_bytes),
         };
@@ -71,13 +79,24 @@ fn copied(others_bytes: u64, faults: u64, grown: u64) -> u64 {
     others_bytes.saturating_sub(faults.saturating_mul(PAGE_BYTES).saturating_sub(grown))
 }
 
-/// Faults of a process that its pager did not serve.
-fn faults_of(live: &Live) -> u64 {
-    let faults = Stat::of(live.pid).map_or(0, |stat| stat.minor_faults);
-    faults.saturating_sub(live.slot.counter(Counter::Faults))
+/// Faults in a process's memory that its pager did not serve.
+fn faults_of(relative: &Relative) -> u64 {
+    let Relative { live, agent } = relative;
+    let faults = |pid: u32| Stat::of(pid).map_or(0, |stat| stat.minor_faults);
+    let own = faults(live.pid).saturating_sub(live.slot.counter(Counter::Faults));
+    // The agent copies tables and the pool.
+    own.saturating_add(if live.slot.is_managed() { faults(*agent) } else { 0 })
 }
 
-/// A measured process, and how long that took.
+/// This thread's CPU time.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// A measured process, and the CPU time that took.
 type Measured = (Option<Member>, Duration);
 
 /// The processes of a tree that have forked or were forked, and their shares.
@@ -95,26 +114,29 @@ pub struct Shares {
 
 impl Shares {
     /// Notes a child at its birth, before it publishes its use: all that it has is its parent's.
-    pub fn note_child(&mut self, books: &Books, live: &Live) {
-        let mut member = Member::now(live);
+    pub fn note_child(&mut self, books: &Books, child: &Relative) {
+        let mut member = Member::now(child);
         member.others_bytes = member.resident_bytes;
         let share = Share { others_bytes: member.others_bytes, sharers: self.members.len() as u32 + 1 };
-        books.set_share(live.place, share);
-        self.members.insert(live.place, member);
+        books.set_share(child.live.place, share);
+        self.members.insert(child.live.place, member);
         self.ask_soon(SETTLED);
     }
 
-    /// Brings all shares up to date.
-    pub fn look(&mut self, books: &Books) {
-        let family: Vec<Live> = books.tree.live().filter(|live| live.slot.has_forked()).collect();
+    /// Brings all shares up to date. `agent_of` knows the agent of the process in a place.
+    pub fn look(&mut self, books: &Books, agent_of: impl Fn(usize) -> Option<u32>) {
+        let relatives = books.tree.live().filter(|live| live.slot.has_forked());
+        let relatives = relatives.map(|live| Relative { live, agent: agent_of(live.place).unwrap_or(0) });
+        let family: Vec<Relative> = relatives.collect();
         let before = self.members.len();
-        self.members
-            .retain(|place, member| family.iter().any(|live| live.place == *place && live.pid == member.pid));
+        self.members.retain(|place, member| {
+            family.iter().any(|one| one.live.place == *place && one.live.pid == member.pid)
+        });
         let mut has_changed = self.members.len() != before;
-        for live in &family {
-            self.members.entry(live.place).or_insert_with(|| {
+        for relative in &family {
+            self.members.entry(relative.live.place).or_insert_with(|| {
                 has_changed = true;
-                Member::now(live)
+                Member::now(relative)
             });
         }
         self.take_measured(&family);
@@ -125,12 +147,13 @@ impl Shares {
         } else if has_changed {
             self.ask_soon(SETTLED);
         }
-        let mut counted_bytes = 0;
-        for live in &family {
+        let mut counted_bytes: u64 = 0;
+        for relative in &family {
+            let live = &relative.live;
             let Some(member) = self.members.get(&live.place) else { continue };
-            let others_bytes = if member.others_bytes == 0 { 0 } else { member.others_now(live) };
+            let others_bytes = if member.others_bytes == 0 { 0 } else { member.others_now(relative) };
             books.set_share(live.place, Share { others_bytes, sharers: family.len() as u32 });
-            counted_bytes += live.slot.resident_bytes();
+            counted_bytes = live.slot.resident_bytes().saturating_add(counted_bytes);
         }
         let change = (books.settings.budget_bytes / CHANGE_PART).max(CHANGE_BYTES);
         if family.len() > 1 && counted_bytes.abs_diff(self.counted_bytes) > change {
@@ -141,10 +164,10 @@ impl Shares {
         if may && self.due.is_some_and(|at| now >= at) {
             self.due = None;
             self.counted_bytes = counted_bytes;
-            for live in family {
-                self.looks.ask(live.place as u64, move || {
-                    let began = Instant::now();
-                    (Member::measure(&live), began.elapsed())
+            for relative in family {
+                self.looks.ask(relative.live.place as u64, move || {
+                    let began = cpu_time();
+                    (Member::measure(&relative), cpu_time().saturating_sub(began))
                 });
             }
         }
@@ -154,12 +177,12 @@ impl Shares {
         self.due.get_or_insert(Instant::now() + delay);
     }
 
-    fn take_measured(&mut self, family: &[Live]) {
+    fn take_measured(&mut self, family: &[Relative]) {
         let mut took = Duration::ZERO;
         while let Some((place, (measured, time))) = self.looks.take() {
             took += time;
             let Some(measured) = measured else { continue };
-            if family.iter().any(|live| live.place as u64 == place && live.pid == measured.pid) {
+            if family.iter().any(|one| one.live.place as u64 == place && one.live.pid == measured.pid) {
                 self.members.insert(place as usize, measured);
             }
         }
@@ -186,7 +209,7 @@ mod tests {
     #[test]
     fn a_process_that_shares_nothing_has_no_share() {
         let keeper = ledger::Keeper::create(&ledger::Settings::default(), 1).unwrap();
-        let live = |pid| Live { place: 0, pid, slot: keeper.ledger().slot(0) };
+        let live = |pid| Relative { live: Live { place: 0, pid, slot: keeper.ledger().slot(0) }, agent: 0 };
         let own = Member::measure(&live(std::process::id())).unwrap();
         assert!(own.others_bytes < M && own.resident_bytes > 0, "{}", own.others_bytes);
         assert!(Member::measure(&live(u32::MAX)).is_none());

@@ -22,7 +22,7 @@ use super::orphans::Orphans;
 use super::output::Output;
 use super::peaks::Peaks;
 use super::progress::Progress;
-use super::shares::Shares;
+use super::shares::{Relative, Shares};
 use super::signals::Signals;
 use super::strangers::Strangers;
 use super::{swap, Options};
@@ -340,7 +340,9 @@ impl Supervisor {
                 if is_child {
                     let slot = self.books.tree.slot(place);
                     slot.note_forked();
-                    self.shares.note_child(&self.books, &Live { place, pid: pid as u32, slot });
+                    let live = Live { place, pid: pid as u32, slot };
+                    self.shares
+                        .note_child(&self.books, &Relative { live, agent: connection.peer.pid as u32 });
                 }
                 if let Some(history) = &mut self.history {
                     history.joined(pid as u32, place);
@@ -412,7 +414,12 @@ impl Supervisor {
     fn sample(&mut self) {
         let peak_before = self.books.total_peak_bytes;
         self.books.audit();
-        self.shares.look(&self.books);
+        let all = &self.connections.all;
+        let agent_of = |place| {
+            let mut has_place = all.iter().filter(|one| one.place.is_some_and(|(own, _)| own == place));
+            has_place.next().map(|one| one.peer.pid as u32)
+        };
+        self.shares.look(&self.books, agent_of);
         if let Some(history) = &mut self.history {
             history.sample(&self.books.tree, self.books.total_bytes);
         }
