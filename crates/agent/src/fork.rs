@@ -4,7 +4,8 @@
 //!             forking thread            control thread                       child's forking thread     child's control thread
 //! prepare()   connection, ASKED ------> stand still, HALTED
 //!             C library, clone(2) ----> serves both of them -------> C library
-//! parent()    back, waits               :                            child(): starts ---------> take
+//! parent()    back, waits               :                            child(): starts --------->
+//! take
 //!             continues <-------------- hands over ------------------------------------------> inherits
 //!                                       all continue                 continues <--------------- serves
 //! ```
@@ -32,7 +33,7 @@
 //! another process, which ends when the child has taken over.
 //!
 //! The forking thread's side is `preload`'s module of the same name. Without it no request arrives,
-//! and the pager itself notices forks: see `Pages::populate_child`.
+//! and the pager itself notices forks: see `AddressSpace::populate_child`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -20,13 +20,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 
+use address_space::units::{block_of, index_of, page_of, pages_in, BLOCK_BYTES};
+use address_space::{AddressSpace, Inbound};
 use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
 
 use crate::config::NamedPages;
-use crate::pages::{Inbound, Pages};
 use crate::quiesce::Quiesce;
-use crate::units::{block_of, index_of, page_of, pages_in, BLOCK_BYTES};
 
 /// Least time between scans of the list of threads.
 const LOOK_NS: u64 = 20_000_000;
@@ -123,7 +123,14 @@ fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each:
 impl KeptPages {
     /// Finds kept pages from time to time, and brings in those that are out, unless there is a
     /// halt. `budget` limits the arguments; `own_page` is a page of the caller.
-    pub(crate) fn look(&self, now_ns: u64, budget: u64, program: &Pages, quiesce: &Quiesce, own_page: usize) {
+    pub(crate) fn look(
+        &self,
+        now_ns: u64,
+        budget: u64,
+        program: &AddressSpace,
+        quiesce: &Quiesce,
+        own_page: usize,
+    ) {
         let mut look = self.look.lock().expect("no panic while held");
         if now_ns < look.next_ns {
             return;
@@ -162,7 +169,7 @@ impl KeptPages {
         look.next_ns = now_ns + LOOK_NS.max((sys::now_ns() - now_ns) * LOOK_SHARE);
     }
 
-    fn bring_in(&self, program: &Pages, own_page: usize) {
+    fn bring_in(&self, program: &AddressSpace, own_page: usize) {
         let is_out = |page: &usize| {
             let block = program.table.find(*page);
             block.is_some_and(|block| block.is_out(index_of(*page)))
@@ -180,11 +187,12 @@ impl KeptPages {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{bytes_of, page_at};
     use std::collections::HashMap;
+
+    use address_space::units::{bytes_of, page_at};
 
     /// The cleared word is in the page before the list's.
     #[test]

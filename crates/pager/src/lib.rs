@@ -17,7 +17,6 @@
 //!
 //! Each part uses those below it only (`tests/parts.rs`).
 
-pub mod accounts;
 mod config;
 pub mod executable;
 mod fault;
@@ -27,38 +26,23 @@ mod gate;
 mod gauge;
 mod kept;
 mod lifecycle;
-#[cfg(feature = "shuttle")]
-mod model;
 mod pager;
-mod pages;
 mod program;
 mod quiesce;
 mod reclaim;
 mod registrations;
 mod roles;
-mod sync;
-mod tracker;
-#[cfg(all(test, not(feature = "shuttle")))]
-mod trial;
-mod units;
+#[cfg(test)]
+mod testing;
 
-pub use accounts::{Accounts, Counter};
-pub use config::{staging_pages, Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
+pub use address_space::units::BLOCK_BYTES;
+pub use address_space::{staging_pages, Accounts, Counter, FixedText, StartError};
+pub use config::{Config, NamedPages, HANDLERS_MAX};
 pub use fork::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
 pub use roles::ThreadRole;
 pub use sys::thread::end_process;
-pub use units::BLOCK_BYTES;
-
-/// The items that the doctests of the proofs need.
-#[doc(hidden)]
-pub mod proofs {
-    pub use crate::pages::block::BlockGuard;
-    pub use crate::pages::run::PageRun;
-    pub use crate::pages::table::AddressTable;
-    pub use crate::pages::{EventQueue, Mover};
-}
 
 /// Groups that the pool of a pager needs: [`zswap::Config::max_groups`].
-pub const POOL_GROUPS: u16 = pages::GROUPS;
+pub const POOL_GROUPS: u16 = address_space::GROUPS;
 pub use lifecycle::Watch;

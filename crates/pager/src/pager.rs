@@ -2,16 +2,15 @@
 
 use std::ops::Range;
 
+use address_space::{Accounts, AddressSpace, Settings, StartError};
 use sys::{arena, thread, PAGE_SIZE};
 use zswap::Zswap;
 
-use crate::accounts::Accounts;
-use crate::config::{Config, StartError};
+use crate::config::Config;
 use crate::fault::FaultService;
 use crate::fork::{ForkSession, Forks, Outcome};
 use crate::gate::Gate;
 use crate::lifecycle::{Lifecycle, Watch};
-use crate::pages::Pages;
 use crate::reclaim::Reclaimer;
 use crate::roles::ThreadRole;
 
@@ -27,7 +26,12 @@ impl Pager {
     /// # Errors
     /// [`StartError`] names the missing part.
     pub fn new(config: Config, store: Zswap, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
-        let (pages, features) = Pages::new(&config, store, accounts)?;
+        let settings = Settings {
+            staging_pages: config.staging_pages,
+            executable: config.executable,
+            without_tracking: config.without_tracking,
+        };
+        let (pages, features) = AddressSpace::new(&settings, store, accounts)?;
         pages.own_threads.add();
         let own_page = arena::take(PAGE_SIZE, PAGE_SIZE)
             .map_err(|source| StartError::System { what: "a page", source })?
@@ -37,13 +41,13 @@ impl Pager {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 impl Pager {
     pub(crate) fn parts(&self) -> &Forks {
         &self.parts
     }
 
-    pub(crate) fn pages(&self) -> &Pages {
+    pub(crate) fn pages(&self) -> &AddressSpace {
         &self.parts.pages
     }
 
@@ -51,7 +55,7 @@ impl Pager {
         &self.parts.reclaimer
     }
 
-    pub(crate) fn track_by(&mut self, tracker: Box<dyn crate::tracker::AccessTracker>) {
+    pub(crate) fn track_by(&mut self, tracker: Box<dyn address_space::AccessTracker>) {
         self.parts.lifecycle.service.reclaimer.pages.track_by(tracker);
     }
 }

@@ -7,12 +7,12 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::accounts::Accounts;
-use crate::config::{Config, StartError};
+use address_space::{Accounts, AddressSpace, StartError};
+
+use crate::config::Config;
 use crate::files::ProcFiles;
 use crate::gauge::Gauge;
 use crate::kept::KeptPages;
-use crate::pages::Pages;
 use crate::registrations::Registrations;
 
 pub(crate) struct Program {
@@ -38,17 +38,17 @@ impl Program {
         self.registrations.lock().expect("no panic while held")
     }
 
-    pub fn measure(&self, pages: &Pages) -> u64 {
+    pub fn measure(&self, pages: &AddressSpace) -> u64 {
         self.gauge.measure(&self.files.statm, pages)
     }
 
-    pub fn refresh(&self, pages: &Pages, config: &Config) {
+    pub fn refresh(&self, pages: &AddressSpace, config: &Config) {
         let mut registrations = self.registrations();
         registrations.note_changes(pages);
         registrations.refresh(&self.files.maps, pages, config);
     }
 
-    pub fn register(&self, pages: &Pages, range: Range<usize>, config: &Config) {
+    pub fn register(&self, pages: &AddressSpace, range: Range<usize>, config: &Config) {
         let mut registrations = self.registrations();
         registrations.note_changes(pages);
         if !registrations.register(pages, range, !config.executable) {
@@ -58,7 +58,7 @@ impl Program {
 
     /// Unregisters the list, and mappings that were moved or have grown since the last look: they
     /// are registered, but not in the list.
-    pub fn unregister(&self, pages: &Pages, config: &Config) {
+    pub fn unregister(&self, pages: &AddressSpace, config: &Config) {
         let mut registrations = self.registrations();
         registrations.note_changes(pages);
         registrations.refresh(&self.files.maps, pages, config);

@@ -5,38 +5,22 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Not parts: models and tests, or every part is based on them.
-const NOT_PARTS: [&str; 6] = ["lib", "model", "trial", "sync", "interleavings", "tests"];
+/// Not parts.
+const NOT_PARTS: [&str; 2] = ["lib", "testing"];
 
 /// The code of a file without comments and without the tests at its end.
 fn code_of(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
-    let code = text.split("#[cfg(all(test, not(feature = \"shuttle\")))]\nmod tests").next().unwrap();
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
 /// The layers, lowest first. A layer imports only those below it, so there is no circle, and making
-/// room never leads to a fault. `pages` is the type `Pages` with its transitions; the modules that
-/// it uses are layers of their own.
-const LAYERS: [&str; 30] = [
-    "units",
+/// room never leads to a fault.
+const LAYERS: [&str; 15] = [
     "config",
-    "accounts",
     "files",
-    "tracker",
     "quiesce",
-    "pages/block",
-    "pages/table",
-    "pages/run",
-    "pages/own_threads",
-    "pages/guard",
-    "pages/events",
-    "pages/fork_point",
-    "pages/discard_window",
-    "pages/staging",
-    "pages/mover",
-    "pages/place",
-    "pages",
     "gate",
     "gauge",
     "registrations",
@@ -50,22 +34,6 @@ const LAYERS: [&str; 30] = [
     "roles",
     "pager",
 ];
-
-/// Imports from a lower layer to a higher one, at most five, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 1] = [(
-    "pages/discard_window",
-    "pages/staging",
-    "the size of an extent, which is the most that is discarded at once",
-)];
-
-/// The layer of a module of `pages/`. Several files make up staging.
-fn layer_in_pages(module: &str) -> &'static str {
-    let named = match module {
-        "extents" | "inbound" | "refs" => "pages/staging".to_owned(),
-        module => format!("pages/{module}"),
-    };
-    LAYERS.into_iter().find(|layer| *layer == named).unwrap_or("pages")
-}
 
 /// The paths in `use` statements and code, from `crate` or `super`, with groups in braces expanded.
 fn paths(code: &str) -> Vec<Vec<String>> {
@@ -117,13 +85,9 @@ fn imports_of_layers() -> BTreeSet<(&'static str, &'static str, String)> {
 }
 
 fn layer_of(path: &[String]) -> &'static str {
-    match path {
-        [first, second, ..] if first == "pages" => layer_in_pages(second),
-        [first, ..] => LAYERS.into_iter().find(|layer| layer == first).unwrap_or_else(|| {
-            panic!("{path:?} is in no layer: give it a place in LAYERS");
-        }),
-        [] => panic!("no path"),
-    }
+    LAYERS.into_iter().find(|layer| *layer == path[0]).unwrap_or_else(|| {
+        panic!("{path:?} is in no layer: give it a place in LAYERS");
+    })
 }
 
 /// The code of every file of a part, with the path of its module.
@@ -150,16 +114,9 @@ fn imports_go_from_higher_layers_to_lower_ones() {
     let height = |layer: &str| LAYERS.iter().position(|other| *other == layer).unwrap();
     let found = imports_of_layers();
     let has = |from, to| found.iter().any(|(layer, other, _)| (*layer, *other) == (from, to));
-    assert!(has("fault", "reclaim") && has("pages", "pages/staging") && has("pages/mover", "pages/run"));
+    assert!(has("fault", "reclaim") && has("reclaim", "program"));
     let upwards: Vec<_> = found.iter().filter(|(from, to, _)| height(from) < height(to)).collect();
-    let is_listed =
-        |from: &str, to: &str| EXCEPTIONS.iter().any(|(low, high, _)| (*low, *high) == (from, to));
-    let unlisted: Vec<_> = upwards.iter().filter(|(from, to, _)| !is_listed(from, to)).collect();
-    assert!(unlisted.is_empty(), "imports from a lower layer to a higher one: {unlisted:#?}");
-    for (low, high, reason) in EXCEPTIONS {
-        assert!(has(low, high), "{low} does not import {high} any more ({reason})");
-    }
-    const { assert!(EXCEPTIONS.len() <= 5) };
+    assert!(upwards.is_empty(), "imports from a lower layer to a higher one: {upwards:#?}");
 }
 
 #[test]
@@ -194,7 +151,7 @@ fn every_structure_has_few_fields_and_the_pager_s_are_private() {
     let files = all_files();
     let all: Vec<_> = files.iter().flat_map(|(_, code)| structures(code)).collect();
     let fields = |name: &str| &all.iter().find(|(other, _)| other.starts_with(name)).unwrap().1;
-    assert!(all.len() > 50 && fields("Pages ").len() > 10, "structures are found: {all:#?}");
+    assert!(all.len() > 30 && fields("Reclaimer ").len() > 5, "structures are found: {all:#?}");
     let many: Vec<_> = all.iter().filter(|(_, fields)| fields.len() > 15).collect();
     assert!(many.is_empty(), "{many:#?}");
     let pager = fields("Pager ");

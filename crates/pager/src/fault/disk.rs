@@ -3,11 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
+use address_space::units::{page_of, pages_in, BLOCK_PAGES};
+use address_space::{Counter, FromDisk, Scratch};
 use sys::{futex, PAGE_SIZE};
 
-use crate::accounts::Counter;
-use crate::pages::{FromDisk, Scratch};
-use crate::units::{page_of, pages_in, BLOCK_PAGES};
 use crate::HANDLERS_MAX;
 
 use super::cluster::CLUSTER_PAGES;

@@ -21,9 +21,9 @@ mod serve;
 use std::ops::Deref;
 
 use crate::gate::Gate;
-use crate::pages::EXTENT_PAGES;
 use crate::reclaim::Reclaimer;
 
+use address_space::units::EXTENT_PAGES;
 use cluster::Clusters;
 use handlers::Handlers;
 pub(crate) use queue::Fault;

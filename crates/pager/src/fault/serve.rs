@@ -5,7 +5,7 @@
 //!  read one message              an event is applied, a fault served
 //!  make room for what came in    reclaim/; no lock is held during it
 //!  how far to look ahead         readahead.rs
-//!  bring the pages in            pages/fault_in.rs; when an event is in the way, read on and try again
+//!  bring the pages in            fault_in of address_space; when an event is in the way, read on and try again
 //!                                what is in the swap file is for the threads of disk.rs, which may wait for the disk
 //!  count
 //! ```
@@ -16,11 +16,9 @@
 
 use std::ops::Range;
 
+use address_space::units::{bytes_of, page_of, pages_in, BLOCK_PAGES};
+use address_space::{Counter, FaultedIn, Inbound, Read};
 use sys::PAGE_SIZE;
-
-use crate::accounts::Counter;
-use crate::pages::{FaultedIn, Inbound, Read};
-use crate::units::{bytes_of, page_of, pages_in, BLOCK_PAGES};
 
 use super::handlers::Record;
 use super::queue::{Fault, PARKED_MAX};
@@ -279,16 +277,16 @@ impl FaultService {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+    use address_space::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use address_space::{FaultedIn, Registration};
     use sys::PAGE_SIZE;
 
     use super::super::queue::Fault;
-    use crate::pages::{FaultedIn, Registration};
-    use crate::trial::{blocks, evict, inbound, pager_with, read};
-    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::testing::{blocks, evict, inbound, pager_with, read};
 
     /// Regression: the page of a parked fault had come in, and its thread was in mremap(). The
     /// pager left memory at the fault's address to the kernel, and out pages there read as zeroes.

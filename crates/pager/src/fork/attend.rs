@@ -1,13 +1,12 @@
 //! Serving while all other threads stand still: faults of this process, and pages that a child
 //! lacks.
 
+use address_space::units::page_of;
+use address_space::{Counter, FaultedIn};
 use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{thread, PAGE_SIZE};
 
-use crate::accounts::Counter;
 use crate::fault::Fault;
-use crate::pages::FaultedIn;
-use crate::units::page_of;
 
 use super::session::ForkSession;
 use super::Forks;

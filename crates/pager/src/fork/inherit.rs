@@ -1,5 +1,6 @@
 //! The child: it inherits copies of table, staging and pool, and pages itself.
 
+use address_space::StartError;
 use sys::maps;
 use sys::memory::USER_END;
 use sys::pagemap::Run;
@@ -7,9 +8,9 @@ use sys::procfs::{self, ProcFile};
 use sys::thread;
 use sys::userfaultfd::feature;
 
-use crate::config::StartError;
 use crate::registrations::is_private_memory;
-use crate::sync::{Pagemap, Userfaultfd};
+use sys::pagemap::Pagemap;
+use sys::userfaultfd::Userfaultfd;
 
 use super::Forks;
 

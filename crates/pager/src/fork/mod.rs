@@ -42,11 +42,11 @@ mod session;
 
 use std::ops::Deref;
 
+use address_space::Counter;
 use sys::thread;
 
-use crate::accounts::Counter;
 use crate::lifecycle::Lifecycle;
-use crate::sync::Userfaultfd;
+use sys::userfaultfd::Userfaultfd;
 
 use session::PATIENCE_NS;
 pub use session::{ForkSession, COPIED_MAX};
@@ -158,12 +158,13 @@ impl Forks {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
+    use address_space::units::{page_at, ALL_PAGES, BLOCK_PAGES};
+
     use super::*;
     use crate::fault::Fault;
-    use crate::trial::{evict, pager_with, read};
-    use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};
+    use crate::testing::{evict, pager_with, read};
 
     #[test]
     fn faults_that_are_parked_when_a_fork_is_over_are_served() {

@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
+use address_space::{ChildMemory, Guard};
 use sys::userfaultfd::Message;
 
 use crate::config::HANDLERS_MAX;
 use crate::fault::{Fault, Handler};
-use crate::pages::{ChildMemory, Guard};
 
 /// How long faults of threads other than the forking one wait for the fork to begin.
 pub(super) const PATIENCE_NS: u64 = 10_000_000;
@@ -118,10 +118,10 @@ impl ForkSession {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Userfaultfd;
+    use sys::userfaultfd::Userfaultfd;
 
     fn session() -> ForkSession {
         // No descriptor: these tests do not call the kernel.

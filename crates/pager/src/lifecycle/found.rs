@@ -1,9 +1,8 @@
 //! Pages that are in memory before the pager sees any come in.
 
+use address_space::units::{block_of, pages_in, span, BLOCK_BYTES};
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
-
-use crate::units::{block_of, pages_in, span, BLOCK_BYTES};
 
 use super::Lifecycle;
 
@@ -52,12 +51,12 @@ impl Lifecycle {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
+    use address_space::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
     use replacement::policy::Page;
 
-    use crate::trial::{drop_pages, pager_of};
-    use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::testing::{drop_pages, pager_of};
 
     const BLOCKS: usize = 64;
 

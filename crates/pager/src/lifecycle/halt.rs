@@ -4,11 +4,9 @@
 //! does not have. It is permanent before the program removes what a pager needs (a seccomp filter
 //! for all threads, mlockall).
 
+use address_space::{Counter, Inbound, ThreadsState};
 use sys::memory::USER_END;
 use sys::thread;
-
-use crate::accounts::Counter;
-use crate::pages::{Inbound, ThreadsState};
 
 use super::Lifecycle;
 
@@ -116,13 +114,14 @@ impl Lifecycle {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use crate::pages::Registration;
-    use crate::trial::pager_of;
-    use crate::units::BLOCK_BYTES;
+    use address_space::units::BLOCK_BYTES;
+    use address_space::Registration;
+
+    use crate::testing::pager_of;
 
     /// Regression: mlockall() just after a mapping had moved. It stayed registered without fault
     /// service, and a thread that first touched a page of it waited for ever.

@@ -35,13 +35,14 @@ impl Lifecycle {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use crate::pages::Registration;
-    use crate::trial::{evict, pager_of, read};
-    use crate::units::{ALL_PAGES, BLOCK_BYTES};
+    use address_space::units::{ALL_PAGES, BLOCK_BYTES};
+    use address_space::Registration;
+
+    use crate::testing::{evict, pager_of, read};
 
     #[test]
     fn threads_end_from_every_kind_of_wait() {

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
+use address_space::units::{bytes_of, pages_in};
 use swapfile::PACK_BYTES_MAX;
 use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
 use crate::config::HANDLERS_MAX;
 use crate::reclaim::DensityTrial;
-use crate::units::{bytes_of, pages_in};
 
 use super::Lifecycle;
 
@@ -234,7 +234,7 @@ impl Lifecycle {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::part_of;
 

@@ -1,15 +1,13 @@
 //! The clock, which chooses the pages to evict. A hand walks the managed address space, and the
 //! policy chooses among each block's pages ([`replacement::policy`]). If uses are tracked
-//! ([`crate::tracker`]), a chosen page is armed first, and evicted if it is unused when the hand
-//! returns.
+//! ([`address_space::AccessTracker`]), a chosen page is armed first, and evicted if it is unused
+//! when the hand returns.
 
+use address_space::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTES};
+use address_space::{now_ms, Counter};
 use replacement::policy::{Choice, History, Leaps, Tracked};
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
-
-use crate::accounts::Counter;
-use crate::pages::now_ms;
-use crate::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTES};
 
 use super::Reclaimer;
 
@@ -197,11 +195,12 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
+    use address_space::units::BLOCK_PAGES;
+
     use super::*;
-    use crate::trial::tracked_pager;
-    use crate::units::BLOCK_PAGES;
+    use crate::testing::tracked_pager;
 
     const BLOCKS: usize = 40;
 

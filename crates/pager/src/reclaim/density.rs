@@ -158,7 +158,7 @@ fn spared_percent(after: &[u64; TICKS as usize], returned: u64, more: u64, memor
     spared * 100 / returned.max(1)
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

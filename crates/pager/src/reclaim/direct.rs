@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::pages::{EXTENT_PAGES, EXTENT_SLOTS};
-use crate::units::BLOCK_PAGES;
+use address_space::units::{BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 
 use super::free_list::STREAM_PAGES_MIN;
 use super::steps::Role;
@@ -228,10 +227,10 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{pager, pager_with, pager_with_gap};
+    use crate::testing::{pager, pager_with, pager_with_gap};
 
     #[test]
     fn a_handler_gives_frames_back_and_keeps_some() {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::pages::now_ms;
+use address_space::now_ms;
 
 /// Milliseconds without looks after a look (two rounds through the address space) found nothing.
 /// Doubled each time, up to the maximum. Ends early when [`BACKOFF_PAGES`] pages came in.
@@ -126,7 +126,7 @@ impl Evictions {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

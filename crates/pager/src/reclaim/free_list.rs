@@ -1,8 +1,7 @@
 //! The free list: frames ready for pages to come in. Single pages use scattered frames; runs need
 //! whole extents.
 
-use crate::pages::EXTENT_PAGES;
-use crate::units::{bytes_of, pages_in, BLOCK_PAGES};
+use address_space::units::{bytes_of, pages_in, BLOCK_PAGES, EXTENT_PAGES};
 
 use super::Reclaimer;
 
@@ -102,11 +101,11 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::super::steps::Role;
     use super::*;
-    use crate::trial::pager_with;
+    use crate::testing::pager_with;
 
     #[test]
     fn ready_pages_are_given_back_by_the_extent() {

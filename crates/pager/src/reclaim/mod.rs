@@ -31,12 +31,11 @@ mod workers;
 
 use std::sync::Mutex;
 
-use crate::accounts::Accounts;
-use crate::config::{Config, StartError};
-use crate::pages::Pages;
+use crate::config::Config;
 use crate::program::Program;
 use crate::quiesce::Quiesce;
 
+use address_space::{Accounts, AddressSpace, StartError};
 use clock::Hand;
 use density::Density;
 pub(crate) use density::DensityTrial;
@@ -50,7 +49,7 @@ use workers::Workers;
 pub(crate) struct Reclaimer {
     pub config: Config,
     pub accounts: &'static dyn Accounts,
-    pub pages: Pages,
+    pub pages: AddressSpace,
     pub program: Program,
     pub quiesce: Quiesce,
     pub evictions: Evictions,
@@ -63,7 +62,11 @@ pub(crate) struct Reclaimer {
 }
 
 impl Reclaimer {
-    pub fn new(config: Config, pages: Pages, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
+    pub fn new(
+        config: Config,
+        pages: AddressSpace,
+        accounts: &'static dyn Accounts,
+    ) -> Result<Self, StartError> {
         let store = &pages.store;
         Ok(Reclaimer {
             evictions: Evictions::default(),

@@ -3,8 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::accounts::Counter;
-use crate::pages::{now_ms, GROUP};
+use address_space::{now_ms, Counter, GROUP};
 
 use super::Reclaimer;
 

@@ -1,7 +1,7 @@
 //! Making room in steps: moving pages out of the program, and compressing them.
 
-use crate::pages::{Compressed, EXTENT_SLOTS};
-use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+use address_space::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, EXTENT_SLOTS};
+use address_space::Compressed;
 
 use super::evictions::Found;
 use super::Reclaimer;
@@ -140,11 +140,11 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::super::evictions::BACKOFF_PAGES;
     use super::*;
-    use crate::trial::{blocks, noise, pager, pager_with, pager_with_gap, read};
+    use crate::testing::{blocks, noise, pager, pager_with, pager_with_gap, read};
 
     #[test]
     fn blocks_behind_a_gap_leave_whole() {

@@ -9,12 +9,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Mutex;
 
+use address_space::units::{bytes_of, pages_in};
+use address_space::{now_ms, Counter, GROUP};
 use swapfile::Counters;
 use sys::futex;
-
-use crate::accounts::Counter;
-use crate::pages::{now_ms, GROUP};
-use crate::units::{bytes_of, pages_in};
 
 use super::Reclaimer;
 

@@ -2,11 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use address_space::units::{bytes_of, EXTENT_PAGES};
+use address_space::Counter;
 use sys::futex;
-
-use crate::accounts::Counter;
-use crate::pages::EXTENT_PAGES;
-use crate::units::bytes_of;
 
 use super::direct::RESTOCK_PAGES;
 use super::free_list::STREAM_PAGES_LEFT;
@@ -211,10 +209,10 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::pager;
+    use crate::testing::pager;
 
     #[test]
     fn growth_that_no_handler_sees_is_remembered_for_a_while() {
