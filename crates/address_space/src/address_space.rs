@@ -35,7 +35,7 @@ use crate::space::run::Locked;
 use crate::space::table::AddressTable;
 use crate::staging::discard_window::DiscardWindow;
 use crate::staging::Staging;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, Pagemap, Userfaultfd};
 use crate::tracker::{AccessTracker, Rwp};
 use crate::transition::relocate::Transit;
@@ -143,9 +143,6 @@ pub struct AddressSpace {
     pub policy: Policy,
     pub(crate) events: EventQueue,
     pub(crate) mover: Mover,
-    /// Frames of moved pages are refilled. If false they return to the system, because something
-    /// beside the program may still refer to them.
-    pub(crate) recycles: AtomicBool,
     /// Generation of grace periods: selects the discard state of newly discarded pages.
     pub(crate) odd: AtomicBool,
     /// Approximate number of discarded pages: raised by marks, reset by grace periods.
@@ -197,7 +194,6 @@ impl AddressSpace {
             policy: Policy::new(pages_in(accounts.budget())),
             events: EventQueue::new(),
             mover,
-            recycles: AtomicBool::new(true),
             odd: AtomicBool::new(false),
             discarding: AtomicU64::new(0),
             changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
@@ -244,17 +240,6 @@ impl AddressSpace {
     /// The same userfaultfd, for calls whose results must be reliable.
     pub fn guard(&self) -> &Guard {
         &self.mover.guard
-    }
-
-    /// Stops refilling frames, for good. The program shares references to its pages (vmsplice,
-    /// MSG_ZEROCOPY), and the kernel keeps them after the page has moved away.
-    pub fn stop_recycling(&self) {
-        self.recycles.store(false, Ordering::Release);
-    }
-
-    /// Whether frames of moved pages are refilled.
-    pub fn recycles(&self) -> bool {
-        self.recycles.load(Ordering::Acquire)
     }
 
     /// Tells which pages were used.

@@ -35,6 +35,7 @@ pub use errors::{FixedText, StartError};
 pub use own_threads::ThreadsState;
 pub use space::block::NO_SLOT;
 pub use space::descriptor::{Guard, Registration, Reports};
+pub use staging::slot::{EmptySlot, QueuedSlot, ReadySlot, Slot};
 pub use staging::{staging_pages, Staging};
 pub use tracker::AccessTracker;
 pub use transition::compress::Compressed;

@@ -90,7 +90,7 @@ impl Pager {
     /// Stops refilling frames, for good. The program shares references to its pages, and the kernel
     /// keeps them after the page has moved away.
     pub fn stop_recycling(&self) {
-        self.parts.pages.stop_recycling();
+        self.parts.pages.staging.stop_recycling();
     }
 
     /// Publishes this process's use, read from the kernel. Returns the total of all processes.

@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn frames_of_a_guarded_slot_are_given_back_without_a_report() {
         let Some((AddressSpace { staging, mover, .. }, _)) = pages_with(1) else { return };
-        let slot = staging.take_empty().unwrap();
+        let taken = staging.take_empty().unwrap().with_frames();
+        let slot = taken.number();
         let touch = |pages: u32| {
             for page in (0..BLOCK_PAGES).filter(|page| pages >> page & 1 == 1) {
                 // SAFETY: this test took the slot.
@@ -130,8 +131,7 @@ mod tests {
         for pages in [ALL_PAGES, 0x8001, 0x0ff0] {
             touch(pages);
             assert_eq!(mapped(), pages);
-            // SAFETY: the slot is this test's.
-            assert_eq!(unsafe { staging.discard(slot) }, pages.count_ones() as usize);
+            assert_eq!(staging.discard(&taken), pages.count_ones() as usize);
             assert_eq!(mapped(), 0);
         }
         // One call moves past all missing pages. The slow path is only for immovable pages.
@@ -141,8 +141,7 @@ mod tests {
         let progress = unsafe { window.silent.move_with_holes(window.at, staging.address(slot, 0), len) };
         assert_eq!((progress.done, progress.stop, mapped()), (len, None, 0));
         window.empty(len);
-        // SAFETY: the slot is this test's.
-        assert_eq!(unsafe { staging.discard(slot) }, 2);
+        assert_eq!(staging.discard(&taken), 2);
         touch(0x00f0);
         // SAFETY: the slot is this test's.
         unsafe { staging.discard_pages(slot, 0x0030) };
@@ -152,12 +151,10 @@ mod tests {
         assert_eq!(unsafe { (staging.address(slot, 0) as *const u8).read_volatile() }, 0);
         // SAFETY: the slot is this test's.
         unsafe { staging.discard_stray(slot, 0, 1) };
-        // SAFETY: the slot is this test's.
-        let discard = || unsafe { staging.discard(slot) };
-        assert_eq!((mapped(), discard(), mapped()), (0x00c0, 2, 0));
+        assert_eq!((mapped(), staging.discard(&taken), mapped()), (0x00c0, 2, 0));
         // SAFETY: only this test uses the slot.
         unsafe { window.discard_unguarded(staging.address(slot, 0), PAGE_SIZE) };
         assert!(!mover.guard.is_changing(), "nothing is to be read");
-        staging.give(slot);
+        staging.give(taken);
     }
 }

@@ -15,11 +15,12 @@
 
 use std::sync::atomic::Ordering;
 
+use super::slot::{Empty, Extent, Free, Ready};
 use super::{Staging, FULL};
 use crate::units::{bytes_of, ALL_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Extent {
+struct ExtentRecord {
     /// The slots are given out one by one.
     split: bool,
     /// Slots returned since the whole extent was taken, or empty slots of a split extent.
@@ -28,7 +29,7 @@ pub struct Extent {
 
 #[derive(Default)]
 pub(crate) struct Extents {
-    each: Vec<Extent>,
+    each: Vec<ExtentRecord>,
     /// Extents with all their pages. `empty` has those with none.
     ready: Vec<u32>,
     empty: Vec<u32>,
@@ -39,7 +40,7 @@ impl Extents {
     pub fn new(count: usize) -> Self {
         let mut empty = Vec::with_capacity(count);
         empty.extend((0..count as u32).rev());
-        Extents { each: vec![Extent::default(); count], ready: Vec::with_capacity(count), empty }
+        Extents { each: vec![ExtentRecord::default(); count], ready: Vec::with_capacity(count), empty }
     }
 }
 
@@ -52,20 +53,20 @@ impl Staging {
         self.first_extent_slot + extent * EXTENT_SLOTS as u32
     }
 
-    /// Takes an extent without pages. Returns its first slot. The caller returns each slot.
-    pub fn take_empty_extent(&self) -> Option<u32> {
+    /// Takes an extent without pages. The caller returns each slot.
+    pub fn take_empty_extent(&self) -> Option<Extent<Empty>> {
         let extent = self.lists.lock().expect("no panic while held").extents.empty.pop()?;
-        Some(self.first_slot(extent))
+        Some(Extent::new(self.first_slot(extent)))
     }
 
-    /// Takes an extent of ready pages. Returns its first slot. The caller returns each slot.
-    pub fn take_ready_extent(&self) -> Option<u32> {
+    /// Takes an extent of ready pages. The caller returns each slot.
+    pub fn take_ready_extent(&self) -> Option<Extent<Ready>> {
         if self.ready_pages() < EXTENT_PAGES {
             return None;
         }
         let extent = self.lists.lock().expect("no panic while held").extents.ready.pop()?;
-        self.ready.fetch_sub(EXTENT_PAGES, Ordering::Relaxed);
-        Some(self.first_slot(extent))
+        self.counts.ready.fetch_sub(EXTENT_PAGES, Ordering::Relaxed);
+        Some(Extent::new(self.first_slot(extent)))
     }
 
     /// Ready extents.
@@ -78,7 +79,7 @@ impl Staging {
 
     /// Takes an extent of ready frames, or of fresh ones in place of scattered ones. Otherwise
     /// frames would stay scattered: short runs would come in, and go out again.
-    pub fn filling_extent(&self) -> Option<u32> {
+    pub fn filling_extent(&self) -> Option<Extent<Ready>> {
         if let Some(extent) = self.take_ready_extent().or_else(|| self.fresh_extent()) {
             return Some(extent);
         }
@@ -95,22 +96,21 @@ impl Staging {
         Some(self.with_fresh_frames(extent))
     }
 
-    fn fresh_extent(&self) -> Option<u32> {
+    fn fresh_extent(&self) -> Option<Extent<Ready>> {
         let extent = if self.has_room_for_extent() { self.take_empty_extent()? } else { return None };
         Some(self.with_fresh_frames(extent))
     }
 
-    fn with_fresh_frames(&self, extent: u32) -> u32 {
+    fn with_fresh_frames(&self, extent: Extent<Empty>) -> Extent<Ready> {
         // One call instead of a fault per page.
-        sys::memory::populate(self.address(extent, 0), bytes_of(EXTENT_PAGES));
-        (extent..extent + EXTENT_SLOTS as u32).for_each(|slot| self.arrived(slot, ALL_PAGES));
-        extent
+        sys::memory::populate(self.address(extent.first(), 0), bytes_of(EXTENT_PAGES));
+        extent.numbers().for_each(|slot| self.arrived(slot, ALL_PAGES));
+        extent.with_frames()
     }
 
     /// Adds an extent of fresh frames to the ready ones. Returns false if there is no room.
     pub fn make_fresh_extent(&self) -> bool {
-        let extent = self.fresh_extent();
-        extent.inspect(|first| self.give_extent(*first)).is_some()
+        self.fresh_extent().map(|extent| self.give_extent(extent)).is_some()
     }
 
     /// Whether staging has room for another extent's pages.
@@ -121,7 +121,7 @@ impl Staging {
     /// Splits a ready extent into single slots, in `full`.
     pub(crate) fn split_ready_extent(&self, extents: &mut Extents, full: &mut Vec<u32>) {
         if let Some(extent) = extents.ready.pop() {
-            extents.each[extent as usize] = Extent { split: true, given: 0 };
+            extents.each[extent as usize] = ExtentRecord { split: true, given: 0 };
             let first = self.first_slot(extent);
             full.extend(first..first + EXTENT_SLOTS as u32);
         }
@@ -152,7 +152,7 @@ impl Staging {
             let ready = list(slot);
             extent.given += u8::from(ready == 0);
             if usize::from(extent.given) == EXTENT_SLOTS {
-                *extent = Extent::default();
+                *extent = ExtentRecord::default();
                 extents.empty.push(number as u32);
             }
             return ready;
@@ -165,55 +165,56 @@ impl Staging {
         let slots = first..first + EXTENT_SLOTS as u32;
         let empty = slots.clone().filter(|slot| self.present(*slot) == 0).count();
         if empty == EXTENT_SLOTS {
-            *extent = Extent::default();
+            *extent = ExtentRecord::default();
             extents.empty.push(number as u32);
             return 0;
         }
         if slots.clone().all(|slot| self.present(slot) == ALL_PAGES) {
-            *extent = Extent::default();
+            *extent = ExtentRecord::default();
             extents.ready.push(number as u32);
             return EXTENT_PAGES;
         }
-        *extent = Extent { split: true, given: empty as u8 };
+        *extent = ExtentRecord { split: true, given: empty as u8 };
         slots.map(list).sum()
     }
 
     /// Returns all slots of an extent.
-    pub fn give_extent(&self, first: u32) {
-        (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.give(slot));
+    pub fn give_extent<State: Free>(&self, extent: Extent<State>) {
+        extent.slots().for_each(|slot| self.give(slot));
     }
 
     /// Discards the pages of a taken ready extent with one call, and returns the extent.
-    pub fn discard_extent(&self, first: u32) {
+    pub fn discard_extent(&self, extent: Extent<Ready>) {
         // SAFETY: the extent was taken, and the content of ready pages is not needed.
-        unsafe { self.discard_window.discard(self.address(first, 0), bytes_of(EXTENT_PAGES)) };
-        (first..first + EXTENT_SLOTS as u32).for_each(|slot| self.left(slot, ALL_PAGES));
-        self.give_extent(first);
+        unsafe { self.discard_window.discard(self.address(extent.first(), 0), bytes_of(EXTENT_PAGES)) };
+        extent.numbers().for_each(|slot| self.left(slot, ALL_PAGES));
+        self.give_extent(extent);
     }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use super::super::slot::ReadySlot;
     use super::*;
 
     #[test]
     fn a_extent_is_ready_when_its_last_slot_is_compressed() {
         let Some(staging) = crate::testing::staging(EXTENT_PAGES) else { return };
-        let first = staging.take_empty_extent().unwrap();
-        for slot in first..first + 8 {
-            staging.arrived(slot, ALL_PAGES);
-            staging.queue(slot, 0x10000);
+        let extent = staging.take_empty_extent().unwrap();
+        let first = extent.first();
+        for slot in extent.slots() {
+            staging.arrived(slot.number(), ALL_PAGES);
+            staging.queue(slot.filled(), 0x10000);
         }
         for given in 0..8 {
             assert_eq!((staging.take_ready_extent(), staging.ready_pages()), (None, 0), "{given} given");
-            let slot = staging.oldest().unwrap();
-            staging.give(slot);
+            staging.give(staging.oldest_of(16).unwrap().done());
         }
         assert_eq!((staging.ready_pages(), staging.ready_extents()), (EXTENT_PAGES, 1));
         assert_eq!(staging.discard_scattered(), None, "they lie together");
-        assert_eq!(staging.take_ready_extent(), Some(first));
-        assert_eq!(staging.ready_pages(), 0);
-        staging.discard_extent(first);
+        let extent = staging.take_ready_extent().unwrap();
+        assert_eq!((extent.first(), staging.ready_pages()), (first, 0));
+        staging.discard_extent(extent);
         assert_eq!((staging.pages(), staging.ready_pages()), (0, 0));
         assert!(staging.take_empty_extent().is_some());
     }
@@ -221,43 +222,46 @@ mod tests {
     #[test]
     fn what_is_left_of_a_extent_is_used_slot_by_slot() {
         let Some(staging) = crate::testing::staging(EXTENT_PAGES) else { return };
-        let extents: Vec<u32> = std::iter::from_fn(|| staging.take_empty_extent()).collect();
-        let first = extents[0];
-        for (slot, pages) in (first..).zip([ALL_PAGES, 0x3, 0, ALL_PAGES, 0, 0, 0, 0]) {
-            staging.arrived(slot, pages);
+        let mut extents: Vec<_> = std::iter::from_fn(|| staging.take_empty_extent()).collect();
+        let extent = extents.remove(0);
+        let first = extent.first();
+        for (slot, pages) in extent.slots().zip([ALL_PAGES, 0x3, 0, ALL_PAGES, 0, 0, 0, 0]) {
+            staging.arrived(slot.number(), pages);
             staging.give(slot);
         }
         assert_eq!((staging.ready_pages(), staging.take_ready_extent()), (34, None));
-        assert_eq!(staging.take_ready(1), Some(first + 1), "partial go first");
-        let mut taken = vec![first + 1];
+        let partial = staging.take_ready(1).unwrap();
+        assert_eq!(partial.number(), first + 1, "partial go first");
+        let mut taken = vec![partial];
         taken.extend(std::iter::from_fn(|| staging.take_ready(16)));
-        taken.sort_unstable();
-        assert_eq!(taken, [first, first + 1, first + 3]);
+        taken.sort_unstable_by_key(ReadySlot::number);
+        assert!(taken.iter().map(ReadySlot::number).eq([first, first + 1, first + 3]));
         for slot in taken {
             assert!(staging.take_empty_extent().is_none());
-            staging.left(slot, staging.present(slot));
+            staging.left(slot.number(), staging.present(slot.number()));
             staging.give(slot);
         }
-        assert_eq!(staging.take_empty_extent(), Some(first));
-        extents.iter().for_each(|first| staging.give_extent(*first));
+        extents.push(staging.take_empty_extent().unwrap());
+        assert_eq!(extents.last().unwrap().first(), first);
+        extents.into_iter().for_each(|extent| staging.give_extent(extent));
     }
 
     #[test]
     fn single_pages_are_taken_out_of_a_ready_extent_when_nothing_else_is_there() {
         let Some(staging) = crate::testing::staging(EXTENT_PAGES) else { return };
-        let first = staging.take_empty_extent().unwrap();
-        (first..first + 8).for_each(|slot| staging.arrived(slot, ALL_PAGES));
-        staging.give_extent(first);
+        let extent = staging.take_empty_extent().unwrap();
+        let first = extent.first();
+        extent.numbers().for_each(|slot| staging.arrived(slot, ALL_PAGES));
+        staging.give_extent(extent);
         let mut seen = Vec::new();
         while let Some(slot) = staging.take_ready(1) {
-            seen.push(slot);
-            // SAFETY: the slot is this test's.
-            unsafe { staging.discard(slot) };
+            seen.push(slot.number());
+            staging.discard(&slot);
             staging.give(slot);
         }
         seen.sort_unstable();
         assert_eq!(seen, (first..first + 8).collect::<Vec<_>>());
         assert_eq!((staging.ready_pages(), staging.pages()), (0, 0));
-        assert!(std::iter::from_fn(|| staging.take_empty_extent()).any(|extent| extent == first));
+        assert!(std::iter::from_fn(|| staging.take_empty_extent()).any(|extent| extent.first() == first));
     }
 }

@@ -15,22 +15,22 @@
 pub mod discard_window;
 mod extents;
 pub mod refs;
+pub mod slot;
 
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use sys::{arena, memory, PAGE_SIZE};
 
-use crate::units::{
-    bytes_of, page_at, runs, span, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS,
-};
+use crate::units::{bytes_of, page_at, runs, span, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use discard_window::DiscardWindow;
 use extents::Extents;
+use slot::{EmptySlot, Free, QueuedSlot, ReadySlot, Slot};
 
-struct Slot {
+struct SlotRecord {
     owner: AtomicUsize,
     /// Pages physically present in the slot.
     present: AtomicU32,
@@ -57,20 +57,28 @@ impl Frame {
     }
 }
 
-/// All slots of a pager. The thread that took an unlisted slot owns it. A queued slot's pages
-/// belong to its owner's block and are accessed only under that block's lock.
-pub struct Staging {
-    base: usize,
-    slots: Box<[Slot]>,
-    pub(crate) lists: Mutex<Lists>,
-    /// The first slot of the extents.
-    pub(crate) first_extent_slot: u32,
+/// Pages and slots in staging, counted beside the lists' lock.
+struct Counts {
     /// Most pages that `pages_max` may allow.
     capacity: usize,
     pages_max: AtomicUsize,
     pages: AtomicUsize,
-    pub(crate) ready: AtomicUsize,
+    ready: AtomicUsize,
     queued: AtomicUsize,
+}
+
+/// All slots of a pager. The thread that took an unlisted slot owns it. A queued slot's pages
+/// belong to its owner's block and are accessed only under that block's lock.
+pub struct Staging {
+    base: usize,
+    slots: Box<[SlotRecord]>,
+    pub(crate) lists: Mutex<Lists>,
+    /// The first slot of the extents.
+    pub(crate) first_extent_slot: u32,
+    counts: Counts,
+    /// Frames of moved pages are refilled. If false they return to the system, because something
+    /// beside the program may still refer to them.
+    recycles: AtomicBool,
     /// Through which frames return to the system.
     pub discard_window: DiscardWindow,
 }
@@ -90,7 +98,7 @@ impl Staging {
         let (singles, extents) = (pages_max, 2 * pages_max / EXTENT_PAGES);
         let count = singles + extents * EXTENT_SLOTS;
         let base = arena::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
-        let slot = |_| Slot { owner: AtomicUsize::new(0), present: AtomicU32::new(0) };
+        let slot = |_| SlotRecord { owner: AtomicUsize::new(0), present: AtomicU32::new(0) };
         let slots = (0..count).map(slot).collect();
         // Allocate full capacity now, because nothing here may allocate later.
         let mut lists = Lists {
@@ -102,17 +110,14 @@ impl Staging {
         };
         lists.empty.extend((0..singles as u32).rev());
         let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
-        let (lists, first_extent_slot) = (Mutex::new(lists), singles as u32);
+        let pages_limit = AtomicUsize::new(pages_max);
         Ok(Staging {
             base,
             slots,
-            lists,
-            first_extent_slot,
-            capacity: pages_max,
-            pages_max: AtomicUsize::new(pages_max),
-            pages,
-            ready,
-            queued,
+            lists: Mutex::new(lists),
+            first_extent_slot: singles as u32,
+            counts: Counts { capacity: pages_max, pages_max: pages_limit, pages, ready, queued },
+            recycles: AtomicBool::new(true),
             discard_window,
         })
     }
@@ -134,18 +139,18 @@ impl Staging {
 
     /// Most pages that may be here at once.
     pub fn pages_max(&self) -> usize {
-        self.pages_max.load(Ordering::Relaxed)
+        self.counts.pages_max.load(Ordering::Relaxed)
     }
 
     /// Limits staging to `pages`, but not below four blocks. Surplus pages leave by compression.
     pub fn limit(&self, pages: usize) {
-        let least = self.capacity.min(4 * BLOCK_PAGES);
-        self.pages_max.store(pages.clamp(least, self.capacity), Ordering::Relaxed);
+        let least = self.counts.capacity.min(4 * BLOCK_PAGES);
+        self.counts.pages_max.store(pages.clamp(least, self.counts.capacity), Ordering::Relaxed);
     }
 
     /// Pages that are here now.
     pub fn pages(&self) -> usize {
-        self.pages.load(Ordering::Relaxed)
+        self.counts.pages.load(Ordering::Relaxed)
     }
 
     /// Address of page `index` of `slot`.
@@ -161,12 +166,12 @@ impl Staging {
 
     /// Ready pages in listed slots.
     pub fn ready_pages(&self) -> usize {
-        self.ready.load(Ordering::Relaxed)
+        self.counts.ready.load(Ordering::Relaxed)
     }
 
     /// Slots that wait for compression.
     pub fn queued_slots(&self) -> usize {
-        self.queued.load(Ordering::Relaxed)
+        self.counts.queued.load(Ordering::Relaxed)
     }
 
     /// Address of the block that owns `slot`.
@@ -183,23 +188,23 @@ impl Staging {
     pub fn arrived(&self, slot: u32, mask: u32) {
         let before = self.slots[slot as usize].present.fetch_or(mask, Ordering::Relaxed);
         assert_eq!(before & mask, 0, "a page arrived where one was");
-        self.pages.fetch_add(mask.count_ones() as usize, Ordering::Relaxed);
+        self.counts.pages.fetch_add(mask.count_ones() as usize, Ordering::Relaxed);
     }
 
     /// Records that pages left `slot`.
     pub fn left(&self, slot: u32, mask: u32) {
         let before = self.slots[slot as usize].present.fetch_and(!mask, Ordering::Relaxed);
         assert_eq!(before & mask, mask, "a page left that was not there");
-        self.pages.fetch_sub(mask.count_ones() as usize, Ordering::Relaxed);
+        self.counts.pages.fetch_sub(mask.count_ones() as usize, Ordering::Relaxed);
     }
 
     /// Takes a slot without pages.
-    pub fn take_empty(&self) -> Option<u32> {
-        self.lists.lock().expect("no panic while held").empty.pop()
+    pub fn take_empty(&self) -> Option<EmptySlot> {
+        self.lists.lock().expect("no panic while held").empty.pop().map(Slot::new)
     }
 
     /// Takes a slot with ready pages: a full one for a run, a partial one for fewer, if possible.
-    pub fn take_ready(&self, wanted: usize) -> Option<u32> {
+    pub fn take_ready(&self, wanted: usize) -> Option<ReadySlot> {
         if self.ready_pages() == 0 {
             return None;
         }
@@ -213,17 +218,46 @@ impl Staging {
         } else {
             lists.partial.pop().or_else(|| lists.full.pop())
         }?;
-        self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
-        Some(slot)
+        self.counts.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
+        Some(Slot::new(slot))
+    }
+
+    /// Stops refilling frames, for good. The program shares references to its pages (vmsplice,
+    /// MSG_ZEROCOPY), and the kernel keeps them after the page has moved away.
+    pub fn stop_recycling(&self) {
+        self.recycles.store(false, Ordering::Release);
+    }
+
+    /// Whether frames of moved pages are refilled.
+    pub fn recycles(&self) -> bool {
+        self.recycles.load(Ordering::Acquire)
+    }
+
+    /// Returns a slot whose pages are stored or were brought in.
+    pub(crate) fn release(&self, slot: QueuedSlot) {
+        let slot = slot.done();
+        if !self.recycles() {
+            self.discard(&slot);
+        }
+        self.give(slot);
     }
 
     /// Returns a slot whose content is not needed.
-    pub fn give(&self, slot: u32) {
+    pub fn give<State: Free>(&self, slot: Slot<State>) {
+        self.give_number(slot.number());
+    }
+
+    /// In a forked child: returns a slot that a thread of the parent had.
+    pub fn give_of_parent(&self, number: u32) {
+        self.give_number(number);
+    }
+
+    fn give_number(&self, slot: u32) {
         let mut lists = self.lists.lock().expect("no panic while held");
         if slot >= self.first_extent_slot {
             let Lists { full, partial, extents, .. } = &mut *lists;
             let ready = self.give_to_extent(slot, extents, full, partial);
-            self.ready.fetch_add(ready, Ordering::Relaxed);
+            self.counts.ready.fetch_add(ready, Ordering::Relaxed);
             return;
         }
         match self.present(slot).count_ones() {
@@ -234,16 +268,16 @@ impl Staging {
                 } else {
                     lists.partial.push(slot);
                 }
-                self.ready.fetch_add(count as usize, Ordering::Relaxed);
+                self.counts.ready.fetch_add(count as usize, Ordering::Relaxed);
             }
         }
     }
 
     /// Queues `slot` for compression on behalf of the block at `owner`.
-    pub fn queue(&self, slot: u32, owner: usize) {
-        self.slots[slot as usize].owner.store(owner, Ordering::Relaxed);
-        self.lists.lock().expect("no panic while held").queue.push_back(slot);
-        self.queued.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn queue(&self, slot: QueuedSlot, owner: usize) {
+        self.set_owner(slot.number(), owner);
+        self.lists.lock().expect("no panic while held").queue.push_back(slot.number());
+        self.counts.queued.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sets the owner of `slot` before its first page is moved in.
@@ -251,13 +285,8 @@ impl Staging {
         self.slots[slot as usize].owner.store(owner, Ordering::Relaxed);
     }
 
-    /// Takes the slot that has waited longest.
-    pub fn oldest(&self) -> Option<u32> {
-        self.oldest_of(BLOCK_PAGES)
-    }
-
     /// Takes the slot that has waited longest, if it has at most `pages_max` pages.
-    pub fn oldest_of(&self, pages_max: usize) -> Option<u32> {
+    pub fn oldest_of(&self, pages_max: usize) -> Option<QueuedSlot> {
         if self.queued_slots() == 0 {
             return None;
         }
@@ -266,8 +295,8 @@ impl Staging {
         let slot = *lists.queue.front().filter(|slot| fits(**slot))?;
         lists.queue.pop_front();
         drop(lists);
-        self.queued.fetch_sub(1, Ordering::Relaxed);
-        Some(slot)
+        self.counts.queued.fetch_sub(1, Ordering::Relaxed);
+        Some(Slot::new(slot))
     }
 
     /// Discards pages of a slot, whether or not they are recorded as present.
@@ -281,15 +310,13 @@ impl Staging {
     }
 
     /// Returns the pages of a slot to the system with one call. Returns their number.
-    ///
-    /// # Safety
-    /// The caller has taken the slot, and its content is not needed.
-    pub unsafe fn discard(&self, slot: u32) -> usize {
+    pub fn discard(&self, slot: &ReadySlot) -> usize {
+        let slot = slot.number();
         let present = self.present(slot);
         if present != 0 {
             let first = present.trailing_zeros();
             let count = (present.ilog2() - first + 1) as usize;
-            // SAFETY: a part of the slot, by the caller's promise.
+            // SAFETY: a part of the slot, which is the caller's.
             unsafe { self.discard_stray(slot, first as usize, count) };
             self.left(slot, present);
         }
@@ -301,9 +328,9 @@ impl Staging {
         let mut lists = self.lists.lock().expect("no panic while held");
         let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
         drop(lists);
-        self.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
-        // SAFETY: a ready slot, just taken off its list.
-        let pages = unsafe { self.discard(slot) };
+        self.counts.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
+        let slot = Slot::new(slot);
+        let pages = self.discard(&slot);
         self.give(slot);
         Some(pages)
     }
@@ -335,7 +362,7 @@ pub fn staging_pages(budget_bytes: u64) -> usize {
 /// from empty ones, whose pages the kernel allocates on first touch.
 #[derive(Default)]
 pub struct FrameCache {
-    pub slot: Option<u32>,
+    slot: Option<ReadySlot>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -348,29 +375,34 @@ pub struct Frames {
 impl FrameCache {
     /// Up to `wanted` adjacent pages, in the cache until [`FrameCache::spend`]. `None`: no slot.
     pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Frames> {
-        if let Some(slot) = self.slot {
-            let present = staging.present(slot);
+        if let Some(slot) = self.slot.take() {
+            let (number, present) = (slot.number(), staging.present(slot.number()));
             if let Some((first, count)) = runs(present).max_by_key(|(_, count)| *count) {
-                return Some(Frames { slot, first, count: count.min(wanted) });
+                self.slot = Some(slot);
+                return Some(Frames { slot: number, first, count: count.min(wanted) });
             }
             staging.give(slot);
-            self.slot = None;
         }
         if let Some(slot) = staging.take_ready(wanted) {
             self.slot = Some(slot);
             return self.pages(staging, wanted);
         }
-        let slot = staging.take_empty()?;
+        let slot = staging.take_empty()?.with_frames();
+        let (number, count) = (slot.number(), wanted.min(BLOCK_PAGES));
         self.slot = Some(slot);
-        let count = wanted.min(ALL_PAGES.count_ones() as usize);
-        staging.arrived(slot, span(0, count));
-        Some(Frames { slot, first: 0, count })
+        staging.arrived(number, span(0, count));
+        Some(Frames { slot: number, first: 0, count })
     }
 
     /// Records that the first `count` of `frames` were moved away.
     pub fn spend(&mut self, staging: &Staging, frames: Frames, count: usize) {
-        assert_eq!(self.slot, Some(frames.slot));
+        assert_eq!(self.slot_number(), Some(frames.slot));
         staging.left(frames.slot, span(frames.first, count));
+    }
+
+    /// The slot in it.
+    pub fn slot_number(&self) -> Option<u32> {
+        self.slot.as_ref().map(Slot::number)
     }
 
     /// Returns the slot to the lists.
@@ -388,12 +420,14 @@ mod tests {
     #[test]
     fn slots_go_round() {
         let Some(staging) = crate::testing::staging(2) else { return };
-        let a = staging.take_empty().unwrap();
+        let slot = staging.take_empty().unwrap();
+        let a = slot.number();
         staging.arrived(a, 0x00f0);
-        staging.queue(a, 0x10000);
-        assert_eq!((staging.queued_slots(), staging.oldest(), staging.oldest()), (1, Some(a), None));
-        assert_eq!(staging.owner(a), 0x10000);
-        staging.give(a);
+        staging.queue(slot.filled(), 0x10000);
+        assert_eq!((staging.queued_slots(), staging.oldest_of(3)), (1, None));
+        let slot = staging.oldest_of(4).unwrap();
+        assert_eq!((staging.oldest_of(4), staging.owner(slot.number())), (None, 0x10000));
+        staging.give(slot.done());
         assert_eq!((staging.ready_pages(), staging.pages()), (4, 4));
         let mut cache = FrameCache::default();
         let pages = cache.pages(&staging, 3).unwrap();
@@ -406,35 +440,37 @@ mod tests {
         let pages = cache.pages(&staging, 16).unwrap();
         assert_eq!(pages.count, 16);
         cache.empty_out(&staging);
-        let (b, c) = (staging.take_ready(1), staging.take_empty());
-        assert!(b.is_some() && c.is_some() && b != c && staging.take_empty().is_none());
+        let (b, c) = (staging.take_ready(1).unwrap(), staging.take_empty().unwrap());
+        assert!(b.number() != c.number() && staging.take_empty().is_none());
     }
 
     #[test]
     fn runs_come_from_full_slots_and_single_pages_from_partial() {
         let Some(staging) = crate::testing::staging(4) else { return };
         let (full, partial) = (staging.take_empty().unwrap(), staging.take_empty().unwrap());
-        staging.arrived(full, 0xffff);
-        staging.arrived(partial, 0x0101);
+        let numbers = [full.number(), partial.number()];
+        staging.arrived(numbers[0], 0xffff);
+        staging.arrived(numbers[1], 0x0101);
         staging.give(full);
         staging.give(partial);
-        assert_eq!(staging.take_ready(1), Some(partial));
+        let partial = staging.take_ready(1).unwrap();
+        assert_eq!(partial.number(), numbers[1]);
         staging.give(partial);
-        assert_eq!(staging.take_ready(16), Some(full));
+        assert_eq!(staging.take_ready(16).unwrap().number(), numbers[0]);
         assert_eq!(staging.ready_pages(), 2);
     }
 
     #[test]
     fn discarded_pages_are_gone() {
         let Some(staging) = crate::testing::staging(1) else { return };
-        let slot = staging.take_empty().unwrap();
+        let taken = staging.take_empty().unwrap().with_frames();
+        let slot = taken.number();
         for page in [2, 3, 14] {
             // SAFETY: this test took the slot.
             unsafe { (staging.address(slot, page) as *mut u8).write_volatile(9) };
         }
         staging.arrived(slot, 1 << 2 | 1 << 3 | 1 << 14);
-        // SAFETY: the test does not need the content.
-        assert_eq!(unsafe { staging.discard(slot) }, 3);
+        assert_eq!(staging.discard(&taken), 3);
         for page in [2, 3, 14] {
             // SAFETY: as above.
             assert_eq!(unsafe { (staging.address(slot, page) as *mut u8).read_volatile() }, 0);

@@ -12,6 +12,7 @@ use crate::accounts::Counter;
 use crate::address_space::{now_ms, AddressSpace, GROUP};
 use crate::space::block::{BlockGuard, PageState, NO_SLOT};
 use crate::space::run::PageRun;
+use crate::staging::slot::QueuedSlot;
 use crate::units::{page_at, page_key, runs, span, BLOCK_PAGES};
 
 /// The outcome of compressing the oldest slots.
@@ -44,10 +45,9 @@ impl Compressed {
 const BATCH_PAGES: usize = BLOCK_PAGES;
 
 /// A block that is marked as being compressed.
-#[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     base: usize,
-    slot: u32,
+    slot: QueuedSlot,
     staged: u32,
     /// Those of `staged` that the pool has accepted.
     stored: u32,
@@ -57,41 +57,40 @@ impl AddressSpace {
     /// Compresses the oldest slots. A heap used at random loses one or two pages of a block at a
     /// time, so slots are taken until a batch is full.
     pub fn compress_oldest(&self) -> Compressed {
-        let mut batch = [Taken::default(); BATCH_PAGES];
+        let mut batch = [const { None::<Taken> }; BATCH_PAGES];
         let (mut len, mut pages, mut outcome) = (0, 0, Compressed::Nothing);
         while pages < BATCH_PAGES {
             let Some(slot) = self.staging.oldest_of(BATCH_PAGES - pages) else { break };
             match self.begin_compressing(slot) {
                 None => outcome = Compressed::Stored,
                 Some(taken) => {
-                    batch[len] = taken;
-                    len += 1;
                     pages += taken.staged.count_ones() as usize;
+                    batch[len] = Some(taken);
+                    len += 1;
                 }
             }
         }
-        let batch = &mut batch[..len];
         // The pool takes keys in ascending order.
-        batch.sort_unstable_by_key(|taken| taken.base);
-        self.store_batch(batch);
-        for taken in batch {
-            outcome = outcome.and(self.finish_compressing(*taken));
+        batch[..len].sort_unstable_by_key(|taken| taken.as_ref().map(|taken| taken.base));
+        self.store_batch(&mut batch[..len]);
+        for taken in batch.into_iter().flatten() {
+            outcome = outcome.and(self.finish_compressing(taken));
         }
         outcome
     }
 
     /// Marks a slot's block as being compressed. Returns `None` if no page of the slot is needed.
-    fn begin_compressing(&self, slot: u32) -> Option<Taken> {
-        let base = self.staging.owner(slot);
+    fn begin_compressing(&self, slot: QueuedSlot) -> Option<Taken> {
+        let number = slot.number();
+        let base = self.staging.owner(number);
         let block = self.lock(base);
-        let staged = if block.slot() == slot { block.mask(PageState::Staged) } else { 0 };
+        let staged = if block.slot() == number { block.mask(PageState::Staged) } else { 0 };
         if staged == 0 {
-            if block.slot() == slot {
+            if block.slot() == number {
                 block.set_slot(NO_SLOT);
             }
             drop(block);
-            // SAFETY: taken from the queue, and no block has a page in it.
-            unsafe { self.release_slot(slot) };
+            self.staging.release(slot);
             return None;
         }
         block.set_compressing(true);
@@ -109,12 +108,11 @@ impl AddressSpace {
         self.accounts.add(Counter::ZswpOut, (stored & kept).count_ones().into());
         block.set_compressing(false);
         let refused = kept & !stored;
-        let is_empty = refused == 0 || self.put_back(&block, slot, refused);
+        let is_empty = refused == 0 || self.put_back(&block, slot.number(), refused);
         block.drop_slot_if_unused();
         drop(block);
         match is_empty {
-            // SAFETY: taken from the queue, and its pages are stored or back in place.
-            true => unsafe { self.release_slot(slot) },
+            true => self.staging.release(slot),
             false => self.staging.queue(slot, base),
         }
         match (is_empty, stored & kept) {
@@ -125,18 +123,18 @@ impl AddressSpace {
     }
 
     /// Stores staged pages in the fewest possible requests. Refused pages do not affect others.
-    fn store_batch(&self, batch: &mut [Taken]) {
+    fn store_batch(&self, batch: &mut [Option<Taken>]) {
         let page = |slot: u32, index: usize| {
             // SAFETY: a page of the slot, which does not change while the block is marked.
             unsafe { &*(self.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
         };
-        let Some(first) = batch.first() else { return };
+        let Some(Some(first)) = batch.first() else { return };
         // Slots may have gained pages since they were chosen.
-        let mut pages = [(0, page(first.slot, 0)); BATCH_PAGES + BLOCK_PAGES];
+        let mut pages = [(0, page(first.slot.number(), 0)); BATCH_PAGES + BLOCK_PAGES];
         let mut len = 0;
-        for taken in &*batch {
+        for taken in batch.iter().flatten() {
             for index in indices(taken.staged) {
-                pages[len] = (page_key(page_at(taken.base, index)), page(taken.slot, index));
+                pages[len] = (page_key(page_at(taken.base, index)), page(taken.slot.number(), index));
                 len += 1;
             }
         }
@@ -152,7 +150,7 @@ impl AddressSpace {
             self.accounts.add(counter, pages.count_ones().into());
         }
         let mut n = 0;
-        for taken in batch {
+        for taken in batch.iter_mut().flatten() {
             for index in indices(taken.staged) {
                 taken.stored |= if refused.pages >> n & 1 == 0 { span(index, 1) } else { 0 };
                 n += 1;
@@ -177,18 +175,6 @@ impl AddressSpace {
             }
         }
         true
-    }
-
-    /// Returns a slot whose pages are stored or were brought in.
-    ///
-    /// # Safety
-    /// As for [`crate::staging::Staging::discard`].
-    pub unsafe fn release_slot(&self, slot: u32) {
-        if !self.recycles() {
-            // SAFETY: by this function's contract.
-            unsafe { self.staging.discard(slot) };
-        }
-        self.staging.give(slot);
     }
 }
 

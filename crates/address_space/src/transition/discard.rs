@@ -168,7 +168,7 @@ mod tests {
         let block = pages.lock(base);
         let quiet = pages.quiet(&block).unwrap();
         let all = PageRun::new(0, BLOCK_PAGES);
-        assert!(quiet.move_out(all, pages.staging.frame(slot, 0)).stop.is_none());
+        assert!(quiet.move_out(all, pages.staging.frame(slot.number(), 0)).stop.is_none());
         drop(quiet);
         drop(block);
         let mut inbound = inbound();

@@ -14,6 +14,7 @@ use crate::address_space::{now_ms, AddressSpace};
 use crate::space::block::{BlockGuard, PageState, NO_SLOT};
 use crate::space::mover::Quiet;
 use crate::space::run::{part, PageRun, RunGuard};
+use crate::staging::slot::EmptySlot;
 use crate::units::{page_at, pages_in, runs, span, ALL_PAGES, BLOCK_BYTES};
 use crate::units::{EXTENT_PAGES, EXTENT_SLOTS};
 
@@ -21,13 +22,16 @@ impl AddressSpace {
     /// Moves the present pages of `mask` out of a block, into the block's slot or else into
     /// `spare`, which is then taken. Returns false if nothing was moved. If `may_wait`, asks the
     /// kernel to copy pages shared with a forked relative, which may wait for a fault to be served.
-    pub fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, may_wait: bool) -> bool {
+    pub fn evict(&self, spare: &mut Option<EmptySlot>, base: usize, mask: u32, may_wait: bool) -> bool {
         let mut unshared = false;
         loop {
             let Some(block) = self.table.try_lock(base) else { return false };
             let wanted = mask & block.mask(PageState::Kernel);
             let own = Some(block.slot()).filter(|slot| *slot != NO_SLOT);
-            let Some(slot) = own.or(*spare).filter(|_| wanted != 0 && !block.is_compressing()) else {
+            let Some(slot) = own
+                .or(spare.as_ref().map(EmptySlot::number))
+                .filter(|_| wanted != 0 && !block.is_compressing())
+            else {
                 return false;
             };
             let Some(quiet) = self.quiet(&block) else {
@@ -56,9 +60,8 @@ impl AddressSpace {
             if moved != 0 {
                 drop(block);
                 // The block's own slot is queued, or the thread that took it will queue it.
-                if own.is_none() {
-                    self.staging.queue(slot, base);
-                    *spare = None;
+                if let Some(slot) = spare.take_if(|_| own.is_none()) {
+                    self.staging.queue(slot.filled(), base);
                 }
                 return true;
             }
@@ -90,11 +93,12 @@ impl AddressSpace {
         if run.count() < EXTENT_SLOTS || !run.iter().all(is_whole) {
             return false;
         }
-        let Some(first) = self.staging.take_empty_extent() else { return false };
+        let Some(extent) = self.staging.take_empty_extent() else { return false };
         let Some(quiet) = self.quiet(&run).filter(|quiet| quiet.is_guarded(0)) else {
-            self.staging.give_extent(first);
+            self.staging.give_extent(extent);
             return false;
         };
+        let first = extent.first();
         let frame = self.staging.frame(first, 0);
         let target = frame.address();
         let progress = quiet.move_out(PageRun::new(0, EXTENT_PAGES), frame);
@@ -119,11 +123,10 @@ impl AddressSpace {
         // Only now may events be read: they must find these pages in the table.
         drop(quiet);
         drop(run);
-        for index in 0..EXTENT_SLOTS {
-            let slot = first + index as u32;
+        for (index, slot) in extent.slots().enumerate() {
             match part(moved, index) {
                 0 => self.staging.give(slot),
-                _ => self.staging.queue(slot, base + index * BLOCK_BYTES),
+                _ => self.staging.queue(slot.filled(), base + index * BLOCK_BYTES),
             }
         }
         moved != 0
@@ -204,13 +207,15 @@ mod tests {
     fn more_pages_of_a_block_join_those_that_wait() {
         let Some((pages, base)) = pages_with(1) else { return };
         evict(pages, base, 0x00ff);
-        let (slot, other) = (pages.lock(base).slot(), pages.staging.take_empty());
-        let mut spare = other;
+        let slot = pages.lock(base).slot();
+        let mut spare = pages.staging.take_empty();
+        let other = spare.as_ref().unwrap().number();
         pages.lock(base).set_compressing(true);
         assert!(!pages.evict(&mut spare, base, ALL_PAGES, false), "its slot is being read");
         pages.lock(base).set_compressing(false);
         assert!(pages.evict(&mut spare, base, 0x0fff, false));
-        assert_eq!((spare, pages.lock(base).slot(), pages.staging.queued_slots()), (other, slot, 1));
+        let number = |spare: &Option<EmptySlot>| spare.as_ref().unwrap().number();
+        assert_eq!((number(&spare), pages.lock(base).slot(), pages.staging.queued_slots()), (other, slot, 1));
         assert_eq!(pages.lock(base).mask(PageState::Staged), 0x0fff);
 
         // A page that comes back as a copy leaves its frame, and is evicted there again.
@@ -222,7 +227,7 @@ mod tests {
         drop(block);
         write(base, 3, 77);
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
-        assert_eq!((spare, pages.lock(base).mask(PageState::Staged)), (other, ALL_PAGES));
+        assert_eq!((number(&spare), pages.lock(base).mask(PageState::Staged)), (other, ALL_PAGES));
         assert_eq!((pages.staging.pages(), pages.mover.mapped(base, BLOCK_PAGES)), (16, 0));
         let numbers = (0..BLOCK_PAGES).map(|page| read(pages.staging.address(slot, 0), page));
         assert!(numbers.enumerate().all(|(page, number)| number == if page == 3 { 77 } else { page + 1 }));
@@ -258,7 +263,7 @@ mod tests {
     #[test]
     fn frames_that_others_refer_to_are_given_back() {
         let Some((pages, base)) = pages_with(1) else { return };
-        pages.stop_recycling();
+        pages.staging.stop_recycling();
         evict(pages, base, ALL_PAGES);
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (0, 0));

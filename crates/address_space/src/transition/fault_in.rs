@@ -241,8 +241,7 @@ impl AddressSpace {
         inbound.copied += pages;
         while inbound.copied >= BLOCK_PAGES {
             let Some(slot) = self.staging.take_ready(BLOCK_PAGES) else { return };
-            // SAFETY: a ready slot, just taken.
-            let discarded = unsafe { self.staging.discard(slot) };
+            let discarded = self.staging.discard(&slot);
             inbound.copied -= discarded.min(inbound.copied);
             self.staging.give(slot);
         }

@@ -39,7 +39,7 @@ impl AddressSpace {
             return None;
         }
         let extent = self.staging.filling_extent()?;
-        let source = self.staging.frame(extent, 0);
+        let source = self.staging.frame(extent.first(), 0);
         let count = match is_stored {
             // SAFETY: the extent was taken for this, and has enough pages.
             true => unsafe { self.decompress(page_key(at), source.address(), count, reads_disk) },
@@ -63,8 +63,8 @@ impl AddressSpace {
             None => u128::MAX >> (EXTENT_PAGES - count),
             Some(_) => quiet.arrived(places, source),
         };
-        for index in 0..EXTENT_SLOTS {
-            self.staging.left(extent + index as u32, part(arrived, index));
+        for (index, slot) in extent.numbers().enumerate() {
+            self.staging.left(slot, part(arrived, index));
         }
         for (index, block) in run.iter().enumerate() {
             let mask = part(arrived << skipped, index);
@@ -170,8 +170,7 @@ mod tests {
             pages.staging.discard_extent(first);
         }
         while let Some(slot) = pages.staging.take_ready(1) {
-            // SAFETY: the slot is this test's.
-            unsafe { pages.staging.discard(slot) };
+            pages.staging.discard(&slot);
             pages.staging.give(slot);
         }
         assert_eq!(pages.staging.pages(), 0);

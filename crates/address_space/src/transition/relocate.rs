@@ -167,7 +167,7 @@ mod tests {
         let slot = pages.staging.take_empty().unwrap();
         let block = pages.lock(base + BLOCK_BYTES);
         let quiet = pages.quiet(&block).unwrap();
-        let aside = pages.staging.frame(slot, 0);
+        let aside = pages.staging.frame(slot.number(), 0);
         assert!(quiet.move_out(PageRun::new(0, BLOCK_PAGES), aside).stop.is_none());
         drop(quiet);
         drop(block);

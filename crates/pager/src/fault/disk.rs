@@ -57,7 +57,7 @@ impl FaultService {
                 while let Some(fault) = self.faults.parked.pop() {
                     self.serve(&mut handler, fault);
                 }
-                self.faults.set_cached(index, handler.inbound.frames.slot);
+                self.faults.set_cached(index, handler.inbound.frames.slot_number());
             }
             self.quiesce.handler_leaves();
             if fault.is_none() {

@@ -4,6 +4,7 @@
 //! does not have. It is permanent before the program removes what a pager needs (a seccomp filter
 //! for all threads, mlockall).
 
+use address_space::units::BLOCK_PAGES;
 use address_space::{Counter, Inbound, ThreadsState};
 use sys::memory::USER_END;
 use sys::thread;
@@ -36,12 +37,11 @@ impl Lifecycle {
             self.pages.apply_events();
             thread::sleep_ns(10_000);
         }
-        while let Some(slot) = self.pages.staging.oldest() {
-            self.pages.staging.give(slot);
+        while let Some(slot) = self.pages.staging.oldest_of(BLOCK_PAGES) {
+            self.pages.staging.give(slot.done());
         }
         while let Some(slot) = self.pages.staging.take_ready(1) {
-            // SAFETY: a ready slot, just taken.
-            unsafe { self.pages.staging.discard(slot) };
+            self.pages.staging.discard(&slot);
             self.pages.staging.give(slot);
         }
         self.program.measure(&self.pages);

@@ -23,7 +23,7 @@ impl Reclaimer {
     /// Pages that may come in before others must leave: ready frames, or, if the kernel allocates
     /// frames, room under the low water mark.
     pub(crate) fn free_pages(&self) -> usize {
-        match self.pages.recycles() {
+        match self.pages.staging.recycles() {
             true => self.pages.staging.ready_pages(),
             false => pages_in(self.low_water().saturating_sub(self.measure()) as usize),
         }
@@ -75,7 +75,7 @@ impl Reclaimer {
     /// Ready frames outside ready extents.
     pub(crate) fn scattered(&self) -> usize {
         let staging = &self.pages.staging;
-        match self.pages.recycles() {
+        match self.pages.staging.recycles() {
             true => staging.ready_pages().saturating_sub(staging.ready_extents() * EXTENT_PAGES),
             false => 0,
         }

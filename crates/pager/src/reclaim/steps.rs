@@ -1,7 +1,7 @@
 //! Making room in steps: moving pages out of the program, and compressing them.
 
 use address_space::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, EXTENT_SLOTS};
-use address_space::Compressed;
+use address_space::{Compressed, EmptySlot};
 
 use super::evictions::Found;
 use super::Reclaimer;
@@ -21,12 +21,12 @@ impl Reclaimer {
     }
 
     /// Takes a slot to move a block into, if that many more pages may be staged.
-    pub(crate) fn room(&self) -> Option<u32> {
+    pub(crate) fn room(&self) -> Option<EmptySlot> {
         self.may_stage_block().then(|| self.slot()).flatten()
     }
 
     /// Takes a slot to move a block into, if staging has room for a block.
-    fn slot(&self) -> Option<u32> {
+    fn slot(&self) -> Option<EmptySlot> {
         let staging = &self.pages.staging;
         (staging.pages() + BLOCK_PAGES <= staging.pages_max()).then(|| staging.take_empty()).flatten()
     }
@@ -57,7 +57,7 @@ impl Reclaimer {
     }
 
     /// Moves the next block out, into `slot` if it has none. Returns false if none can be moved.
-    pub(super) fn evict_into(&self, slot: u32, role: Role) -> bool {
+    pub(super) fn evict_into(&self, slot: EmptySlot, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut found = Found::Barred;
         if !self.evictions.backs_off() {
@@ -129,7 +129,7 @@ impl Reclaimer {
         }
     }
 
-    fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
+    fn evict(&self, spare: &mut Option<EmptySlot>, base: usize, mask: u32, role: Role) -> bool {
         let pages = u64::from(mask.count_ones());
         let evicted = self.pages.evict(spare, base, mask, role == Role::Worker);
         match evicted {
