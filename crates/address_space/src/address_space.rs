@@ -28,19 +28,19 @@ use crate::accounts::{Accounts, Counter};
 use crate::errors::{FixedText, StartError};
 use crate::own_threads::OwnThreads;
 use crate::space::block::{BlockGuard, PageState};
+use crate::space::changed::Changed;
 use crate::space::descriptor::{Guard, Reports};
-use crate::space::events::EventQueue;
-use crate::space::mover::{Mover, Quiet};
+use crate::space::mover::Quiet;
 use crate::space::run::Locked;
 use crate::space::table::AddressTable;
+use crate::space::Space;
 use crate::staging::discard_window::DiscardWindow;
 use crate::staging::Staging;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
-use crate::sync::{Mutex, Pagemap, Userfaultfd};
+use crate::sync::{Pagemap, Userfaultfd};
 use crate::tracker::{AccessTracker, Rwp};
-use crate::transition::relocate::Transit;
-use crate::transition::reorder::ReorderBuffer;
-use crate::units::{index_of, page_at, page_key, pages_in, within, BLOCK_PAGES};
+use crate::transition::discard::Discards;
+use crate::transition::reorder::{apply, settle, Reorder};
+use crate::units::{index_of, page_key, pages_in};
 
 /// The outcome of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,16 +80,8 @@ pub enum Read {
 
 /// Attempts to register a range while calls are under way, before it is deferred.
 const REGISTER_TRIES: usize = 20;
-/// Changed ranges that are remembered. Beyond that, all mappings count as changed.
-const CHANGED_MAX: usize = 256;
 
-/// Ranges whose mappings may have been replaced since they were registered.
-pub(crate) struct Changed {
-    ranges: Vec<(usize, usize)>,
-    all: bool,
-}
-
-/// What is configured about an address space.
+/// Configuration of an address space.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Most pages that may be staged at once.
@@ -131,28 +123,20 @@ impl Bell {
 /// pool at once: with a lock for each of them apart, a page could be in two or in none.
 pub struct AddressSpace {
     pub(crate) accounts: &'static dyn Accounts,
-    /// Where each page is.
-    pub table: AddressTable,
+    pub(crate) space: Space,
     /// Memory that pages pass through on their way out and in.
     pub staging: Staging,
     /// The pool, and its swap file.
     pub store: Zswap,
-    /// Whether pages of the store may be in a swap file.
-    pub(crate) has_swap: bool,
     /// Which pages leave.
     pub policy: Policy,
-    pub(crate) events: EventQueue,
-    pub(crate) mover: Mover,
-    /// Generation of grace periods: selects the discard state of newly discarded pages.
-    pub(crate) odd: AtomicBool,
-    /// Approximate number of discarded pages: raised by marks, reset by grace periods.
-    pub(crate) discarding: AtomicU64,
-    pub(crate) changed: Mutex<Changed>,
-    pub(crate) reorder: Mutex<ReorderBuffer>,
+    /// Pages that the program discarded and the kernel may still have mapped.
+    pub discards: Discards,
+    /// Mappings to look at again.
+    pub changed: Changed,
+    pub(crate) reorder: Reorder,
     /// The threads that page, which change no mappings.
     pub own_threads: OwnThreads,
-    /// Bytes of pages that follow an mremap(), in transit.
-    pub(crate) transit: Mutex<Transit>,
 }
 
 impl AddressSpace {
@@ -181,43 +165,43 @@ impl AddressSpace {
         }
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
         let tracker = Box::new(Rwp::new(&uffd, pagemap, features));
-        let mover = Mover::new(uffd, pagemap, tracker).map_err(system("a page"))?;
-        if !mover.guard_staging(staging.range(), true) {
+        let space = Space::new(uffd, pagemap, tracker).map_err(system("page table memory"))?;
+        if !space.mover.guard_staging(staging.range(), true) {
             return Err(system("a page")(std::io::Error::last_os_error()));
         }
         let pages = AddressSpace {
             accounts,
-            table: AddressTable::new().map_err(system("page table memory"))?,
+            space,
             staging,
-            has_swap: store.swap_file().is_some(),
             store,
             policy: Policy::new(pages_in(accounts.budget())),
-            events: EventQueue::new(),
-            mover,
-            odd: AtomicBool::new(false),
-            discarding: AtomicU64::new(0),
-            changed: Mutex::new(Changed { ranges: Vec::with_capacity(CHANGED_MAX), all: false }),
-            reorder: Mutex::default(),
+            discards: Discards::default(),
+            changed: Changed::new(),
+            reorder: Reorder::new().map_err(system("memory for pages in transit"))?,
             own_threads: OwnThreads::new(),
-            transit: Mutex::new(Transit::new().map_err(system("memory for pages in transit"))?),
         };
         Ok((pages, features))
     }
 
     /// Whether a page is staged or stored. A hint: no lock is taken.
     pub fn is_out(&self, at: usize) -> bool {
-        self.table.find(at).is_some_and(|block| block.is_out(index_of(at)))
+        self.space.is_out(at)
+    }
+
+    /// The page table.
+    pub fn table(&self) -> &AddressTable {
+        &self.space.table
     }
 
     /// Whether a page is in memory and was armed. A hint: no lock is taken.
     pub fn was_armed(&self, at: usize) -> bool {
-        self.table.find(at).is_some_and(|block| block.history().is_armed(index_of(at)))
+        self.space.table.find(at).is_some_and(|block| block.history().is_armed(index_of(at)))
     }
 
     /// Tells the policy of pages that came back from staging or the pool. Faults needed `needed`.
     pub(crate) fn note_returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) {
         let returned = self.policy.returned(history, mask, needed, in_run);
-        if self.mover.tracker.sees_uses() {
+        if self.space.mover.tracker.sees_uses() {
             // In a run, every page but the first is moved in armed.
             self.policy.came_armed(history, mask & !needed & mask.wrapping_sub(1));
         }
@@ -229,51 +213,37 @@ impl AddressSpace {
 
     /// The kernel's view of the memory.
     pub fn pagemap(&self) -> &Pagemap {
-        &self.mover.pagemap
+        &self.space.mover.pagemap
     }
 
     /// The reporting side of the userfaultfd that guards the program's memory.
     pub fn reports(&self) -> Reports {
-        self.mover.guard.reports()
+        self.space.mover.guard.reports()
     }
 
     /// The same userfaultfd, for calls whose results must be reliable.
     pub fn guard(&self) -> &Guard {
-        &self.mover.guard
+        &self.space.mover.guard
     }
 
     /// Tells which pages were used.
     pub fn tracker(&self) -> &dyn AccessTracker {
-        &*self.mover.tracker
+        &*self.space.mover.tracker
     }
 
     /// Replaces the tracker in a test.
     #[cfg(all(any(test, feature = "testing"), not(feature = "shuttle")))]
     pub fn track_by(&mut self, tracker: Box<dyn AccessTracker>) {
-        self.mover.tracker = tracker;
+        self.space.mover.tracker = tracker;
     }
 
-    /// Registers a range with tracking of uses where possible: not in inaccessible mappings.
-    fn register_tracked(&self, range: &Range<usize>) -> bool {
-        let register = |mode| {
-            let len = range.end - range.start;
-            self.mover.guard.reports().register(range.start, len, MISSING | mode).is_ok()
-        };
-        match self.mover.tracker.mode() {
-            0 => register(0),
-            mode => register(mode) || register(0),
-        }
-    }
-
-    /// Registers a range with this process's userfaultfd. Fails while reports are unread: the table
-    /// may still describe an earlier mapping of the range.
+    /// Registers a range with this process's userfaultfd.
     pub fn register(&self, range: Range<usize>) -> Registered {
-        let try_now = || (!self.mover.guard.is_changing()).then(|| self.register_tracked(&range));
         for _ in 0..REGISTER_TRIES {
-            match self.events.still().map(|_still| try_now()) {
-                Some(Some(true)) => return Registered::Done,
-                Some(Some(false)) => return Registered::Refused,
-                Some(None) | None => {}
+            match self.space.try_register(&range) {
+                Some(true) => return Registered::Done,
+                Some(false) => return Registered::Refused,
+                None => {}
             }
             self.apply_events();
             crate::sync::yield_now();
@@ -285,41 +255,36 @@ impl AddressSpace {
     /// the first page is present or any page is out: then the mapping is not new.
     pub fn leave_to_kernel(&self, range: Range<usize>) {
         // Nothing is evicted while events are read.
-        let Some(reading) = self.events.reading().filter(|_| !self.events.pending()) else { return };
-        let is_new = self.mover.mapped(range.start, 1) == 0 && !self.has_out(range.clone());
+        let Some(reading) = self.space.events.reading().filter(|_| !self.space.events.pending()) else {
+            return;
+        };
+        let is_new = self.space.mover.mapped(range.start, 1) == 0 && !self.space.has_out(range.clone());
         if is_new {
             // If the mapping is gone, nothing is left to do.
-            let _ = self.mover.guard.reports().unregister(range.start, range.len());
+            let _ = self.space.mover.guard.reports().unregister(range.start, range.len());
         }
         drop(reading);
         if is_new {
-            self.note_changed(range.start, range.end);
+            self.changed.note(range.start, range.end);
         }
-    }
-
-    fn has_out(&self, range: Range<usize>) -> bool {
-        self.table.busy(range.start, range.end).any(|base| {
-            let mask = within(base, range.start, range.end);
-            (0..BLOCK_PAGES).any(|page| mask >> page & 1 == 1 && self.is_out(page_at(base, page)))
-        })
     }
 
     /// In a forked child, where no call is under way and no report is unread.
     pub fn forget_reports(&self) {
-        self.settle();
-        debug_assert!(self.events.is_quiet());
+        settle(self);
+        debug_assert!(self.space.events.is_quiet());
     }
 
     /// Starts or stops watching for calls that change mappings. Stopped, nothing is registered.
     pub fn watch_changes(&self, on: bool) {
         // The result does not matter: the state may be set already.
-        let _ = self.mover.guard_probe(on);
-        let _ = self.mover.guard_staging(self.staging.range(), on);
+        let _ = self.space.mover.guard_probe(on);
+        let _ = self.space.mover.guard_staging(self.staging.range(), on);
     }
 
     /// Registers a page whose replacement is reported, if nothing is watched. `None` on failure.
     pub fn register_bell(&self) -> Option<Bell> {
-        let probe = self.mover.guard.probe;
+        let probe = self.space.mover.guard.probe;
         self.reports().register(probe, PAGE_SIZE, MISSING).ok()?;
         // The guard took this page for the probe alone, and nothing else has its address.
         Some(Bell(probe))
@@ -331,7 +296,7 @@ impl AddressSpace {
         let at = std::ptr::NonNull::new(staging.start as *mut u8).expect("in the arena");
         // SAFETY: staging's own range, whose content is not needed.
         unsafe { sys::memory::discard(at, staging.len()) };
-        self.table.let_go();
+        self.space.table.let_go();
     }
 
     /// Reads a message, and applies it if it is an event. Hold no block's lock.
@@ -339,8 +304,8 @@ impl AddressSpace {
         let mut messages = [Message::Remove { start: 0, end: 0 }; MESSAGES_MAX];
         let mut read = Read::Nothing;
         // One at a time: another handler serves a second fault sooner than this one's queue.
-        if let Some(reading) = self.events.reading() {
-            if self.mover.guard.reports().read(&mut messages, 1) == 1 {
+        if let Some(reading) = self.space.events.reading() {
+            if self.space.mover.guard.reports().read(&mut messages, 1) == 1 {
                 read = match messages[0] {
                     Message::Fault { address, write, thread, .. } => Read::Fault { address, write, thread },
                     event => {
@@ -356,36 +321,19 @@ impl AddressSpace {
 
     /// Applies the events read so far. Hold no block's lock.
     pub fn apply_events(&self) {
-        self.events.apply(|event| self.apply(event));
-        self.settle();
-    }
-
-    pub(crate) fn note_changed(&self, start: usize, end: usize) {
-        let mut changed = self.changed.lock().expect("no panic while held");
-        match changed.ranges.len() < CHANGED_MAX {
-            true => changed.ranges.push((start, end)),
-            false => changed.all = true,
-        }
-    }
-
-    /// Calls `each` with the ranges whose mappings may have changed since the last call.
-    pub fn take_changed(&self, mut each: impl FnMut(usize, usize)) {
-        let mut changed = self.changed.lock().expect("no panic while held");
-        if std::mem::take(&mut changed.all) {
-            each(0, usize::MAX);
-        }
-        changed.ranges.drain(..).for_each(|(start, end)| each(start, end));
+        self.space.events.apply(|event| apply(self, event));
+        settle(self);
     }
 
     /// Queues and applies an event that was read while all other threads stand still.
     pub fn apply_now(&self, event: Message) {
-        self.events.push(event);
+        self.space.events.push(event);
         self.apply_events();
     }
 
     /// Whether an event is unapplied, or its place in the order unknown.
     pub fn has_pending_events(&self) -> bool {
-        !self.events.is_quiet()
+        !self.space.events.is_quiet()
     }
 
     /// Ends the process and names the broken invariant: continuing could corrupt data.
@@ -401,7 +349,7 @@ impl AddressSpace {
 
     /// The proof for the locked blocks. `None` while events are unapplied.
     pub(crate) fn quiet<'a>(&'a self, locked: &'a impl Locked) -> Option<Quiet<'a>> {
-        self.mover.quiet(&self.events, locked)
+        self.space.quiet(locked)
     }
 
     /// In debug builds, checks that the staged pages of a just locked block are in its slot.
@@ -422,11 +370,11 @@ impl AddressSpace {
 
     /// Locks a block, creating its record if needed.
     pub(crate) fn lock(&self, address: usize) -> BlockGuard<'_> {
-        self.checked(self.table.lock(address))
+        self.checked(self.space.lock(address))
     }
 
     pub(crate) fn lock_settled(&self, address: usize) -> BlockGuard<'_> {
-        self.checked(self.table.lock_settled(address))
+        self.checked(self.space.table.lock_settled(address))
     }
 
     /// Reads a stored page and leaves it in the pool.

@@ -137,12 +137,12 @@ impl World {
                 self.pages.register(at..page_at(at, MAPPING_PAGES));
             }
             match &suspects {
-                None if self.pages.has_discarding() => {
-                    self.pages.begin_grace();
+                None if self.pages.discards.are_pending() => {
+                    self.pages.discards.begin_grace();
                     suspects = Some(self.kernel.discarding());
                 }
                 Some(calls) if calls.is_disjoint(&self.kernel.discarding()) => {
-                    self.pages.end_grace();
+                    self.pages.discards.end_grace(self.pages.table());
                     suspects = None;
                 }
                 _ => {}

@@ -33,7 +33,7 @@
 //! another process, which ends when the child has taken over.
 //!
 //! The forking thread's side is `preload`'s module of the same name. Without it no request arrives,
-//! and the pager itself notices forks: see `AddressSpace::populate_child`.
+//! and the pager itself notices forks: see `populate_child`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

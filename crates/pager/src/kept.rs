@@ -171,7 +171,7 @@ impl KeptPages {
 
     fn bring_in(&self, program: &AddressSpace, own_page: usize) {
         let is_out = |page: &usize| {
-            let block = program.table.find(*page);
+            let block = program.table().find(*page);
             block.is_some_and(|block| block.is_out(index_of(*page)))
         };
         let out: Vec<usize> =

@@ -99,7 +99,7 @@ impl Registrations {
 
     /// Forgets registrations of ranges whose mappings may have changed.
     pub fn note_changes(&mut self, pages: &AddressSpace) {
-        pages.take_changed(|start, end| self.forget(start, end));
+        pages.changed.take(|start, end| self.forget(start, end));
     }
 
     pub fn for_each_gap(&mut self, file: &ProcFile, mut each: impl FnMut(usize, usize)) {

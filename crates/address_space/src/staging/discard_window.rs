@@ -111,13 +111,16 @@ impl DiscardWindow {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use crate::address_space::AddressSpace;
+    use crate::space::Space;
     use crate::testing::pages_with;
     use crate::units::{bytes_of, ALL_PAGES, BLOCK_PAGES};
     use sys::PAGE_SIZE;
 
     #[test]
     fn frames_of_a_guarded_slot_are_given_back_without_a_report() {
-        let Some((AddressSpace { staging, mover, .. }, _)) = pages_with(1) else { return };
+        let Some((AddressSpace { staging, space: Space { mover, .. }, .. }, _)) = pages_with(1) else {
+            return;
+        };
         let taken = staging.take_empty().unwrap().with_frames();
         let slot = taken.number();
         let touch = |pages: u32| {

@@ -42,13 +42,18 @@ impl Extents {
         empty.extend((0..count as u32).rev());
         Extents { each: vec![ExtentRecord::default(); count], ready: Vec::with_capacity(count), empty }
     }
+
+    /// Splits a ready extent into single slots, in `full`.
+    pub(crate) fn split_ready(&mut self, first_extent_slot: u32, full: &mut Vec<u32>) {
+        if let Some(extent) = self.ready.pop() {
+            self.each[extent as usize] = ExtentRecord { split: true, given: 0 };
+            let first = first_extent_slot + extent * EXTENT_SLOTS as u32;
+            full.extend(first..first + EXTENT_SLOTS as u32);
+        }
+    }
 }
 
 impl Staging {
-    fn extent_of(&self, slot: u32) -> usize {
-        (slot - self.first_extent_slot) as usize / EXTENT_SLOTS
-    }
-
     fn first_slot(&self, extent: u32) -> u32 {
         self.first_extent_slot + extent * EXTENT_SLOTS as u32
     }
@@ -118,15 +123,6 @@ impl Staging {
         self.pages_max().saturating_sub(self.pages()) >= EXTENT_PAGES
     }
 
-    /// Splits a ready extent into single slots, in `full`.
-    pub(crate) fn split_ready_extent(&self, extents: &mut Extents, full: &mut Vec<u32>) {
-        if let Some(extent) = extents.ready.pop() {
-            extents.each[extent as usize] = ExtentRecord { split: true, given: 0 };
-            let first = self.first_slot(extent);
-            full.extend(first..first + EXTENT_SLOTS as u32);
-        }
-    }
-
     /// Returns a slot to its extent. Returns the number of pages that became ready.
     pub(crate) fn give_to_extent(
         &self,
@@ -135,7 +131,7 @@ impl Staging {
         full: &mut Vec<u32>,
         partial: &mut Vec<u32>,
     ) -> usize {
-        let number = self.extent_of(slot);
+        let number = (slot - self.first_extent_slot) as usize / EXTENT_SLOTS;
         let extent = &mut extents.each[number];
         let mut list = |slot: u32| match self.present(slot).count_ones() {
             0 => 0,

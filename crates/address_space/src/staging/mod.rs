@@ -211,7 +211,7 @@ impl Staging {
         let mut lists = self.lists.lock().expect("no panic while held");
         if lists.full.is_empty() && lists.partial.is_empty() {
             let Lists { full, extents, .. } = &mut *lists;
-            self.split_ready_extent(extents, full);
+            extents.split_ready(self.first_extent_slot, full);
         }
         let slot = if wanted > 2 {
             lists.full.pop().or_else(|| lists.partial.pop())
@@ -247,12 +247,9 @@ impl Staging {
         self.give_number(slot.number());
     }
 
-    /// In a forked child: returns a slot that a thread of the parent had.
-    pub fn give_of_parent(&self, number: u32) {
-        self.give_number(number);
-    }
-
-    fn give_number(&self, slot: u32) {
+    /// Returns a slot by its number. Elsewhere than in [`Staging::give`] only in a forked child,
+    /// for slots that threads of the parent had.
+    pub fn give_number(&self, slot: u32) {
         let mut lists = self.lists.lock().expect("no panic while held");
         if slot >= self.first_extent_slot {
             let Lists { full, partial, extents, .. } = &mut *lists;

@@ -1,12 +1,31 @@
 //! Slots and extents off every list, as values that only move.
 //!
 //! A thread that takes a slot owns it until it hands it on. A number instead, as the page table has
-//! it, could be given back twice, so that two threads fill one slot, or by neither. So a slot can be
-//! neither copied nor dropped unused, and what can be done with it depends on its type:
+//! it, could be given back twice, so that two threads fill one slot, or by neither. So a slot can
+//! be neither copied nor dropped unused, and what can be done with it depends on its type:
 //!
 //! ```text
 //!  EmptySlot --filled--> QueuedSlot --done--> ReadySlot
 //!      ^--------------------------------------- give
+//! ```
+//!
+//! A slot given back twice does not compile:
+//!
+//! ```compile_fail,E0382
+//! fn twice(staging: &address_space::Staging, slot: address_space::ReadySlot) {
+//!     staging.give(slot);
+//!     staging.give(slot);
+//! }
+//! ```
+//!
+//! and neither, with warnings denied, does a lost one:
+//!
+//! ```compile_fail
+//! #![deny(unused_must_use)]
+//! fn lose(staging: &address_space::Staging) -> Option<()> {
+//!     staging.take_ready(1)?;
+//!     None
+//! }
 //! ```
 
 use std::marker::PhantomData;

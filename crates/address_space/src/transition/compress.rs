@@ -61,7 +61,7 @@ impl AddressSpace {
         let (mut len, mut pages, mut outcome) = (0, 0, Compressed::Nothing);
         while pages < BATCH_PAGES {
             let Some(slot) = self.staging.oldest_of(BATCH_PAGES - pages) else { break };
-            match self.begin_compressing(slot) {
+            match begin_compressing(self, slot) {
                 None => outcome = Compressed::Stored,
                 Some(taken) => {
                     pages += taken.staged.count_ones() as usize;
@@ -72,110 +72,110 @@ impl AddressSpace {
         }
         // The pool takes keys in ascending order.
         batch[..len].sort_unstable_by_key(|taken| taken.as_ref().map(|taken| taken.base));
-        self.store_batch(&mut batch[..len]);
+        store_batch(self, &mut batch[..len]);
         for taken in batch.into_iter().flatten() {
-            outcome = outcome.and(self.finish_compressing(taken));
+            outcome = outcome.and(finish_compressing(self, taken));
         }
         outcome
     }
+}
 
-    /// Marks a slot's block as being compressed. Returns `None` if no page of the slot is needed.
-    fn begin_compressing(&self, slot: QueuedSlot) -> Option<Taken> {
-        let number = slot.number();
-        let base = self.staging.owner(number);
-        let block = self.lock(base);
-        let staged = if block.slot() == number { block.mask(PageState::Staged) } else { 0 };
-        if staged == 0 {
-            if block.slot() == number {
-                block.set_slot(NO_SLOT);
-            }
-            drop(block);
-            self.staging.release(slot);
-            return None;
+/// Marks a slot's block as being compressed. Returns `None` if no page of the slot is needed.
+fn begin_compressing(memory: &AddressSpace, slot: QueuedSlot) -> Option<Taken> {
+    let number = slot.number();
+    let base = memory.staging.owner(number);
+    let block = memory.lock(base);
+    let staged = if block.slot() == number { block.mask(PageState::Staged) } else { 0 };
+    if staged == 0 {
+        if block.slot() == number {
+            block.set_slot(NO_SLOT);
         }
-        block.set_compressing(true);
-        Some(Taken { base, slot, staged, stored: 0 })
-    }
-
-    fn finish_compressing(&self, taken: Taken) -> Compressed {
-        let Taken { base, slot, staged, stored } = taken;
-        let block = self.lock(base);
-        let kept = block.mask(PageState::Staged) & staged;
-        for (first, count) in runs(stored & !kept) {
-            self.store.invalidate(GROUP, page_key(page_at(base, first)), count as u64);
-        }
-        block.change(stored & kept, PageState::Staged, PageState::Stored);
-        self.accounts.add(Counter::ZswpOut, (stored & kept).count_ones().into());
-        block.set_compressing(false);
-        let refused = kept & !stored;
-        let is_empty = refused == 0 || self.put_back(&block, slot.number(), refused);
-        block.drop_slot_if_unused();
         drop(block);
-        match is_empty {
-            true => self.staging.release(slot),
-            false => self.staging.queue(slot, base),
-        }
-        match (is_empty, stored & kept) {
-            (false, 0) => Compressed::Blocked,
-            (true, 0) if refused != 0 => Compressed::Refused,
-            _ => Compressed::Stored,
-        }
+        memory.staging.release(slot);
+        return None;
     }
+    block.set_compressing(true);
+    Some(Taken { base, slot, staged, stored: 0 })
+}
 
-    /// Stores staged pages in the fewest possible requests. Refused pages do not affect others.
-    fn store_batch(&self, batch: &mut [Option<Taken>]) {
-        let page = |slot: u32, index: usize| {
-            // SAFETY: a page of the slot, which does not change while the block is marked.
-            unsafe { &*(self.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
-        };
-        let Some(Some(first)) = batch.first() else { return };
-        // Slots may have gained pages since they were chosen.
-        let mut pages = [(0, page(first.slot.number(), 0)); BATCH_PAGES + BLOCK_PAGES];
-        let mut len = 0;
-        for taken in batch.iter().flatten() {
-            for index in indices(taken.staged) {
-                pages[len] = (page_key(page_at(taken.base, index)), page(taken.slot.number(), index));
-                len += 1;
-            }
-        }
-        let Ok(refused) = self.store.store_scattered(GROUP, &pages[..len], 1) else {
-            self.accounts.add(Counter::RejectAllocFail, len as u64);
-            return;
-        };
-        for (counter, pages) in [
-            (Counter::RejectCompressPoor, refused.poor),
-            (Counter::RejectCompressFail, refused.failed),
-            (Counter::RejectAllocFail, refused.pages & !(refused.poor | refused.failed)),
-        ] {
-            self.accounts.add(counter, pages.count_ones().into());
-        }
-        let mut n = 0;
-        for taken in batch.iter_mut().flatten() {
-            for index in indices(taken.staged) {
-                taken.stored |= if refused.pages >> n & 1 == 0 { span(index, 1) } else { 0 };
-                n += 1;
-            }
-        }
+fn finish_compressing(memory: &AddressSpace, taken: Taken) -> Compressed {
+    let Taken { base, slot, staged, stored } = taken;
+    let block = memory.lock(base);
+    let kept = block.mask(PageState::Staged) & staged;
+    for (first, count) in runs(stored & !kept) {
+        memory.store.invalidate(GROUP, page_key(page_at(base, first)), count as u64);
     }
+    block.change(stored & kept, PageState::Staged, PageState::Stored);
+    memory.accounts.add(Counter::ZswpOut, (stored & kept).count_ones().into());
+    block.set_compressing(false);
+    let refused = kept & !stored;
+    let is_empty = refused == 0 || put_back(memory, &block, slot.number(), refused);
+    block.drop_slot_if_unused();
+    drop(block);
+    match is_empty {
+        true => memory.staging.release(slot),
+        false => memory.staging.queue(slot, base),
+    }
+    match (is_empty, stored & kept) {
+        (false, 0) => Compressed::Blocked,
+        (true, 0) if refused != 0 => Compressed::Refused,
+        _ => Compressed::Stored,
+    }
+}
 
-    /// Returns refused pages to the program and skips them. Returns false if an event prevents it.
-    fn put_back(&self, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
-        block.refuse(mask, now_ms());
-        let Some(quiet) = self.quiet(block) else { return false };
-        for (first, count) in runs(mask) {
-            for index in first..first + count {
-                // A page shared with a relative is copied, and its frame stays in the slot.
-                match place(&quiet, PageRun::new(index, 1), self.staging.frame(slot, index)) {
-                    Placed::Moved(_) => self.staging.left(slot, span(index, 1)),
-                    Placed::Copied(_) | Placed::Gone => {}
-                    Placed::Again | Placed::NoMemory => return false,
-                }
-                block.change(span(index, 1), PageState::Staged, PageState::Kernel);
-                self.note_returned(block.history(), span(index, 1), 0, false);
-            }
+/// Stores staged pages in the fewest possible requests. Refused pages do not affect others.
+fn store_batch(memory: &AddressSpace, batch: &mut [Option<Taken>]) {
+    let page = |slot: u32, index: usize| {
+        // SAFETY: a page of the slot, which does not change while the block is marked.
+        unsafe { &*(memory.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
+    };
+    let Some(Some(first)) = batch.first() else { return };
+    // Slots may have gained pages since they were chosen.
+    let mut pages = [(0, page(first.slot.number(), 0)); BATCH_PAGES + BLOCK_PAGES];
+    let mut len = 0;
+    for taken in batch.iter().flatten() {
+        for index in indices(taken.staged) {
+            pages[len] = (page_key(page_at(taken.base, index)), page(taken.slot.number(), index));
+            len += 1;
         }
-        true
     }
+    let Ok(refused) = memory.store.store_scattered(GROUP, &pages[..len], 1) else {
+        memory.accounts.add(Counter::RejectAllocFail, len as u64);
+        return;
+    };
+    for (counter, pages) in [
+        (Counter::RejectCompressPoor, refused.poor),
+        (Counter::RejectCompressFail, refused.failed),
+        (Counter::RejectAllocFail, refused.pages & !(refused.poor | refused.failed)),
+    ] {
+        memory.accounts.add(counter, pages.count_ones().into());
+    }
+    let mut n = 0;
+    for taken in batch.iter_mut().flatten() {
+        for index in indices(taken.staged) {
+            taken.stored |= if refused.pages >> n & 1 == 0 { span(index, 1) } else { 0 };
+            n += 1;
+        }
+    }
+}
+
+/// Returns refused pages to the program and skips them. Returns false if an event prevents it.
+fn put_back(memory: &AddressSpace, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
+    block.refuse(mask, now_ms());
+    let Some(quiet) = memory.quiet(block) else { return false };
+    for (first, count) in runs(mask) {
+        for index in first..first + count {
+            // A page shared with a relative is copied, and its frame stays in the slot.
+            match place(&quiet, PageRun::new(index, 1), memory.staging.frame(slot, index)) {
+                Placed::Moved(_) => memory.staging.left(slot, span(index, 1)),
+                Placed::Copied(_) | Placed::Gone => {}
+                Placed::Again | Placed::NoMemory => return false,
+            }
+            block.change(span(index, 1), PageState::Staged, PageState::Kernel);
+            memory.note_returned(block.history(), span(index, 1), 0, false);
+        }
+    }
+    true
 }
 
 fn indices(mask: u32) -> impl Iterator<Item = usize> {

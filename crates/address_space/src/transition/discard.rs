@@ -11,24 +11,75 @@
 //! (After MADV_FREE pages may stay mapped, and be used again. For those the grace period alone ends
 //! the mark.)
 
-use std::sync::atomic::Ordering;
-
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
 use crate::address_space::{AddressSpace, GROUP};
 use crate::space::block::PageState;
+use crate::space::table::AddressTable;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{block_of, index_of, page_at, page_key, runs, span, within, BLOCK_BYTES};
 
 const RUNS: usize = 64;
+
+/// Marks of discarded pages. One bit says which of two generations new marks belong to, so that a
+/// grace period ends the earlier ones only; a clock in each block would cost memory, and looks.
+#[derive(Default)]
+pub struct Discards {
+    odd: AtomicBool,
+    /// Approximate number of marks: raised by marks, reset by grace periods.
+    marks: AtomicU64,
+}
+
+impl Discards {
+    /// Whether a discarded page may still be mapped.
+    pub fn are_pending(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Begins a grace period. Later marks belong to the next one.
+    pub fn begin_grace(&self) {
+        self.odd.fetch_xor(true, Ordering::AcqRel);
+    }
+
+    /// The state of pages marked now, or of those marked before the last grace period began.
+    fn state(&self, now: bool) -> PageState {
+        match self.odd.load(Ordering::Acquire) == now {
+            true => PageState::DiscardOdd,
+            false => PageState::DiscardEven,
+        }
+    }
+
+    /// Ends a grace period: every thread has left the calls whose events were applied before
+    /// [`Discards::begin_grace`]. Pages marked before it and still mapped stay.
+    pub fn end_grace(&self, table: &AddressTable) {
+        let (state, before) = (self.state(false), self.marks.load(Ordering::Relaxed));
+        let mut left = 0;
+        for base in table.busy(0, sys::memory::USER_END) {
+            let Some(block) = table.lock_existing(base) else { continue };
+            block.change(block.mask(state), state, PageState::Kernel);
+            left += (block.mask(PageState::DiscardEven) | block.mask(PageState::DiscardOdd)).count_ones();
+        }
+        // Keep the count of marks made during the scan.
+        let _ = self.marks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+            Some(now.saturating_sub(before) + u64::from(left))
+        });
+    }
+
+    /// In a forked child, where no other thread can be discarding.
+    pub fn forget(&self, table: &AddressTable) {
+        self.begin_grace();
+        self.end_grace(table);
+    }
+}
 
 impl AddressSpace {
     /// The program discarded `[start, end)`, which reads as zeroes from now on.
     pub fn discard(&self, start: usize, end: usize) {
         self.accounts.forgotten(start, end);
-        for base in self.table.known(start, end) {
+        for base in self.space.table.known(start, end) {
             let mask = within(base, start, end);
-            let Some(block) = self.table.lock_existing(base).filter(|_| mask != 0) else { continue };
+            let Some(block) = self.space.table.lock_existing(base).filter(|_| mask != 0) else { continue };
             let (staged, stored) =
                 (block.mask(PageState::Staged) & mask, block.mask(PageState::Stored) & mask);
             block.change(staged, PageState::Staged, PageState::Kernel);
@@ -45,69 +96,9 @@ impl AddressSpace {
         }
     }
 
-    /// Marks the mapped pages of a range that the kernel is about to discard.
-    pub(crate) fn mark_discarding(&self, start: usize, end: usize) {
-        let mut found = [Run::default(); RUNS];
-        let mut at = start;
-        while at < end {
-            let (count, walked) = self.mover.pagemap.mapped_runs(at, end, &mut found);
-            for run in &found[..count] {
-                self.mark_run(run.start as usize, run.end as usize);
-            }
-            at = walked.max(at + PAGE_SIZE);
-        }
-    }
-
-    fn mark_run(&self, start: usize, end: usize) {
-        let state =
-            if self.odd.load(Ordering::Acquire) { PageState::DiscardOdd } else { PageState::DiscardEven };
-        let mut base = block_of(start);
-        while base < end {
-            let block = self.lock(base);
-            let mask = within(base, start, end) & block.mask_of(PageState::is_kernels);
-            block.change_kernels(mask, state);
-            self.discarding.fetch_add(mask.count_ones().into(), Ordering::Relaxed);
-            base += BLOCK_BYTES;
-        }
-    }
-
-    /// Whether a discarded page may still be mapped.
-    pub fn has_discarding(&self) -> bool {
-        self.discarding.load(Ordering::Relaxed) > 0
-    }
-
-    /// Begins a grace period. Later marks belong to the next one.
-    pub fn begin_grace(&self) {
-        self.odd.fetch_xor(true, Ordering::AcqRel);
-    }
-
-    /// Ends a grace period: every thread has left the calls whose events were applied before
-    /// [`AddressSpace::begin_grace`]. Pages marked before it and still mapped stay.
-    pub fn end_grace(&self) {
-        let state =
-            if self.odd.load(Ordering::Acquire) { PageState::DiscardEven } else { PageState::DiscardOdd };
-        let before = self.discarding.load(Ordering::Relaxed);
-        let mut left = 0;
-        for base in self.table.busy(0, sys::memory::USER_END) {
-            let Some(block) = self.table.lock_existing(base) else { continue };
-            block.change(block.mask(state), state, PageState::Kernel);
-            left += (block.mask(PageState::DiscardEven) | block.mask(PageState::DiscardOdd)).count_ones();
-        }
-        // Keep the count of marks made during the scan.
-        let _ = self.discarding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-            Some(now.saturating_sub(before) + u64::from(left))
-        });
-    }
-
-    /// In a forked child, where no other thread can be discarding.
-    pub fn forget_discarding(&self) {
-        self.begin_grace();
-        self.end_grace();
-    }
-
     /// Records that a page is in place despite the table: it was copied into a forked child.
     pub fn forget_copied(&self, at: usize) {
-        let Some(block) = self.table.lock_existing(at) else { return };
+        let Some(block) = self.space.table.lock_existing(at) else { return };
         let mask = span(index_of(at), 1);
         if block.mask(PageState::Staged) & mask != 0 {
             // The slot still holds the page, until the slot is compressed or reused.
@@ -122,8 +113,33 @@ impl AddressSpace {
     /// Number of staged and stored pages.
     #[cfg(all(any(test, feature = "testing"), not(feature = "shuttle")))]
     pub fn pages_out(&self) -> usize {
-        let blocks = self.table.busy(0, sys::memory::USER_END).map(|base| self.lock(base));
+        let blocks = self.space.table.busy(0, sys::memory::USER_END).map(|base| self.lock(base));
         blocks.map(|block| block.mask_of(|state| !state.is_kernels()).count_ones() as usize).sum()
+    }
+}
+
+/// Marks the mapped pages of a range that the kernel is about to discard.
+pub(crate) fn mark_discarding(memory: &AddressSpace, start: usize, end: usize) {
+    let mut found = [Run::default(); RUNS];
+    let mut at = start;
+    while at < end {
+        let (count, walked) = memory.space.mover.pagemap.mapped_runs(at, end, &mut found);
+        for run in &found[..count] {
+            mark_run(memory, run.start as usize, run.end as usize);
+        }
+        at = walked.max(at + PAGE_SIZE);
+    }
+}
+
+fn mark_run(memory: &AddressSpace, start: usize, end: usize) {
+    let state = memory.discards.state(true);
+    let mut base = block_of(start);
+    while base < end {
+        let block = memory.lock(base);
+        let mask = within(base, start, end) & block.mask_of(PageState::is_kernels);
+        block.change_kernels(mask, state);
+        memory.discards.marks.fetch_add(mask.count_ones().into(), Ordering::Relaxed);
+        base += BLOCK_BYTES;
     }
 }
 
@@ -142,19 +158,19 @@ mod tests {
         let Some((pages, base)) = pages_with(1) else { return };
         // Simulates an event whose thread has not run since.
         pages.discard(base, page_at(base, 4));
-        pages.mark_discarding(base, page_at(base, 4));
-        assert!(pages.has_discarding());
+        mark_discarding(pages, base, page_at(base, 4));
+        assert!(pages.discards.are_pending());
         evict(pages, base, ALL_PAGES);
-        assert_eq!((pages.pages_out(), pages.mover.mapped(base, BLOCK_PAGES)), (12, 0xf));
-        pages.begin_grace();
-        pages.mark_discarding(base, base + PAGE_SIZE);
-        pages.end_grace();
-        assert!(pages.has_discarding());
+        assert_eq!((pages.pages_out(), pages.space.mover.mapped(base, BLOCK_PAGES)), (12, 0xf));
+        pages.discards.begin_grace();
+        mark_discarding(pages, base, base + PAGE_SIZE);
+        pages.discards.end_grace(pages.table());
+        assert!(pages.discards.are_pending());
         evict(pages, base, ALL_PAGES);
-        assert_eq!(pages.mover.mapped(base, BLOCK_PAGES), 0x1);
-        pages.begin_grace();
-        pages.end_grace();
-        assert!(!pages.has_discarding());
+        assert_eq!(pages.space.mover.mapped(base, BLOCK_PAGES), 0x1);
+        pages.discards.begin_grace();
+        pages.discards.end_grace(pages.table());
+        assert!(!pages.discards.are_pending());
         evict(pages, base, ALL_PAGES);
         assert_eq!((pages.pages_out(), read(pages.staging.address(pages.lock(base).slot(), 0), 0)), (16, 1));
     }
@@ -162,7 +178,7 @@ mod tests {
     #[test]
     fn a_refilled_page_is_no_longer_being_discarded() {
         let Some((pages, base)) = pages_with(1) else { return };
-        pages.mark_discarding(base, base + BLOCK_BYTES);
+        mark_discarding(pages, base, base + BLOCK_BYTES);
         // The thread continues. Its event is not read, so the test takes the pages away.
         let slot = pages.staging.take_empty().unwrap();
         let block = pages.lock(base);

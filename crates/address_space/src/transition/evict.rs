@@ -25,7 +25,7 @@ impl AddressSpace {
     pub fn evict(&self, spare: &mut Option<EmptySlot>, base: usize, mask: u32, may_wait: bool) -> bool {
         let mut unshared = false;
         loop {
-            let Some(block) = self.table.try_lock(base) else { return false };
+            let Some(block) = self.space.table.try_lock(base) else { return false };
             let wanted = mask & block.mask(PageState::Kernel);
             let own = Some(block.slot()).filter(|slot| *slot != NO_SLOT);
             let Some(slot) = own
@@ -84,9 +84,9 @@ impl AddressSpace {
 
     /// Moves an extent's worth of adjacent full blocks out with one call. False if none moved.
     pub fn evict_extent(&self, base: usize) -> bool {
-        let Some(first) = self.table.try_lock(base) else { return false };
+        let Some(first) = self.space.table.try_lock(base) else { return false };
         let mut run = RunGuard::of(first);
-        run.extend(&self.table, EXTENT_SLOTS);
+        run.extend(&self.space.table, EXTENT_SLOTS);
         let is_whole = |block: &BlockGuard<'_>| {
             block.mask(PageState::Kernel) == ALL_PAGES && block.slot() == NO_SLOT && !block.is_compressing()
         };
@@ -104,11 +104,11 @@ impl AddressSpace {
         let progress = quiet.move_out(PageRun::new(0, EXTENT_PAGES), frame);
         let moved = match progress.stop {
             None => u128::MAX,
-            Some(_) => self.mover.arrived(target, base, EXTENT_PAGES),
+            Some(_) => self.space.mover.arrived(target, base, EXTENT_PAGES),
         };
         if progress.stop.is_some() {
             // A late read of a moved page maps the zero page, as in `move_run`.
-            let stray = self.mover.mapped(target, EXTENT_PAGES) & !moved;
+            let stray = self.space.mover.mapped(target, EXTENT_PAGES) & !moved;
             for index in 0..EXTENT_SLOTS {
                 for (page, count) in runs(part(stray, index)) {
                     // SAFETY: slots of an extent taken for this move, at places that received no
@@ -166,16 +166,16 @@ fn move_run(
                 busy.get_or_insert(quiet.address(at - done));
                 at += 1;
             }
-            Some(Stop::Again) if pages.mover.guard.is_changing() => break,
+            Some(Stop::Again) if pages.space.mover.guard.is_changing() => break,
             Some(Stop::Hole | Stop::Again) => at += 1,
             Some(stop) => {
                 heals += usize::from(stop == Stop::Exists);
                 // The first page that has not moved is at `at`; others may have, for any error.
                 let (source, target) = (page_at(block.base(), at), pages.staging.address(slot, at));
-                let arrived = pages.mover.arrived(target, source, end - at) as u32;
+                let arrived = pages.space.mover.arrived(target, source, end - at) as u32;
                 moved |= arrived << at;
                 // Other pages in the slot are zero pages, mapped by late reads of moved pages.
-                let stray = pages.mover.mapped(target, end - at) as u32 & !arrived;
+                let stray = pages.space.mover.mapped(target, end - at) as u32 & !arrived;
                 for (first, count) in runs(stray) {
                     // SAFETY: a locked block's slot, or one taken for it, at places that received
                     // no page.
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::testing::{evict, inbound, pages_with, read, write};
     use crate::transition::compress::Compressed;
-    use crate::transition::fault_in::FaultedIn;
+    use crate::transition::fault_in::{fault_in_within, FaultedIn};
     use crate::units::BLOCK_PAGES;
 
     #[test]
@@ -222,13 +222,13 @@ mod tests {
         let block = pages.lock(base);
         block.set_compressing(true);
         let mut inbound = inbound();
-        assert_eq!(pages.fault_in_within(&block, &mut inbound, 3, true, 1), FaultedIn::Done(1));
+        assert_eq!(fault_in_within(pages, &block, &mut inbound, 3, true, 1), FaultedIn::Done(1));
         block.set_compressing(false);
         drop(block);
         write(base, 3, 77);
         assert!(pages.evict(&mut spare, base, ALL_PAGES, false));
         assert_eq!((number(&spare), pages.lock(base).mask(PageState::Staged)), (other, ALL_PAGES));
-        assert_eq!((pages.staging.pages(), pages.mover.mapped(base, BLOCK_PAGES)), (16, 0));
+        assert_eq!((pages.staging.pages(), pages.space.mover.mapped(base, BLOCK_PAGES)), (16, 0));
         let numbers = (0..BLOCK_PAGES).map(|page| read(pages.staging.address(slot, 0), page));
         assert!(numbers.enumerate().all(|(page, number)| number == if page == 3 { 77 } else { page + 1 }));
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
@@ -246,7 +246,7 @@ mod tests {
         let block = pages.lock(base);
         block.set_compressing(true);
         let mut inbound = inbound();
-        assert_eq!(pages.fault_in_within(&block, &mut inbound, 0, true, 4), FaultedIn::Done(4));
+        assert_eq!(fault_in_within(pages, &block, &mut inbound, 0, true, 4), FaultedIn::Done(4));
         write(base, 2, 99);
         let slot = block.slot();
         assert_eq!(

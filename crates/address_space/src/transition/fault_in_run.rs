@@ -1,100 +1,99 @@
 //! Faulting in a whole run of blocks with one call.
 
+use super::fault_in::decompress;
 use crate::accounts::Counter;
 use crate::address_space::{AddressSpace, GROUP};
-use crate::space::block::PageState;
+use crate::space::block::{BlockGuard, PageState};
 use crate::space::run::{part, PageRun, RunGuard};
 use crate::units::{bytes_of, index_of, page_at, page_key, runs, span, BLOCK_PAGES};
 use crate::units::{EXTENT_PAGES, EXTENT_SLOTS};
 
 /// Shorter runs are brought in block by block.
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
-impl AddressSpace {
-    /// Brings in up to `window` pages from `at` with one call, all stored or all untouched. Returns
-    /// their number, `None` if the first stays out. `fault_in_within` handles obstacles.
-    pub(crate) fn fault_in_run(
-        &self,
-        at: usize,
-        write: bool,
-        window: usize,
-        reads_disk: bool,
-    ) -> Option<usize> {
-        let first = self.lock(at);
-        let skipped = index_of(at);
-        let state = first.state(skipped);
-        let is_stored = state == PageState::Stored;
-        if state == PageState::Staged || !is_stored && !write {
-            return None;
+/// Brings in up to `window` pages from `at` with one call, all stored or all untouched. Returns
+/// their number, `None` if the first stays out. `fault_in_within` handles obstacles.
+pub(crate) fn fault_in_run(
+    memory: &AddressSpace,
+    at: usize,
+    write: bool,
+    window: usize,
+    reads_disk: bool,
+) -> Option<usize> {
+    let first = memory.lock(at);
+    let skipped = index_of(at);
+    let state = first.state(skipped);
+    let is_stored = state == PageState::Stored;
+    if state == PageState::Staged || !is_stored && !write {
+        return None;
+    }
+    let mut run = RunGuard::of(first);
+    run.extend(&memory.space.table, (skipped + window).div_ceil(BLOCK_PAGES).min(EXTENT_SLOTS));
+    let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
+    let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
+    if is_stored && memory.store.swap_file().is_some() && !reads_disk {
+        // Loading finds swapped pages further on.
+        let on_disk = memory.store.on_disk(GROUP, page_key(at), count.min(64));
+        count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
+    }
+    if count < LONG_MIN {
+        return None;
+    }
+    let extent = memory.staging.filling_extent()?;
+    let source = memory.staging.frame(extent.first(), 0);
+    let count = match is_stored {
+        // SAFETY: the extent was taken for this, and has enough pages.
+        true => unsafe { decompress(memory, page_key(at), source.address(), count, reads_disk) },
+        false => {
+            // SAFETY: as above.
+            unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
+            count
         }
-        let mut run = RunGuard::of(first);
-        run.extend(&self.table, (skipped + window).div_ceil(BLOCK_PAGES).min(EXTENT_SLOTS));
-        let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
-        let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
-        if is_stored && self.has_swap && !reads_disk {
-            // Loading finds swapped pages further on.
-            let on_disk = self.store.on_disk(GROUP, page_key(at), count.min(64));
-            count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
-        }
-        if count < LONG_MIN {
-            return None;
-        }
-        let extent = self.staging.filling_extent()?;
-        let source = self.staging.frame(extent.first(), 0);
-        let count = match is_stored {
-            // SAFETY: the extent was taken for this, and has enough pages.
-            true => unsafe { self.decompress(page_key(at), source.address(), count, reads_disk) },
-            false => {
-                // SAFETY: as above.
-                unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
-                count
-            }
-        };
-        if count == 0 {
-            self.staging.give_extent(extent);
-            return None;
-        }
-        let Some(quiet) = self.quiet(&run) else {
-            self.staging.give_extent(extent);
-            return None;
-        };
-        let places = PageRun::new(skipped, count);
-        let progress = quiet.move_in(places, source);
-        let arrived = match progress.stop {
-            None => u128::MAX >> (EXTENT_PAGES - count),
-            Some(_) => quiet.arrived(places, source),
-        };
-        for (index, slot) in extent.numbers().enumerate() {
-            self.staging.left(slot, part(arrived, index));
-        }
-        for (index, block) in run.iter().enumerate() {
-            let mask = part(arrived << skipped, index);
-            if mask == 0 {
-                continue;
-            }
-            if !is_stored {
-                self.policy.touched(block.history(), mask);
-                block.change_kernels(mask, PageState::Kernel);
-                continue;
-            }
-            block.change(mask, PageState::Stored, PageState::Kernel);
-            let needed = if index == 0 { span(skipped, 1) } else { 0 };
-            self.note_returned(block.history(), mask, needed, true);
-            for (page, count) in runs(mask) {
-                self.store.invalidate(GROUP, page_key(page_at(block.base(), page)), count as u64);
-            }
-        }
-        drop(quiet);
-        drop(run);
-        self.staging.give_extent(extent);
-        let count_as = if is_stored { Counter::ZswpIn } else { Counter::ZeroFilled };
-        self.accounts.add(count_as, arrived.count_ones().into());
-        if progress.stop.is_some() && arrived != 0 {
-            self.mover.wake(at, count);
-        }
-        match arrived.trailing_ones() as usize {
-            0 => None,
-            done => Some(done),
-        }
+    };
+    let Some(quiet) = memory.quiet(&run).filter(|_| count > 0) else {
+        memory.staging.give_extent(extent);
+        return None;
+    };
+    let places = PageRun::new(skipped, count);
+    let progress = quiet.move_in(places, source);
+    let arrived = match progress.stop {
+        None => u128::MAX >> (EXTENT_PAGES - count),
+        Some(_) => quiet.arrived(places, source),
+    };
+    for (index, slot) in extent.numbers().enumerate() {
+        memory.staging.left(slot, part(arrived, index));
+    }
+    for (index, block) in run.iter().enumerate() {
+        let needed = if index == 0 { span(skipped, 1) } else { 0 };
+        note_arrived(memory, block, part(arrived << skipped, index), needed, is_stored);
+    }
+    drop(quiet);
+    drop(run);
+    memory.staging.give_extent(extent);
+    let count_as = if is_stored { Counter::ZswpIn } else { Counter::ZeroFilled };
+    memory.accounts.add(count_as, arrived.count_ones().into());
+    if progress.stop.is_some() && arrived != 0 {
+        memory.space.mover.wake(at, count);
+    }
+    match arrived.trailing_ones() as usize {
+        0 => None,
+        done => Some(done),
+    }
+}
+
+/// Records the pages of `mask`, which were stored or are first touches, as in place.
+fn note_arrived(memory: &AddressSpace, block: &BlockGuard<'_>, mask: u32, needed: u32, is_stored: bool) {
+    if mask == 0 {
+        return;
+    }
+    if !is_stored {
+        memory.policy.touched(block.history(), mask);
+        block.change_kernels(mask, PageState::Kernel);
+        return;
+    }
+    block.change(mask, PageState::Stored, PageState::Kernel);
+    memory.note_returned(block.history(), mask, needed, true);
+    for (page, count) in runs(mask) {
+        memory.store.invalidate(GROUP, page_key(page_at(block.base(), page)), count as u64);
     }
 }
 
@@ -104,6 +103,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{blocks, compress_all, evict, inbound, pages_with, pages_with_gap, read, register};
+    use crate::transition::discard::mark_discarding;
     use crate::transition::fault_in::FaultedIn;
     use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
@@ -122,7 +122,7 @@ mod tests {
         let Some((pages, base)) = pages_with(16) else { return };
         let before = pages.staging.pages();
         assert!(pages.evict_extent(base));
-        assert_eq!(pages.mover.mapped(base, EXTENT_PAGES), 0);
+        assert_eq!(pages.space.mover.mapped(base, EXTENT_PAGES), 0);
         assert_eq!(masks(pages, base, PageState::Staged), [ALL_PAGES; 8]);
         assert_eq!(pages.staging.pages(), before + 128);
         assert!(!pages.evict_extent(base), "nothing is there");
@@ -135,17 +135,17 @@ mod tests {
         assert!(pages.evict_extent(base + 8 * BLOCK_BYTES));
         compress_all(pages);
         // From the middle of a block, limited by eight blocks or by the window.
-        assert_eq!(pages.fault_in_run(page_at(base, 5), false, 64, true), Some(64));
+        assert_eq!(fault_in_run(pages, page_at(base, 5), false, 64, true), Some(64));
         all_numbers(base, 5..69);
         assert_eq!(
             masks(pages, base, PageState::Stored),
             [0x1f, 0, 0, 0, 0xffe0, ALL_PAGES, ALL_PAGES, ALL_PAGES]
         );
         assert_eq!(pages.store.stored_pages(), 192);
-        assert_eq!(pages.fault_in_run(base, false, 128, true), None, "five pages are no long run");
-        assert_eq!(pages.fault_in_run(page_at(base, 69), true, 128, true), Some(123));
+        assert_eq!(fault_in_run(pages, base, false, 128, true), None, "five pages are no long run");
+        assert_eq!(fault_in_run(pages, page_at(base, 69), true, 128, true), Some(123));
         assert_eq!(
-            pages.fault_in_run(page_at(base, 192), true, 128, true),
+            fault_in_run(pages, page_at(base, 192), true, 128, true),
             Some(64),
             "up to the last stored page"
         );
@@ -184,9 +184,9 @@ mod tests {
     #[test]
     fn first_touches_are_brought_up_to_what_is_there() {
         let Some((pages, base)) = pages_with_gap(8, 1..51) else { return };
-        assert_eq!(pages.fault_in_run(base + PAGE_SIZE, false, 128, true), None, "reading takes no memory");
-        assert_eq!(pages.fault_in_run(base, true, 128, true), None, "the page is there");
-        assert_eq!(pages.fault_in_run(base + PAGE_SIZE, true, 128, true), Some(50));
+        assert_eq!(fault_in_run(pages, base + PAGE_SIZE, false, 128, true), None, "reading takes no memory");
+        assert_eq!(fault_in_run(pages, base, true, 128, true), None, "the page is there");
+        assert_eq!(fault_in_run(pages, base + PAGE_SIZE, true, 128, true), Some(50));
         assert!((1..51).all(|page| read(base, page) == 0));
         all_numbers(base, 51..128);
         assert_eq!(masks(pages, base, PageState::Kernel), [ALL_PAGES; 8]);
@@ -200,10 +200,10 @@ mod tests {
             evict(pages, base + block * BLOCK_BYTES, ALL_PAGES);
         }
         let fresh = base + 32 * BLOCK_BYTES;
-        assert_eq!(pages.fault_in_run(fresh, true, 128, true), None, "all wait to be compressed");
+        assert_eq!(fault_in_run(pages, fresh, true, 128, true), None, "all wait to be compressed");
         compress_all(pages);
         assert!(pages.staging.ready_extents() == 0 && !pages.staging.has_room_for_extent());
-        assert_eq!(pages.fault_in_run(fresh, true, 128, true), Some(128));
+        assert_eq!(fault_in_run(pages, fresh, true, 128, true), Some(128));
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (384, 384));
     }
 
@@ -214,11 +214,11 @@ mod tests {
         assert!(!pages.evict_extent(base), "another thread holds a block");
         drop(third);
         assert!(pages.evict_extent(base));
-        assert!(pages.table.try_lock(base + 2 * BLOCK_BYTES).is_some(), "and lets go of all");
+        assert!(pages.space.table.try_lock(base + 2 * BLOCK_BYTES).is_some(), "and lets go of all");
         let half = base + 8 * BLOCK_BYTES;
-        pages.mark_discarding(half + 7 * BLOCK_BYTES, half + 8 * BLOCK_BYTES);
+        mark_discarding(pages, half + 7 * BLOCK_BYTES, half + 8 * BLOCK_BYTES);
         assert!(!pages.evict_extent(half), "a discard is on its way");
-        assert_eq!(pages.mover.mapped(half, EXTENT_PAGES), u128::MAX);
+        assert_eq!(pages.space.mover.mapped(half, EXTENT_PAGES), u128::MAX);
         // The kernel moves nothing across the border of two mappings.
         let other = blocks(16);
         register(pages, other, 16);

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Whenever no call is under way, everything before that moment precedes every later fork and is
-//! dropped ([`AddressSpace::settle`]). The child's mappings decide the rest. Nothing is registered
+//! dropped ([`super::reorder`]). The child's mappings decide the rest. Nothing is registered
 //! while a call is under way. So if the source of a move is registered in the child, the mapping
 //! has not moved yet or another of these moves brought it there; and a registered range that was
 //! unmapped has not been unmapped yet. The fork stands where all calls together best explain the

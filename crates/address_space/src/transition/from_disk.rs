@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use zswap::{Keep, LoadError};
 
-use super::fault_in::FaultedIn;
+use super::fault_in::{note_copied, settle_loaded, FaultedIn};
 use super::inbound::Inbound;
 use super::place::{place_copies, Placed};
 use crate::address_space::{AddressSpace, GROUP};
@@ -63,7 +63,7 @@ impl AddressSpace {
         wanted: Range<usize>,
         mut read_on: impl FnMut(),
     ) -> FromDisk {
-        let reading = match self.begin_reading(at, wanted) {
+        let reading = match begin_reading(self, at, wanted) {
             Ok(reading) => reading,
             Err(answer) => return answer,
         };
@@ -72,12 +72,13 @@ impl AddressSpace {
         pages.iter_mut().take(reading.mask.count_ones() as usize).for_each(|page| refs.push(page));
         let key = page_key(reading.base);
         let loaded = self.store.load_available(GROUP, key, reading.mask, refs.as_mut_slice(), Keep::Shared);
-        let loaded = loaded.unwrap_or_else(|error| self.lost(&reading, error));
+        let loaded = loaded.unwrap_or_else(|error| lost(self, &reading, error));
         let mut done = 0;
         for index in 0..reading.blocks {
             let first = (reading.mask & ((1u64 << (index * BLOCK_PAGES)) - 1)).count_ones() as usize;
             let here = (loaded >> (index * BLOCK_PAGES)) as u32 & 0xffff;
-            done += self.place_read(
+            done += place_read(
+                self,
                 inbound,
                 &reading,
                 index,
@@ -88,90 +89,88 @@ impl AddressSpace {
         }
         FromDisk::Done(done)
     }
+}
 
-    fn begin_reading(&self, at: usize, wanted: Range<usize>) -> Result<Reading, FromDisk> {
-        let first = self.lock(at);
-        let index = index_of(at);
-        if first.is_reading() {
-            return Err(FromDisk::Busy);
-        }
-        let end = wanted.end.min(PAGES_MAX);
-        let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << wanted.start) - 1);
-        let mut run = RunGuard::of(first);
-        run.extend(&self.table, end.div_ceil(BLOCK_PAGES));
-        let key = page_key(run.base());
-        let on_disk = self.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
-        let mut reading = Reading { base: run.base(), needed: index, blocks: 0, mask: 0 };
-        for (number, block) in run.iter().enumerate() {
-            let here = (on_disk >> (number * BLOCK_PAGES)) as u32 & block.mask(PageState::Stored);
-            if here == 0 || block.is_reading() || number == 0 && here >> index & 1 == 0 {
-                break;
-            }
-            block.begin_reading(here);
-            reading.blocks += 1;
-            reading.mask |= u64::from(here) << (number * BLOCK_PAGES);
-        }
-        match reading.blocks {
-            0 => Err(FromDisk::Elsewhere),
-            _ => Ok(reading),
-        }
+fn begin_reading(memory: &AddressSpace, at: usize, wanted: Range<usize>) -> Result<Reading, FromDisk> {
+    let first = memory.lock(at);
+    let index = index_of(at);
+    if first.is_reading() {
+        return Err(FromDisk::Busy);
     }
-
-    /// Places the pages read of a block that are still wanted. Returns their number.
-    fn place_read(
-        &self,
-        inbound: &mut Inbound,
-        reading: &Reading,
-        index: usize,
-        loaded: u32,
-        source: usize,
-        read_on: &mut impl FnMut(),
-    ) -> usize {
-        let base = reading.base + index * BLOCK_BYTES;
-        let asked = reading.part(index);
-        // Address of a page read: pages are adjacent in address order.
-        let place_of = |page: usize| page_at(source, (asked & ((1 << page) - 1)).count_ones() as usize);
-        let mut done = 0;
-        loop {
-            let block = self.lock(base);
-            let left = block.watched() & loaded;
-            let Some((first, count)) = runs(left).next() else {
-                block.end_reading();
-                drop(block);
-                self.note_copied(inbound, done);
-                return done;
-            };
-            let placed = match self.quiet(&block) {
-                None => Placed::Again,
-                Some(quiet) => place_copies(&quiet, PageRun::new(first, count), place_of(first)),
-            };
-            match self.settle_loaded(&block, first, placed, count) {
-                Ok((pages, _)) => {
-                    let needed = if index == 0 { span(reading.needed, 1) } else { 0 };
-                    let back = span(first, pages);
-                    self.note_returned(block.history(), back, needed & back, false);
-                    done += pages;
-                }
-                Err(why) => {
-                    drop(block);
-                    read_on();
-                    if why == FaultedIn::NoMemory {
-                        sys::thread::sleep_ns(1_000_000);
-                    }
-                    sys::thread::yield_now();
-                }
-            }
+    let end = wanted.end.min(PAGES_MAX);
+    let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << wanted.start) - 1);
+    let mut run = RunGuard::of(first);
+    run.extend(&memory.space.table, end.div_ceil(BLOCK_PAGES));
+    let key = page_key(run.base());
+    let on_disk = memory.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
+    let mut reading = Reading { base: run.base(), needed: index, blocks: 0, mask: 0 };
+    for (number, block) in run.iter().enumerate() {
+        let here = (on_disk >> (number * BLOCK_PAGES)) as u32 & block.mask(PageState::Stored);
+        if here == 0 || block.is_reading() || number == 0 && here >> index & 1 == 0 {
+            break;
         }
+        block.begin_reading(here);
+        reading.blocks += 1;
+        reading.mask |= u64::from(here) << (number * BLOCK_PAGES);
     }
+    match reading.blocks {
+        0 => Err(FromDisk::Elsewhere),
+        _ => Ok(reading),
+    }
+}
 
-    fn lost(&self, reading: &Reading, error: LoadError) -> ! {
-        let index = match error {
-            LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => {
-                index
-            }
+/// Places the pages read of a block that are still wanted. Returns their number.
+fn place_read(
+    memory: &AddressSpace,
+    inbound: &mut Inbound,
+    reading: &Reading,
+    index: usize,
+    loaded: u32,
+    source: usize,
+    read_on: &mut impl FnMut(),
+) -> usize {
+    let base = reading.base + index * BLOCK_BYTES;
+    let asked = reading.part(index);
+    // Address of a page read: pages are adjacent in address order.
+    let place_of = |page: usize| page_at(source, (asked & ((1 << page) - 1)).count_ones() as usize);
+    let mut done = 0;
+    loop {
+        let block = memory.lock(base);
+        let left = block.watched() & loaded;
+        let Some((first, count)) = runs(left).next() else {
+            block.end_reading();
+            drop(block);
+            note_copied(memory, inbound, done);
+            return done;
         };
-        let bits = (0..64).filter(|bit| reading.mask >> bit & 1 == 1);
-        let page = page_at(reading.base, bits.into_iter().nth(index).unwrap_or(0));
-        self.fatal(format_args!("page {page:#x} is lost: {error}"))
+        let placed = match memory.quiet(&block) {
+            None => Placed::Again,
+            Some(quiet) => place_copies(&quiet, PageRun::new(first, count), place_of(first)),
+        };
+        match settle_loaded(memory, &block, first, placed, count) {
+            Ok((pages, _)) => {
+                let needed = if index == 0 { span(reading.needed, 1) } else { 0 };
+                let back = span(first, pages);
+                memory.note_returned(block.history(), back, needed & back, false);
+                done += pages;
+            }
+            Err(why) => {
+                drop(block);
+                read_on();
+                if why == FaultedIn::NoMemory {
+                    sys::thread::sleep_ns(1_000_000);
+                }
+                sys::thread::yield_now();
+            }
+        }
     }
+}
+
+fn lost(memory: &AddressSpace, reading: &Reading, error: LoadError) -> ! {
+    let index = match error {
+        LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => index,
+    };
+    let bits = (0..64).filter(|bit| reading.mask >> bit & 1 == 1);
+    let page = page_at(reading.base, bits.into_iter().nth(index).unwrap_or(0));
+    memory.fatal(format_args!("page {page:#x} is lost: {error}"))
 }

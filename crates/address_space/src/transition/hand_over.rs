@@ -144,23 +144,10 @@ impl ChildMemory {
 }
 
 impl AddressSpace {
-    /// A fork bypassed the library's fork handlers, so the child lacks all out pages and gets
-    /// copies. No page was brought in since the kernel copied the parent: it refuses to fill pages
-    /// from the first managed mapping that it copies until the event is read. From then on no
-    /// thread has a [`crate::space::mover::Quiet`] until this function returns.
-    pub(crate) fn populate_child(&self, descriptor: i32, reports: Vec<Message>, applied: usize) {
-        let mut child = ChildMemory::new(self.guard().of_child(descriptor), std::iter::empty());
-        child.place_among(reports, applied);
-        child.leave_out_wiped();
-        self.hand_over_all(&mut child);
-        self.accounts.add(Counter::Forks, 1);
-        child.close();
-    }
-
     /// Copies all out pages into the child.
     pub fn hand_over_all(&self, child: &mut ChildMemory) {
         let mut page = [0u8; PAGE_SIZE];
-        for base in self.table.busy(0, sys::memory::USER_END) {
+        for base in self.space.table.busy(0, sys::memory::USER_END) {
             for index in 0..BLOCK_PAGES {
                 let at = page_at(base, index);
                 if self.read_out(at, &mut page) {
@@ -175,7 +162,7 @@ impl AddressSpace {
 
     /// Reads an out page. Returns false if the page is not out.
     pub fn read_out(&self, at: usize, page: &mut [u8; PAGE_SIZE]) -> bool {
-        let Some(block) = self.table.lock_existing(at) else { return false };
+        let Some(block) = self.space.table.lock_existing(at) else { return false };
         let index = index_of(at);
         match block.state(index) {
             PageState::Staged => {
@@ -191,4 +178,17 @@ impl AddressSpace {
             _ => false,
         }
     }
+}
+
+/// A fork bypassed the library's fork handlers, so the child lacks all out pages and gets
+/// copies. No page was brought in since the kernel copied the parent: it refuses to fill pages
+/// from the first managed mapping that it copies until the event is read. From then on no
+/// thread has a [`crate::space::mover::Quiet`] until this function returns.
+pub(crate) fn populate_child(memory: &AddressSpace, descriptor: i32, reports: Vec<Message>, applied: usize) {
+    let mut child = ChildMemory::new(memory.guard().of_child(descriptor), std::iter::empty());
+    child.place_among(reports, applied);
+    child.leave_out_wiped();
+    memory.hand_over_all(&mut child);
+    memory.accounts.add(Counter::Forks, 1);
+    child.close();
 }

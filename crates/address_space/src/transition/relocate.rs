@@ -15,6 +15,7 @@
 use sys::PAGE_SIZE;
 use zswap::{Group, Keep};
 
+use super::reorder::take_displaced;
 use crate::address_space::{AddressSpace, GROUP};
 use crate::space::block::PageState;
 use crate::staging::refs::{ArenaPages, PageRefs};
@@ -27,90 +28,93 @@ const GROWTH_BYTES: u64 = 1 << 20;
 
 pub(crate) type Transit = ArenaPages<BLOCK_PAGES>;
 
-impl AddressSpace {
-    /// Moves out pages along with an mremap(). `group` is the program's, or the displaced pages'.
-    pub(crate) fn relocate(&self, group: Group, from: usize, to: usize, len: usize) {
-        let mut transit = self.transit.lock().expect("no panic while held");
-        // The out pages at the target belonged to another mapping.
-        self.discard(to, to + len);
-        // The kernel ensures that the ranges do not overlap, but their blocks can. The blocks of
-        // the few displaced pages may have no record.
-        let mut all = (block_of(from)..from + len).step_by(BLOCK_BYTES);
-        let mut known = self.table.known(from, from + len);
-        let mut pool = self.store.pool_bytes();
-        while let Some(base) = if group == GROUP { known.next() } else { all.next() } {
-            let mask = within(base, from, from + len);
-            let taken = match group == GROUP {
-                true => self.take_out(base, mask, transit.pages()),
-                false => self.take_displaced(base, mask, transit.pages()),
-            };
-            for (first, count) in runs(taken) {
-                self.keep_at(page_at(base, first) - from + to, &transit.pages()[first..first + count]);
-            }
-            self.keep_pool_near(&mut pool);
+/// Moves out pages along with an mremap(). `group` is the program's, or the displaced pages'.
+pub(crate) fn relocate(memory: &AddressSpace, group: Group, from: usize, to: usize, len: usize) {
+    let mut transit = memory.reorder.transit.lock().expect("no panic while held");
+    // The out pages at the target belonged to another mapping.
+    memory.discard(to, to + len);
+    // The kernel ensures that the ranges do not overlap, but their blocks can. The blocks of
+    // the few displaced pages may have no record.
+    let mut all = (block_of(from)..from + len).step_by(BLOCK_BYTES);
+    let mut known = memory.space.table.known(from, from + len);
+    let mut pool = memory.store.pool_bytes();
+    while let Some(base) = if group == GROUP { known.next() } else { all.next() } {
+        let mask = within(base, from, from + len);
+        let taken = match group == GROUP {
+            true => take_out(memory, base, mask, transit.pages()),
+            false => take_displaced(memory, base, mask, transit.pages()),
+        };
+        for (first, count) in runs(taken) {
+            keep_at(memory, page_at(base, first) - from + to, &transit.pages()[first..first + count]);
+        }
+        keep_pool_near(memory, &mut pool);
+    }
+}
+
+/// Shrinks the pool to `pool` bytes if it grew beyond the budget. Waits for the disk only.
+fn keep_pool_near(memory: &AddressSpace, pool: &mut u64) {
+    let grown = memory.store.pool_bytes().saturating_sub(*pool);
+    if memory.store.swap_file().is_none() || grown < GROWTH_BYTES {
+        return;
+    }
+    if memory.accounts.total() + grown > memory.accounts.budget() && !memory.store.shrink(*pool).reached {
+        // No room, or the disk fails: do not retry for each block.
+        *pool += grown;
+    }
+}
+
+/// Takes the out pages of `mask` from a block, whose record forgets them. Returns their mask.
+fn take_out(
+    memory: &AddressSpace,
+    base: usize,
+    mask: u32,
+    pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES],
+) -> u32 {
+    // A compression that ended later would drop the new objects by these keys.
+    let block = memory.lock_settled(base);
+    block.forget_refused(mask);
+    let staged = block.mask(PageState::Staged) & mask;
+    for index in (0..BLOCK_PAGES).filter(|index| staged >> index & 1 == 1) {
+        // SAFETY: staged pages stay while their block's lock is held.
+        pages[index] = unsafe { *(memory.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
+    }
+    block.change(staged, PageState::Staged, PageState::Kernel);
+    block.drop_slot_if_unused();
+    let stored = block.mask(PageState::Stored) & mask;
+    for (first, count) in runs(stored) {
+        let key = page_key(page_at(base, first));
+        let mut refs = PageRefs::new();
+        pages[first..first + count].iter_mut().for_each(|page| refs.push(page));
+        if let Err(error) = memory.store.load(GROUP, key, refs.as_mut_slice(), Keep::Exclusive) {
+            memory.fatal(format_args!("a page from {base:#x} on could not follow mremap: {error}"));
         }
     }
+    block.change(stored, PageState::Stored, PageState::Kernel);
+    let kernels = block.mask_of(PageState::is_kernels) & mask;
+    block.change_kernels(kernels, PageState::Kernel);
+    staged | stored
+}
 
-    /// Shrinks the pool to `pool` bytes if it grew beyond the budget. Waits for the disk only.
-    fn keep_pool_near(&self, pool: &mut u64) {
-        let grown = self.store.pool_bytes().saturating_sub(*pool);
-        if !self.has_swap || grown < GROWTH_BYTES {
-            return;
+fn keep_at(memory: &AddressSpace, at: usize, pages: &[[u8; PAGE_SIZE]]) {
+    let mut at = at;
+    let mut rest = pages;
+    while !rest.is_empty() {
+        let base = block_of(at);
+        let first = pages_in(at - base);
+        let (now, later) = rest.split_at(rest.len().min(BLOCK_PAGES - first));
+        let block = memory.lock_settled(base);
+        let mask = span(first, now.len());
+        assert_eq!(block.mask_of(PageState::is_kernels) & mask, mask, "pages out where others moved to");
+        let refs: [&[u8; PAGE_SIZE]; BLOCK_PAGES] =
+            std::array::from_fn(|index| &now[index.min(now.len() - 1)]);
+        let key = page_key(at);
+        if let Err(error) = memory.store.store_any(GROUP, key, &refs[..now.len()]) {
+            memory.fatal(format_args!("pages at {at:#x} could not follow mremap: {error}"));
         }
-        if self.accounts.total() + grown > self.accounts.budget() && !self.store.shrink(*pool).reached {
-            // No room, or the disk fails: do not retry for each block.
-            *pool += grown;
-        }
-    }
-
-    /// Takes the out pages of `mask` from a block, whose record forgets them. Returns their mask.
-    fn take_out(&self, base: usize, mask: u32, pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES]) -> u32 {
-        // A compression that ended later would drop the new objects by these keys.
-        let block = self.lock_settled(base);
-        block.forget_refused(mask);
-        let staged = block.mask(PageState::Staged) & mask;
-        for index in (0..BLOCK_PAGES).filter(|index| staged >> index & 1 == 1) {
-            // SAFETY: staged pages stay while their block's lock is held.
-            pages[index] = unsafe { *(self.staging.address(block.slot(), index) as *const [u8; PAGE_SIZE]) };
-        }
-        block.change(staged, PageState::Staged, PageState::Kernel);
-        block.drop_slot_if_unused();
-        let stored = block.mask(PageState::Stored) & mask;
-        for (first, count) in runs(stored) {
-            let key = page_key(page_at(base, first));
-            let mut refs = PageRefs::new();
-            pages[first..first + count].iter_mut().for_each(|page| refs.push(page));
-            if let Err(error) = self.store.load(GROUP, key, refs.as_mut_slice(), Keep::Exclusive) {
-                self.fatal(format_args!("a page from {base:#x} on could not follow mremap: {error}"));
-            }
-        }
-        block.change(stored, PageState::Stored, PageState::Kernel);
-        let kernels = block.mask_of(PageState::is_kernels) & mask;
-        block.change_kernels(kernels, PageState::Kernel);
-        staged | stored
-    }
-
-    fn keep_at(&self, at: usize, pages: &[[u8; PAGE_SIZE]]) {
-        let mut at = at;
-        let mut rest = pages;
-        while !rest.is_empty() {
-            let base = block_of(at);
-            let first = pages_in(at - base);
-            let (now, later) = rest.split_at(rest.len().min(BLOCK_PAGES - first));
-            let block = self.lock_settled(base);
-            let mask = span(first, now.len());
-            assert_eq!(block.mask_of(PageState::is_kernels) & mask, mask, "pages out where others moved to");
-            let refs: [&[u8; PAGE_SIZE]; BLOCK_PAGES] =
-                std::array::from_fn(|index| &now[index.min(now.len() - 1)]);
-            let key = page_key(at);
-            if let Err(error) = self.store.store_any(GROUP, key, &refs[..now.len()]) {
-                self.fatal(format_args!("pages at {at:#x} could not follow mremap: {error}"));
-            }
-            block.change_kernels(mask & ALL_PAGES, PageState::Stored);
-            drop(block);
-            at += bytes_of(now.len());
-            rest = later;
-        }
+        block.change_kernels(mask & ALL_PAGES, PageState::Stored);
+        drop(block);
+        at += bytes_of(now.len());
+        rest = later;
     }
 }
 
@@ -120,6 +124,7 @@ mod tests {
     use crate::space::run::PageRun;
     use crate::testing::{compress_all, evict, inbound, noise, pages_with, read, write};
     use crate::transition::fault_in::FaultedIn;
+    use crate::transition::reorder::{apply, settle};
     use sys::userfaultfd::Message;
 
     /// Evicts a block, half of it into the pool.
@@ -136,7 +141,7 @@ mod tests {
         for (from, to, count) in [(0, 8, 4), (2, 7, 5), (4, 40, 12), (0, 21, 16)] {
             out(pages, base);
             pages.discard(page_at(base, to), page_at(base, to + count));
-            pages.relocate(GROUP, page_at(base, from), page_at(base, to), bytes_of(count));
+            relocate(pages, GROUP, page_at(base, from), page_at(base, to), bytes_of(count));
             let mut page = [0u8; PAGE_SIZE];
             for index in 0..count {
                 assert!(pages.read_out(page_at(base, to + index), &mut page));
@@ -171,7 +176,7 @@ mod tests {
         assert!(quiet.move_out(PageRun::new(0, BLOCK_PAGES), aside).stop.is_none());
         drop(quiet);
         drop(block);
-        pages.relocate(GROUP, base, base + BLOCK_BYTES, BLOCK_BYTES);
+        relocate(pages, GROUP, base, base + BLOCK_BYTES, BLOCK_BYTES);
         let mut inbound = inbound();
         assert_eq!(
             pages.fault_in(&mut inbound, base + BLOCK_BYTES, false, BLOCK_PAGES),
@@ -187,17 +192,17 @@ mod tests {
         let Some((pages, base)) = pages_with(2) else { return };
         out(pages, base);
         let to = base + BLOCK_BYTES;
-        pages.apply(Message::Remap { from: base, to, len: BLOCK_BYTES });
-        assert!(pages.events.is_unsettled(), "there are other threads");
+        apply(pages, Message::Remap { from: base, to, len: BLOCK_BYTES });
+        assert!(pages.space.events.is_unsettled(), "there are other threads");
         let block = pages.lock(to);
         assert!(pages.quiet(&block).is_none(), "nothing moves until the order is known");
         drop(block);
-        pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
+        apply(pages, Message::Unmap { start: to, end: to + BLOCK_BYTES });
         // The target is still registered, so the report was about the older mapping.
-        pages.settle();
-        assert!(!pages.events.is_unsettled());
+        settle(pages);
+        assert!(!pages.space.events.is_unsettled());
         assert_eq!(pages.lock(to).mask_of(|state| !state.is_kernels()), ALL_PAGES);
-        pages.apply(Message::Unmap { start: to, end: to + BLOCK_BYTES });
+        apply(pages, Message::Unmap { start: to, end: to + BLOCK_BYTES });
         assert_eq!(pages.pages_out(), 0);
     }
 
@@ -208,9 +213,9 @@ mod tests {
         out(pages, base + BLOCK_BYTES);
         let (x, f, t) = (base, base + BLOCK_BYTES, base + 2 * BLOCK_BYTES);
         // f moved to t, then x to f. The reports come in reverse order.
-        pages.apply(Message::Remap { from: x, to: f, len: BLOCK_BYTES });
-        pages.apply(Message::Remap { from: f, to: t, len: BLOCK_BYTES });
-        pages.settle();
+        apply(pages, Message::Remap { from: x, to: f, len: BLOCK_BYTES });
+        apply(pages, Message::Remap { from: f, to: t, len: BLOCK_BYTES });
+        settle(pages);
         let mut page = [0u8; PAGE_SIZE];
         for (at, first) in [(f, 1), (t, 17)] {
             for index in 0..BLOCK_PAGES {

@@ -30,8 +30,12 @@ use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 use zswap::Keep;
 
+use super::discard::mark_discarding;
+use super::hand_over::populate_child;
+use super::relocate::{relocate, Transit};
 use crate::address_space::{AddressSpace, DISPLACED, GROUP};
 use crate::space::descriptor::Registration;
+use crate::sync::Mutex;
 use crate::units::{page_at, page_key, span, within, BLOCK_PAGES};
 
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +55,7 @@ struct Part {
 
 /// Reports whose order is still unknown.
 #[derive(Default)]
-pub(crate) struct ReorderBuffer {
+struct ReorderBuffer {
     arrivals: Vec<Arrival>,
     aside: Vec<Message>,
     /// UNMAPs of `aside` that are decided.
@@ -60,6 +64,19 @@ pub(crate) struct ReorderBuffer {
     unmaps_of_moves: Vec<(usize, usize)>,
     /// Mapping changes applied since, in order. A fork reported now may precede them.
     applied: Vec<Message>,
+}
+
+/// The state between events whose order is unknown.
+pub(crate) struct Reorder {
+    buffer: Mutex<ReorderBuffer>,
+    /// Bytes of pages that follow an mremap().
+    pub(super) transit: Mutex<Transit>,
+}
+
+impl Reorder {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Reorder { buffer: Mutex::default(), transit: Mutex::new(Transit::new()?) })
+    }
 }
 
 impl ReorderBuffer {
@@ -75,215 +92,213 @@ impl ReorderBuffer {
     }
 }
 
-impl AddressSpace {
-    pub(crate) fn apply(&self, event: Message) {
-        let mut reorder = self.reorder.lock().expect("no panic while held");
-        if reorder.take_unmap_of_move(event) {
-            return;
+pub(crate) fn apply(memory: &AddressSpace, event: Message) {
+    let mut reorder = memory.reorder.buffer.lock().expect("no panic while held");
+    if reorder.take_unmap_of_move(event) {
+        return;
+    }
+    let touches = match event {
+        Message::Unmap { start, end } => reorder.overlaps(start, end),
+        Message::Remap { from, to, len } => {
+            reorder.overlaps(from, from + len) || reorder.overlaps(to, to + len)
         }
-        let touches = match event {
-            Message::Unmap { start, end } => reorder.overlaps(start, end),
-            Message::Remap { from, to, len } => {
-                reorder.overlaps(from, from + len) || reorder.overlaps(to, to + len)
+        Message::Remove { start, end } => !reorder.aside.is_empty() && reorder.overlaps(start, end),
+        _ => false,
+    };
+    if touches || !reorder.aside.is_empty() && !matches!(event, Message::Fork { .. }) {
+        reorder.aside.push(event);
+        return;
+    }
+    match event {
+        Message::Remove { start, end } => {
+            memory.discard(start, end);
+            mark_discarding(memory, start, end);
+        }
+        Message::Unmap { start, end } => {
+            memory.discard(start, end);
+            memory.changed.note(start, end);
+            if memory.space.events.is_unsettled() {
+                reorder.applied.push(event);
             }
-            Message::Remove { start, end } => !reorder.aside.is_empty() && reorder.overlaps(start, end),
-            _ => false,
-        };
-        if touches || !reorder.aside.is_empty() && !matches!(event, Message::Fork { .. }) {
-            reorder.aside.push(event);
-            return;
         }
+        Message::Remap { from, to, len } => {
+            memory.accounts.forgotten(from, from + len);
+            if !memory.own_threads.leave_one() {
+                reorder.applied.push(event);
+                displace(memory, to, to + len);
+                reorder.arrivals.push(Arrival { start: to, end: to + len, settled: false });
+                reorder.unmaps_of_moves.push((from, from + len));
+                memory.space.events.set_unsettled(true);
+            }
+            relocate(memory, GROUP, from, to, len);
+            memory.changed.note(from, from + len);
+            memory.changed.note(to, to + len);
+        }
+        Message::Fork { descriptor } => {
+            let mut reports = reorder.applied.clone();
+            reports.extend(&reorder.aside);
+            populate_child(memory, descriptor, reports, reorder.applied.len());
+        }
+        Message::Fault { .. } => unreachable!("faults are not queued"),
+    }
+}
+
+/// Decides about the reports put aside, once no call is under way. Hold no block's lock.
+pub(crate) fn settle(memory: &AddressSpace) {
+    if !memory.space.events.is_unsettled() {
+        return;
+    }
+    let mut reorder = memory.reorder.buffer.lock().expect("no panic while held");
+    // With no call under way, every report has been read, and applied or put aside.
+    if memory.space.events.pending() || memory.space.mover.guard.is_changing() {
+        return;
+    }
+    while let Some(&event) = reorder.aside.first() {
+        if reorder.take_unmap_of_move(event) {
+            reorder.aside.remove(0);
+            continue;
+        }
+        let ReorderBuffer { arrivals, aside, .. } = &mut *reorder;
+        let parts = match event {
+            Message::Remap { from, len, .. } => parts(memory, arrivals, aside, from, from + len),
+            Message::Unmap { start, end } => parts(memory, arrivals, aside, start, end),
+            _ => Some(Vec::new()),
+        };
+        let Some(parts) = parts else { return };
         match event {
             Message::Remove { start, end } => {
-                self.discard(start, end);
-                self.mark_discarding(start, end);
+                memory.discard(start, end);
+                mark_discarding(memory, start, end);
             }
             Message::Unmap { start, end } => {
-                self.discard(start, end);
-                self.note_changed(start, end);
-                if self.events.is_unsettled() {
-                    reorder.applied.push(event);
-                }
+                reorder.unmapped.push((start, end));
+                memory.changed.note(start, end);
             }
             Message::Remap { from, to, len } => {
-                self.accounts.forgotten(from, from + len);
-                if !self.own_threads.leave_one() {
-                    reorder.applied.push(event);
-                    self.displace(to, to + len);
-                    reorder.arrivals.push(Arrival { start: to, end: to + len, settled: false });
-                    reorder.unmaps_of_moves.push((from, from + len));
-                    self.events.set_unsettled(true);
+                displace(memory, to, to + len);
+                for part in parts {
+                    let group = if part.is_older { DISPLACED } else { GROUP };
+                    relocate(memory, group, part.start, part.start - from + to, part.end - part.start);
                 }
-                self.relocate(GROUP, from, to, len);
-                self.note_changed(from, from + len);
-                self.note_changed(to, to + len);
+                reorder.arrivals.push(Arrival { start: to, end: to + len, settled: false });
+                reorder.unmaps_of_moves.push((from, from + len));
+                memory.changed.note(from, from + len);
+                memory.changed.note(to, to + len);
             }
-            Message::Fork { descriptor } => {
-                let mut reports = reorder.applied.clone();
-                reports.extend(&reorder.aside);
-                self.populate_child(descriptor, reports, reorder.applied.len());
-            }
-            Message::Fault { .. } => unreachable!("faults are not queued"),
+            Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
         }
+        reorder.applied.push(event);
+        reorder.aside.remove(0);
     }
-
-    /// Decides about the reports put aside, once no call is under way. Hold no block's lock.
-    pub(crate) fn settle(&self) {
-        if !self.events.is_unsettled() {
+    while let Some(&(start, end)) = reorder.unmapped.last() {
+        if !discard_unmapped(memory, start, end, &reorder.arrivals) {
             return;
         }
-        let mut reorder = self.reorder.lock().expect("no panic while held");
-        // With no call under way, every report has been read, and applied or put aside.
-        if self.events.pending() || self.mover.guard.is_changing() {
-            return;
-        }
-        while let Some(&event) = reorder.aside.first() {
-            if reorder.take_unmap_of_move(event) {
-                reorder.aside.remove(0);
-                continue;
-            }
-            let ReorderBuffer { arrivals, aside, .. } = &mut *reorder;
-            let parts = match event {
-                Message::Remap { from, len, .. } => self.parts(arrivals, aside, from, from + len),
-                Message::Unmap { start, end } => self.parts(arrivals, aside, start, end),
-                _ => Some(Vec::new()),
-            };
-            let Some(parts) = parts else { return };
-            match event {
-                Message::Remove { start, end } => {
-                    self.discard(start, end);
-                    self.mark_discarding(start, end);
-                }
-                Message::Unmap { start, end } => {
-                    reorder.unmapped.push((start, end));
-                    self.note_changed(start, end);
-                }
-                Message::Remap { from, to, len } => {
-                    self.displace(to, to + len);
-                    for part in parts {
-                        let group = if part.is_older { DISPLACED } else { GROUP };
-                        self.relocate(group, part.start, part.start - from + to, part.end - part.start);
-                    }
-                    reorder.arrivals.push(Arrival { start: to, end: to + len, settled: false });
-                    reorder.unmaps_of_moves.push((from, from + len));
-                    self.note_changed(from, from + len);
-                    self.note_changed(to, to + len);
-                }
-                Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
-            }
-            reorder.applied.push(event);
-            reorder.aside.remove(0);
-        }
-        while let Some(&(start, end)) = reorder.unmapped.last() {
-            if !self.discard_unmapped(start, end, &reorder.arrivals) {
-                return;
-            }
-            reorder.unmapped.pop();
-        }
-        reorder.arrivals.clear();
-        reorder.unmaps_of_moves.clear();
-        reorder.applied.clear();
-        // No report was about the remaining pages: their mapping is gone, or was replaced.
-        self.store.invalidate(DISPLACED, 0, u64::MAX);
-        self.events.set_unsettled(false);
+        reorder.unmapped.pop();
     }
+    reorder.arrivals.clear();
+    reorder.unmaps_of_moves.clear();
+    reorder.applied.clear();
+    // No report was about the remaining pages: their mapping is gone, or was replaced.
+    memory.store.invalidate(DISPLACED, 0, u64::MAX);
+    memory.space.events.set_unsettled(false);
+}
 
-    /// Discards out pages, except registered ones at an arrival. Returns false if unknown.
-    fn discard_unmapped(&self, start: usize, end: usize, arrivals: &[Arrival]) -> bool {
-        for base in self.table.known(start, end) {
-            let Some(out) =
-                self.table.lock_existing(base).map(|block| block.mask_of(|state| !state.is_kernels()))
-            else {
-                continue;
-            };
-            let mask = within(base, start, end);
-            for index in (0..BLOCK_PAGES).filter(|index| mask & span(*index, 1) != 0) {
-                let at = page_at(base, index);
-                let is_contested = arrivals.iter().any(|arrival| (arrival.start..arrival.end).contains(&at));
-                if !is_contested {
-                    self.discard(at, at + PAGE_SIZE);
-                } else if out & span(index, 1) != 0 {
-                    match self.mover.guard.registration(at) {
-                        Registration::Registered => {}
-                        Registration::Unregistered => self.discard(at, at + PAGE_SIZE),
-                        Registration::Changing => return false,
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    /// Splits the range that the first of `reports` left into parts, each about the mapping before
-    /// or after the last REMAP. `None` if that is unknown now.
-    fn parts(
-        &self,
-        arrivals: &mut [Arrival],
-        reports: &[Message],
-        start: usize,
-        end: usize,
-    ) -> Option<Vec<Part>> {
-        let mut parts = Vec::new();
-        let mut at = start;
-        let mut older = Vec::new();
-        while at < end {
-            let cuts = arrivals.iter().flat_map(|arrival| [arrival.start, arrival.end]);
-            let until = cuts.filter(|cut| *cut > at).min().unwrap_or(end).min(end);
-            let over = arrivals.iter().rposition(|arrival| arrival.start <= at && until <= arrival.end);
-            let is_older = match over.filter(|over| !arrivals[*over].settled) {
-                Some(over) => {
-                    let (left, come) = traffic(reports, at);
-                    let present = match self.mover.guard.registration(at) {
-                        Registration::Registered => 1,
-                        Registration::Unregistered => 0,
-                        Registration::Changing => return None,
-                    };
-                    let is_older = left > 1 + come - present;
-                    older.extend(is_older.then_some(over));
-                    is_older
-                }
-                None => false,
-            };
-            parts.push(Part { start: at, end: until, is_older });
-            at = until;
-        }
-        older.into_iter().for_each(|over| arrivals[over].settled = true);
-        Some(parts)
-    }
-
-    /// Keeps out pages in `[start, end)` apart: they are older than the mapping that arrives.
-    fn displace(&self, start: usize, end: usize) {
-        let mut page = [0u8; PAGE_SIZE];
-        for base in self.table.busy(start, end) {
-            let mask = within(base, start, end);
-            for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
-                let at = page_at(base, index);
-                if self.read_out(at, &mut page) {
-                    if let Err(error) = self.store.store_any(DISPLACED, page_key(at), &[&page]) {
-                        self.fatal(format_args!("page {at:#x} could not be kept: {error}"));
-                    }
+/// Discards out pages, except registered ones at an arrival. Returns false if unknown.
+fn discard_unmapped(memory: &AddressSpace, start: usize, end: usize, arrivals: &[Arrival]) -> bool {
+    for base in memory.space.table.known(start, end) {
+        let Some(out) =
+            memory.space.table.lock_existing(base).map(|block| block.mask_of(|state| !state.is_kernels()))
+        else {
+            continue;
+        };
+        let mask = within(base, start, end);
+        for index in (0..BLOCK_PAGES).filter(|index| mask & span(*index, 1) != 0) {
+            let at = page_at(base, index);
+            let is_contested = arrivals.iter().any(|arrival| (arrival.start..arrival.end).contains(&at));
+            if !is_contested {
+                memory.discard(at, at + PAGE_SIZE);
+            } else if out & span(index, 1) != 0 {
+                match memory.space.mover.guard.registration(at) {
+                    Registration::Registered => {}
+                    Registration::Unregistered => memory.discard(at, at + PAGE_SIZE),
+                    Registration::Changing => return false,
                 }
             }
         }
     }
+    true
+}
 
-    /// Takes displaced pages of a block. Returns their mask.
-    pub(crate) fn take_displaced(
-        &self,
-        base: usize,
-        mask: u32,
-        pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES],
-    ) -> u32 {
-        let key = page_key(base);
-        let found = self.store.present(DISPLACED, key, BLOCK_PAGES) as u32 & mask;
-        for index in (0..BLOCK_PAGES).filter(|index| found >> index & 1 == 1) {
-            let page = &mut pages[index];
-            if let Err(error) = self.store.load(DISPLACED, key + index as u64, &mut [page], Keep::Exclusive) {
-                self.fatal(format_args!("a page from {base:#x} on could not follow mremap: {error}"));
+/// Splits the range that the first of `reports` left into parts, each about the mapping before
+/// or after the last REMAP. `None` if that is unknown now.
+fn parts(
+    memory: &AddressSpace,
+    arrivals: &mut [Arrival],
+    reports: &[Message],
+    start: usize,
+    end: usize,
+) -> Option<Vec<Part>> {
+    let mut parts = Vec::new();
+    let mut at = start;
+    let mut older = Vec::new();
+    while at < end {
+        let cuts = arrivals.iter().flat_map(|arrival| [arrival.start, arrival.end]);
+        let until = cuts.filter(|cut| *cut > at).min().unwrap_or(end).min(end);
+        let over = arrivals.iter().rposition(|arrival| arrival.start <= at && until <= arrival.end);
+        let is_older = match over.filter(|over| !arrivals[*over].settled) {
+            Some(over) => {
+                let (left, come) = traffic(reports, at);
+                let present = match memory.space.mover.guard.registration(at) {
+                    Registration::Registered => 1,
+                    Registration::Unregistered => 0,
+                    Registration::Changing => return None,
+                };
+                let is_older = left > 1 + come - present;
+                older.extend(is_older.then_some(over));
+                is_older
+            }
+            None => false,
+        };
+        parts.push(Part { start: at, end: until, is_older });
+        at = until;
+    }
+    older.into_iter().for_each(|over| arrivals[over].settled = true);
+    Some(parts)
+}
+
+/// Keeps out pages in `[start, end)` apart: they are older than the mapping that arrives.
+fn displace(memory: &AddressSpace, start: usize, end: usize) {
+    let mut page = [0u8; PAGE_SIZE];
+    for base in memory.space.table.busy(start, end) {
+        let mask = within(base, start, end);
+        for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
+            let at = page_at(base, index);
+            if memory.read_out(at, &mut page) {
+                if let Err(error) = memory.store.store_any(DISPLACED, page_key(at), &[&page]) {
+                    memory.fatal(format_args!("page {at:#x} could not be kept: {error}"));
+                }
             }
         }
-        found
     }
+}
+
+/// Takes displaced pages of a block. Returns their mask.
+pub(crate) fn take_displaced(
+    memory: &AddressSpace,
+    base: usize,
+    mask: u32,
+    pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES],
+) -> u32 {
+    let key = page_key(base);
+    let found = memory.store.present(DISPLACED, key, BLOCK_PAGES) as u32 & mask;
+    for index in (0..BLOCK_PAGES).filter(|index| found >> index & 1 == 1) {
+        let page = &mut pages[index];
+        if let Err(error) = memory.store.load(DISPLACED, key + index as u64, &mut [page], Keep::Exclusive) {
+            memory.fatal(format_args!("a page from {base:#x} on could not follow mremap: {error}"));
+        }
+    }
+    found
 }
 
 /// Number of reports about a range leaving `at`, and number of those arriving there.

@@ -75,6 +75,6 @@ impl FaultService {
     /// In a forked child, which has no handlers yet.
     pub fn reset(&self) {
         self.handlers.reset();
-        self.faults.reset(|slot| self.pages.staging.give_of_parent(slot));
+        self.faults.reset(|slot| self.pages.staging.give_number(slot));
     }
 }

@@ -88,7 +88,7 @@ impl Forks {
         maps::for_each(&self.program.files.maps, &mut buffer, |mapping| {
             let (start, end) = (mapping.start, mapping.end.min(USER_END));
             is_likely |= is_private_memory(&mapping)
-                && self.pages.table.busy(start, end).next().is_some()
+                && self.pages.table().busy(start, end).next().is_some()
                 && self.pages.pagemap().present(start, end, &mut [Run::default()]).0 == 0;
         });
         if is_likely {

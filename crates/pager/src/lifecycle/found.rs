@@ -41,7 +41,7 @@ impl Lifecycle {
             let base = block_of(at);
             let until = end.min(base + BLOCK_BYTES);
             let pages = pages_in(until - at);
-            let Ok(block) = self.pages.table.block(base) else { break };
+            let Ok(block) = self.pages.table().block(base) else { break };
             let mask = span(pages_in(at - base), pages);
             self.pages.policy.found(block.history(), mask, all.saturating_sub(below), all);
             below += pages as u64;
@@ -66,7 +66,7 @@ mod tests {
         drop_pages(base + (BLOCKS - 1) * BLOCK_BYTES, BLOCK_BYTES);
         pager.parts().note_found_of(((BLOCKS - 1) * BLOCK_PAGES) as u64);
         let came = |block: usize, page: usize| {
-            let record = pager.pages().table.block(base + block * BLOCK_BYTES).unwrap();
+            let record = pager.pages().table().block(base + block * BLOCK_BYTES).unwrap();
             match record.history().page(page) {
                 Page::In { score: 0, came } => came,
                 page => panic!("{page:?}"),
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(came(BLOCKS - 1, 0), 0, "nothing is there");
         // The oldest leave first and the youngest stay. Nothing is registered.
         let going = |block: usize| {
-            let record = pager.pages().table.block(base + block * BLOCK_BYTES).unwrap();
+            let record = pager.pages().table().block(base + block * BLOCK_BYTES).unwrap();
             pager.pages().policy.choose(record.history(), ALL_PAGES, 1).going
         };
         assert_eq!((going(0), going(BLOCKS - 2)), (0, ALL_PAGES));

@@ -54,13 +54,13 @@ pub(super) struct GracePeriod {
 impl GracePeriod {
     /// Starts a period if pages wait, checks the remaining threads, or ends the period.
     pub fn step(&mut self, now_ns: u64, pages: &AddressSpace) {
-        if now_ns.wrapping_sub(self.looked_ns) < LOOK_NS || !(self.is_open || pages.has_discarding()) {
+        if now_ns.wrapping_sub(self.looked_ns) < LOOK_NS || !(self.is_open || pages.discards.are_pending()) {
             return;
         }
         self.looked_ns = now_ns;
         if !self.is_open {
             // From here on, events mark pages for the next period.
-            pages.begin_grace();
+            pages.discards.begin_grace();
             self.suspects.clear();
             self.is_incomplete = false;
             let own = threads::own();
@@ -85,7 +85,7 @@ impl GracePeriod {
             let have_left = sys::memory::outwait_readers().is_ok();
             // Start over if some threads were not followed: they may still be in earlier calls.
             if have_left && !self.is_incomplete {
-                pages.end_grace();
+                pages.discards.end_grace(pages.table());
             }
         }
     }

@@ -67,7 +67,7 @@ impl Lifecycle {
                 thread::sleep_ns(10_000);
             }
             has_moved = false;
-            self.pages.take_changed(|start, end| {
+            self.pages.changed.take(|start, end| {
                 has_moved = true;
                 is_known &= end != usize::MAX;
                 // Errors are expected: most of these mappings are gone, or were never registered.
@@ -79,7 +79,7 @@ impl Lifecycle {
 
     fn fault_in_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
         let mut is_left = false;
-        for base in self.pages.table.busy(0, USER_END) {
+        for base in self.pages.table().busy(0, USER_END) {
             let (pages, blocked) = self.pages.fault_in_block(inbound, base);
             *brought += pages;
             is_left |= blocked;

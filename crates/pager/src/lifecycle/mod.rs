@@ -81,6 +81,6 @@ impl Lifecycle {
     /// In a forked child, whose only thread is in fork().
     pub fn reset_grace(&self) {
         *self.grace.lock().expect("no panic while held") = GracePeriod::default();
-        self.pages.forget_discarding();
+        self.pages.discards.forget(self.pages.table());
     }
 }

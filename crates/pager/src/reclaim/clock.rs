@@ -115,7 +115,7 @@ impl Reclaimer {
                 if hand.leaps.skips(mask.count_ones()) {
                     continue;
                 }
-                let Ok(block) = self.pages.table.block(base) else { continue };
+                let Ok(block) = self.pages.table().block(base) else { continue };
                 let present = mask;
                 let mask = match block.is_compressing() {
                     true => 0,
