@@ -291,12 +291,16 @@ impl AddressSpace {
     }
 
     /// Frees the memory of staging and the table after their last use.
-    pub fn let_go(&mut self) {
+    ///
+    /// # Safety
+    /// No thread uses this any more.
+    pub unsafe fn let_go(&self) {
         let staging = self.staging.range();
         let at = std::ptr::NonNull::new(staging.start as *mut u8).expect("in the arena");
         // SAFETY: staging's own range, whose content is not needed.
         unsafe { sys::memory::discard(at, staging.len()) };
-        self.space.table.let_go();
+        // SAFETY: the caller's promise.
+        unsafe { self.space.table.let_go() };
     }
 
     /// Reads a message, and applies it if it is an event. Hold no block's lock.

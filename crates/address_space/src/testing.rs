@@ -29,7 +29,7 @@ pub fn drop_pages(at: usize, len: usize) {
     }
 }
 
-/// Fills pages of a test's mapping with what does not compress.
+/// Fills pages of a test's mapping with noise, which does not compress.
 pub fn noise(at: usize, pages: usize) {
     let mut word = 88_172_645_463_325_252usize;
     for index in 0..bytes_of(pages) / 8 {

@@ -45,7 +45,7 @@ pub enum JoinError {
     NoDescriptor,
 }
 
-struct Place {
+struct Membership {
     ledger: Ledger,
     index: usize,
     owner: u32,
@@ -55,7 +55,7 @@ struct Place {
 impl Ledgered {
     /// Joins the tree whose supervisor listens at `name`.
     pub fn join(name: &[u8]) -> Result<Self, JoinError> {
-        let Place { ledger, index, owner, socket } = Self::ask(name)?;
+        let Membership { ledger, index, owner, socket } = Self::ask(name)?;
         Ok(Ledgered {
             ledger: AtomicPtr::new(Box::leak(Box::new(ledger))),
             index: AtomicUsize::new(index),
@@ -76,7 +76,7 @@ impl Ledgered {
     pub fn rejoin(&self, name: &[u8]) -> Result<(), JoinError> {
         // The parent's ledger stays mapped: handlers may be reading it, and it costs only address
         // space.
-        let Place { ledger, index, owner, socket } = Self::ask(name)?;
+        let Membership { ledger, index, owner, socket } = Self::ask(name)?;
         self.ledger.store(Box::leak(Box::new(ledger)), Ordering::Release);
         self.owner.store(owner, Ordering::Release);
         self.socket.store(socket, Ordering::Release);
@@ -85,7 +85,7 @@ impl Ledgered {
         Ok(())
     }
 
-    fn ask(name: &[u8]) -> Result<Place, JoinError> {
+    fn ask(name: &[u8]) -> Result<Membership, JoinError> {
         let hello = Packet::new(Kind::Hello, 0, 0);
         let (socket, answer) = match connect(name) {
             Ok(socket) => {
@@ -100,7 +100,7 @@ impl Ledgered {
                 if let [Some(board), Some(ledger)] = received.descriptors {
                     if let Ok(ledger) = Ledger::map(board.as_fd(), ledger.as_fd()) {
                         let (index, owner) = (received.packet.number as usize, received.packet.token as u32);
-                        return Ok(Place { ledger, index, owner, socket });
+                        return Ok(Membership { ledger, index, owner, socket });
                     }
                 }
                 let why = too_few_descriptors().unwrap_or_else(|| "no descriptor is left".into());

@@ -14,7 +14,7 @@ use sys::{arena, futex, thread, PAGE_SIZE};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::control_page::{self, control_page, is_set};
-use crate::look::{tight_at, Look};
+use crate::look::{tight_at, Usage};
 use crate::{announce, credentials, fork, inherit, paging, retire, start};
 
 static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
@@ -229,7 +229,7 @@ fn live() -> bool {
         let pager = paging::set_up(accounts)?;
         pager.note_found();
         // Relatives have memory registered, or will when they inherit this pager.
-        let registers_at = |look: &Look| {
+        let registers_at = |look: &Usage| {
             let mark = look.registers_at(control_page::is_shared());
             // The program announces new mappings from this mark on.
             control_page().tight_bytes.store(mark, Ordering::Relaxed);
@@ -287,7 +287,7 @@ pub(crate) fn share_figures(accounts: &'static Ledgered) {
 fn wait_for(
     accounts: &'static Ledgered,
     statm: &ProcFile,
-    mark: impl Fn(&Look) -> u64,
+    mark: impl Fn(&Usage) -> u64,
     is_over: fn() -> bool,
 ) -> bool {
     use pager::Accounts;
@@ -301,7 +301,7 @@ fn wait_for(
             .map_or(0, |(_, data)| (data.saturating_mul(PAGE_SIZE as u64)).saturating_sub(not_program));
         accounts.publish(own, 0, 0, 0);
         let (budget, total) = (accounts.budget(), accounts.total());
-        let look = Look { budget, total, own, untouched };
+        let look = Usage { budget, total, own, untouched };
         let mark = mark(&look);
         // Nothing is paged yet, so pausing only means not to begin.
         let pauses = is_pause_wanted(accounts);

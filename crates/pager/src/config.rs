@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use address_space::Settings;
+
 /// Most handler threads.
 pub const HANDLERS_MAX: usize = 64;
 
@@ -25,6 +27,16 @@ pub struct Config {
     pub records: bool,
     /// Do not use access tracking (Linux 7.3).
     pub without_tracking: bool,
+}
+
+impl Config {
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            staging_pages: self.staging_pages,
+            executable: self.executable,
+            without_tracking: self.without_tracking,
+        }
+    }
 }
 
 #[cfg(test)]

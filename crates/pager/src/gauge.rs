@@ -19,9 +19,16 @@ pub(crate) struct Gauge {
     is_bare: bool,
     /// Bytes that the process uses, with its fair share of shared memory.
     resident: AtomicU64,
-    /// Bytes that the kernel counts but others use: their share of memory shared after a fork, or
-    /// other memory if one range is paged.
-    discount: AtomicU64,
+    others: Others,
+    /// Bytes by which this process lately grew without faults between two looks.
+    growth: AtomicU64,
+}
+
+/// Bytes that the kernel counts but others use: their share of memory shared after a fork, or other
+/// memory if one range is paged.
+#[derive(Default)]
+struct Others {
+    bytes: AtomicU64,
     /// If it is the share of others: the bytes that were resident when it was measured; else zero.
     resident_then: AtomicU64,
     /// The faults, beside those served, at that time, and those since then, at the last look.
@@ -31,24 +38,12 @@ pub(crate) struct Gauge {
     served: AtomicU64,
     /// Relatives came or went, so the shares must be measured soon.
     is_stale: AtomicBool,
-    /// Bytes by which this process lately grew without faults between two looks.
-    growth: AtomicU64,
 }
 
 impl Gauge {
     pub fn new(accounts: &'static dyn Accounts, is_bare: bool) -> Self {
-        Gauge {
-            accounts,
-            is_bare,
-            resident: AtomicU64::new(0),
-            discount: AtomicU64::new(0),
-            resident_then: AtomicU64::new(0),
-            faults_then: AtomicU64::new(0),
-            faults_since: AtomicU64::new(0),
-            served: AtomicU64::new(0),
-            is_stale: AtomicBool::new(false),
-            growth: AtomicU64::new(0),
-        }
+        let (resident, growth) = (AtomicU64::new(0), AtomicU64::new(0));
+        Gauge { accounts, is_bare, resident, others: Others::default(), growth }
     }
 
     /// Publishes this process's use, read from `statm`. Returns the total of all processes.
@@ -97,56 +92,56 @@ impl Gauge {
     }
 
     pub fn discount_bytes(&self) -> u64 {
-        self.discount.load(Ordering::Relaxed)
+        self.others.bytes.load(Ordering::Relaxed)
     }
 
     pub fn set_discount(&self, bytes: u64) {
-        self.discount.store(bytes, Ordering::Relaxed);
+        self.others.bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Sets the share of others in this process's `resident` bytes, as just measured.
     pub fn set_shared(&self, bytes: u64, resident: u64) {
         self.set_discount(bytes);
-        self.resident_then.store(resident, Ordering::Relaxed);
-        self.faults_then.store(self.faults(), Ordering::Relaxed);
-        self.faults_since.store(0, Ordering::Relaxed);
+        self.others.resident_then.store(resident, Ordering::Relaxed);
+        self.others.faults_then.store(self.faults(), Ordering::Relaxed);
+        self.others.faults_since.store(0, Ordering::Relaxed);
     }
 
     /// Counts the faults since the shares were measured, if there are shares. For the control
     /// thread: it is a system call, and handlers measure at each fault.
     pub fn note_faults(&self) {
-        if self.discount_bytes() == 0 || self.resident_then.load(Ordering::Relaxed) == 0 {
+        if self.discount_bytes() == 0 || self.others.resident_then.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let since = self.faults().wrapping_sub(self.faults_then.load(Ordering::Relaxed)) as i64;
-        self.faults_since.store(since.max(0) as u64, Ordering::Relaxed);
+        let since = self.faults().wrapping_sub(self.others.faults_then.load(Ordering::Relaxed)) as i64;
+        self.others.faults_since.store(since.max(0) as u64, Ordering::Relaxed);
     }
 
     pub fn note_served(&self) {
-        self.served.fetch_add(1, Ordering::Relaxed);
+        self.others.served.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The discount, less the pages that the process may have copied since it was measured. A fault
     /// that neither the pager served nor added a page copied a shared one. Measuring takes
     /// milliseconds, and a child that writes to all of its memory copies that much at once.
     fn discount_now(&self, resident: u64) -> u64 {
-        let bytes = self.faults_since.load(Ordering::Relaxed).saturating_mul(PAGE_SIZE as u64);
-        let grown = resident.saturating_sub(self.resident_then.load(Ordering::Relaxed));
+        let bytes = self.others.faults_since.load(Ordering::Relaxed).saturating_mul(PAGE_SIZE as u64);
+        let grown = resident.saturating_sub(self.others.resident_then.load(Ordering::Relaxed));
         self.discount_bytes().saturating_sub(bytes.saturating_sub(grown))
     }
 
     /// Faults of this process that the pager did not serve.
     fn faults(&self) -> u64 {
-        sys::process::minor_faults().wrapping_sub(self.served.load(Ordering::Relaxed))
+        sys::process::minor_faults().wrapping_sub(self.others.served.load(Ordering::Relaxed))
     }
 
     pub fn note_relatives(&self) {
-        self.is_stale.store(true, Ordering::Release);
+        self.others.is_stale.store(true, Ordering::Release);
     }
 
     /// Whether relatives came or went since the last call.
     pub fn take_stale(&self) -> bool {
-        self.is_stale.swap(false, Ordering::AcqRel)
+        self.others.is_stale.swap(false, Ordering::AcqRel)
     }
 }
 

@@ -51,11 +51,11 @@ pub(crate) struct KeptPages {
     named: NamedPages,
     /// The count of named addresses at the last look.
     seen: AtomicUsize,
-    look: Mutex<Look>,
+    last: Mutex<LastSearch>,
 }
 
 #[derive(Default)]
-struct Look {
+struct LastSearch {
     next_ns: u64,
     arguments: [Range<usize>; 2],
     arguments_ns: u64,
@@ -69,7 +69,7 @@ fn pages_of_block(list: usize) -> [usize; 2] {
 impl KeptPages {
     pub fn new(named: NamedPages) -> Self {
         let pages = RwLock::new(Vec::new());
-        KeptPages { pages, named, seen: AtomicUsize::new(0), look: Mutex::new(Look::default()) }
+        KeptPages { pages, named, seen: AtomicUsize::new(0), last: Mutex::new(LastSearch::default()) }
     }
 
     /// Mask of the kept pages of the block at `base`.
@@ -131,7 +131,7 @@ impl KeptPages {
         quiesce: &Quiesce,
         own_page: usize,
     ) {
-        let mut look = self.look.lock().expect("no panic while held");
+        let mut look = self.last.lock().expect("no panic while held");
         if now_ns < look.next_ns {
             return;
         }

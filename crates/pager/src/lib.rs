@@ -1,21 +1,18 @@
-//! Paging a whole process: address space, staging, reclaim and the fault service.
+//! Paging a whole process: when pages move, and which. `address_space` moves them.
 //!
 //! ```text
 //!  Pager          builds the parts; hands each call and each thread to one
 //!    fork/          forks that leave everything out: sessions, children, inheritance
-//!    lifecycle/     the control thread: its looks, halts, the end of a pager, grace periods
+//!    lifecycle/     the control thread: its duties, halts, the end of a pager, grace periods
 //!    fault/         serving faults: who listens, how many pages come along, what waits for the disk
-//!    reclaim/       who makes room and when, which pages go, what goes to the swap file; never serves a fault
-//!    program        mappings (registrations), size (gauge), pages that stay (kept), files of /proc
+//!    reclaim/       who makes room and when, which pages go, the swap file; never serves a fault
+//!    process        the managed process: pages, mappings (registrations), size (gauge), pages that stay
+//!                   (kept), which threads may work (quiesce), files of /proc
 //!    gate           when the kernel begins to copy the arena
-//!    quiesce        which threads may work, and which stand still
-//!    pages/         where every page is; the only code that moves one (proofs and guards)
-//!    tracker/       which pages are used, where the kernel can tell
 //!    executable     heaps that may be executed
-//!    units          addresses, pages and blocks, and how one becomes another
 //! ```
 //!
-//! Each part uses those below it only (`tests/parts.rs`).
+//! Each part has those below it as its fields, and uses no other (`tests/parts.rs`).
 
 mod config;
 pub mod executable;
@@ -27,7 +24,7 @@ mod gauge;
 mod kept;
 mod lifecycle;
 mod pager;
-mod program;
+mod process;
 mod quiesce;
 mod reclaim;
 mod registrations;

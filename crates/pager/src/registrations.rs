@@ -214,7 +214,9 @@ mod tests {
         }
         pager.refresh_mappings();
         let registered: Vec<usize> = (0..8)
-            .filter(|number| pager.pages().guard().registration(block(*number)) == Registration::Registered)
+            .filter(|number| {
+                pager.process.pages.guard().registration(block(*number)) == Registration::Registered
+            })
             .collect();
         assert_eq!(registered, [0, 1, 3, 4, 7]);
     }

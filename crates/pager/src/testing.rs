@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use address_space::testing::{Plenty, Simulated};
 use address_space::units::{bytes_of, page_at, BLOCK_BYTES};
-use address_space::{AccessTracker, Accounts};
+use address_space::{AccessTracker, AddressSpace};
 
 use crate::config::Config;
 use crate::pager::Pager;
@@ -46,20 +46,12 @@ pub fn tracked_pager(count: usize) -> Option<(&'static Pager, usize, &'static Si
 
 fn make(only: Option<Range<usize>>, tracker: Option<Box<dyn AccessTracker>>) -> Option<&'static Pager> {
     let config = Config { only, ..Config::for_tests(512) };
-    let pager = pager_storing(config, Config::store_for_tests(), &Plenty)?;
-    if let Some(tracker) = tracker {
-        pager.track_by(tracker);
-    }
-    Some(pager)
-}
-
-/// A pager with this store and these accounts. `None` as for [`pager`].
-pub fn pager_storing(
-    config: Config,
-    store: zswap::Zswap,
-    accounts: &'static dyn Accounts,
-) -> Option<&'static mut Pager> {
-    match Pager::new(config, store, accounts) {
+    let made = AddressSpace::new(&config.settings(), Config::store_for_tests(), &Plenty);
+    let pager = made.and_then(|(mut pages, features)| {
+        tracker.into_iter().for_each(|tracker| pages.track_by(tracker));
+        Pager::of(config, pages, features, &Plenty)
+    });
+    match pager {
         Ok(pager) => Some(Box::leak(Box::new(pager))),
         Err(error) => {
             testkit::skip!("userfaultfd", "{error}");

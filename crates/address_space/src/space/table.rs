@@ -38,7 +38,10 @@ impl AddressTable {
     }
 
     /// Frees the memory of all records and empties the table.
-    pub fn let_go(&mut self) {
+    ///
+    /// # Safety
+    /// No other thread has the table, and this one no block of it.
+    pub unsafe fn let_go(&self) {
         let leaf_bytes = LEAF_BLOCKS * std::mem::size_of::<Block>();
         for index in 0..LEAVES {
             if let Some(leaf) = NonNull::new(self.leaf(index).load(Ordering::Acquire)) {

@@ -2,7 +2,7 @@
 //!
 //! A thread that takes a slot owns it until it hands it on. A number instead, as the page table has
 //! it, could be given back twice, so that two threads fill one slot, or by neither. So a slot can
-//! be neither copied nor dropped unused, and what can be done with it depends on its type:
+//! be neither copied nor dropped unused, and its type says which calls take it:
 //!
 //! ```text
 //!  EmptySlot --filled--> QueuedSlot --done--> ReadySlot

@@ -37,7 +37,7 @@ pub enum FromDisk {
 pub type Scratch = ArenaPages<PAGES_MAX>;
 
 /// Pages of adjacent blocks that are read together: sixteen bits a block.
-struct Reading {
+struct DiskRead {
     base: usize,
     /// The faulting page, in the first block.
     needed: usize,
@@ -45,7 +45,7 @@ struct Reading {
     mask: u64,
 }
 
-impl Reading {
+impl DiskRead {
     fn part(&self, index: usize) -> u32 {
         (self.mask >> (index * BLOCK_PAGES)) as u32 & 0xffff
     }
@@ -91,7 +91,7 @@ impl AddressSpace {
     }
 }
 
-fn begin_reading(memory: &AddressSpace, at: usize, wanted: Range<usize>) -> Result<Reading, FromDisk> {
+fn begin_reading(memory: &AddressSpace, at: usize, wanted: Range<usize>) -> Result<DiskRead, FromDisk> {
     let first = memory.lock(at);
     let index = index_of(at);
     if first.is_reading() {
@@ -103,7 +103,7 @@ fn begin_reading(memory: &AddressSpace, at: usize, wanted: Range<usize>) -> Resu
     run.extend(&memory.space.table, end.div_ceil(BLOCK_PAGES));
     let key = page_key(run.base());
     let on_disk = memory.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
-    let mut reading = Reading { base: run.base(), needed: index, blocks: 0, mask: 0 };
+    let mut reading = DiskRead { base: run.base(), needed: index, blocks: 0, mask: 0 };
     for (number, block) in run.iter().enumerate() {
         let here = (on_disk >> (number * BLOCK_PAGES)) as u32 & block.mask(PageState::Stored);
         if here == 0 || block.is_reading() || number == 0 && here >> index & 1 == 0 {
@@ -123,7 +123,7 @@ fn begin_reading(memory: &AddressSpace, at: usize, wanted: Range<usize>) -> Resu
 fn place_read(
     memory: &AddressSpace,
     inbound: &mut Inbound,
-    reading: &Reading,
+    reading: &DiskRead,
     index: usize,
     loaded: u32,
     source: usize,
@@ -166,7 +166,7 @@ fn place_read(
     }
 }
 
-fn lost(memory: &AddressSpace, reading: &Reading, error: LoadError) -> ! {
+fn lost(memory: &AddressSpace, reading: &DiskRead, error: LoadError) -> ! {
     let index = match error {
         LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => index,
     };

@@ -17,10 +17,10 @@ use super::Forks;
 impl Forks {
     /// The number after the pager's highest descriptor. A child uses the same numbers.
     pub fn numbers_end(&self) -> i32 {
-        let (pages, files) = (&self.pages, &self.program.files);
+        let (pages, files) = (&self.process.pages, &self.process.files);
         let own = [pages.pagemap().descriptor(), files.statm.descriptor(), files.maps.descriptor()];
         let others = [pages.reports().descriptor(), files.rollup.descriptor()];
-        let gate = self.gate.descriptor();
+        let gate = self.service.gate.descriptor();
         let window = pages.staging.discard_window.descriptor();
         let all = own.into_iter().chain(others).chain(gate).chain([window]);
         all.max().map_or(0, |most| most + 1)
@@ -29,7 +29,7 @@ impl Forks {
     /// See `Pager::inherit`.
     pub fn inherit(&self, main: i32, gate: i32, copied: &[u64]) -> Result<(), StartError> {
         let system = |what| move |source| StartError::System { what, source };
-        let own_gate = self.gate.descriptor().expect("the parent had one");
+        let own_gate = self.service.gate.descriptor().expect("the parent had one");
         let end = self.numbers_end();
         let main = thread::renumber_above(main, end).map_err(system("userfaultfd"))?;
         let gate = thread::renumber_above(gate, end).map_err(system("userfaultfd"))?;
@@ -37,16 +37,16 @@ impl Forks {
             let above = thread::renumber_above(descriptor, end).map_err(system(what))?;
             thread::renumber(above, number).map_err(system(what))
         };
-        keep(main, self.pages.reports().descriptor(), "userfaultfd")?;
+        keep(main, self.process.pages.reports().descriptor(), "userfaultfd")?;
         keep(gate, own_gate, "userfaultfd")?;
-        let window = &self.pages.staging.discard_window;
+        let window = &self.process.pages.staging.discard_window;
         keep(Userfaultfd::open(feature::MOVE)?.descriptor(), window.descriptor(), "userfaultfd")?;
         let pagemap = Pagemap::open().map_err(system("/proc/thread-self/pagemap"))?;
-        keep(pagemap.descriptor(), self.pages.pagemap().descriptor(), "/proc/thread-self/pagemap")?;
+        keep(pagemap.descriptor(), self.process.pages.pagemap().descriptor(), "/proc/thread-self/pagemap")?;
         let files = [
-            (c"statm", &self.program.files.statm, "/proc/thread-self/statm"),
-            (c"maps", &self.program.files.maps, "/proc/thread-self/maps"),
-            (c"smaps_rollup", &self.program.files.rollup, "/proc/thread-self/smaps_rollup"),
+            (c"statm", &self.process.files.statm, "/proc/thread-self/statm"),
+            (c"maps", &self.process.files.maps, "/proc/thread-self/maps"),
+            (c"smaps_rollup", &self.process.files.rollup, "/proc/thread-self/smaps_rollup"),
         ];
         for (name, file, what) in files {
             let opened = ProcFile::open_own(name).map_err(system(what))?;
@@ -54,29 +54,30 @@ impl Forks {
         }
         // `main` has guarded staging since the kernel made the child.
         window.guard().map_err(system("staging"))?;
-        self.gate.end(self.pages.reports());
+        self.service.gate.end(self.process.pages.reports());
 
         // The parent's threads do not exist here. They held only their frame caches.
         self.reclaimer.reset();
         self.service.reset();
-        self.pages.own_threads.reset();
-        self.pages.forget_reports();
-        self.reset_grace();
+        self.process.pages.own_threads.reset();
+        self.process.pages.forget_reports();
+        self.lifecycle.reset_grace();
         for at in copied {
-            self.pages.forget_copied(*at as usize);
+            self.process.pages.forget_copied(*at as usize);
         }
-        let mut registrations = self.program.registrations();
+        let mut registrations = self.process.registrations();
         // Out pages of unmapped ranges are useless, and a later mapping there must not find them.
-        registrations.for_each_gap(&self.program.files.maps, |start, end| self.pages.discard(start, end));
+        registrations
+            .for_each_gap(&self.process.files.maps, |start, end| self.process.pages.discard(start, end));
         drop(registrations);
         self.discard_wiped().map_err(system("/proc/self/smaps"))?;
-        self.program.refresh(&self.pages, &self.config);
+        self.process.refresh();
         let mut buffer = [0; 128];
-        let shared = procfs::anonymous_bytes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
+        let shared = procfs::anonymous_bytes(self.process.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         // The parent accounts for all of it until both have measured their shares.
-        self.program.gauge.set_shared(shared, shared);
-        self.program.gauge.note_relatives();
-        self.quiesce.reset();
+        self.process.gauge.set_shared(shared, shared);
+        self.process.gauge.note_relatives();
+        self.process.quiesce.reset();
         Ok(())
     }
 
@@ -85,15 +86,15 @@ impl Forks {
     /// mapping has out pages and none present, because the kernel then visits every page.
     fn discard_wiped(&self) -> std::io::Result<()> {
         let (mut buffer, mut is_likely) = ([0; 8192], false);
-        maps::for_each(&self.program.files.maps, &mut buffer, |mapping| {
+        maps::for_each(&self.process.files.maps, &mut buffer, |mapping| {
             let (start, end) = (mapping.start, mapping.end.min(USER_END));
             is_likely |= is_private_memory(&mapping)
-                && self.pages.table().busy(start, end).next().is_some()
-                && self.pages.pagemap().present(start, end, &mut [Run::default()]).0 == 0;
+                && self.process.pages.table().busy(start, end).next().is_some()
+                && self.process.pages.pagemap().present(start, end, &mut [Run::default()]).0 == 0;
         });
         if is_likely {
             let smaps = ProcFile::open(c"/proc/self/smaps")?;
-            let forget = |start, end: usize| self.pages.discard(start, end.min(USER_END));
+            let forget = |start, end: usize| self.process.pages.discard(start, end.min(USER_END));
             maps::for_each_wiped(&smaps, &mut buffer, forget);
             smaps.close();
         }

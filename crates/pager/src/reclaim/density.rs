@@ -11,11 +11,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use address_space::AddressSpace;
 use replacement::policy::TICKS;
 use sys::PAGE_SIZE;
 use zswap::TierSample;
-
-use super::Reclaimer;
 
 /// Sampled pages needed for a decision.
 const SAMPLED_MIN: u64 = 32;
@@ -99,14 +98,20 @@ impl DensityTrial {
     }
 }
 
-impl Reclaimer {
+impl Density {
     /// Chooses the tier for a process that has `memory` bytes. Call several times a second.
-    pub(crate) fn choose_density(&self, trial: &mut DensityTrial, memory: u64) {
-        let Density { has_tiers, is_dense, cold_gains } = &self.density;
+    pub(super) fn choose(
+        &self,
+        pages: &AddressSpace,
+        trial: &mut DensityTrial,
+        memory: u64,
+        goes_by_extents: bool,
+    ) {
+        let Density { has_tiers, is_dense, cold_gains } = self;
         if !has_tiers {
             return;
         }
-        let (store, policy) = (&self.pages.store, &self.pages.policy);
+        let (store, policy) = (&pages.store, &pages.policy);
         let pool = store.pool_bytes();
         let more = pages_more(pool, store.stored_pages(), store.tier_sample());
         let stay = memory.saturating_sub(pool) / PAGE_SIZE as u64;
@@ -124,7 +129,7 @@ impl Reclaimer {
         (trial.loaded, trial.stored) = (counters.zswpin, counters.zswpout);
         (trial.returned, trial.returned_after) = (returned, after);
         let before = is_dense.load(Ordering::Relaxed);
-        let suits = back * 2 >= out && !self.evictions.goes_by_extents();
+        let suits = back * 2 >= out && !goes_by_extents;
         let dense = trial.decide(before, spared, suits);
         if dense != before {
             is_dense.store(dense, Ordering::Relaxed);
