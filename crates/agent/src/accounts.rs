@@ -260,7 +260,7 @@ fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Recei
     sys::thread::name(std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).expect("one NUL, at the end"));
     while !channel::wait([own.as_raw_fd(), -1, -1, -1], AWAIT_MS)[0] {
         control::end_if_program_ended();
-        crate::fork::answer_halt();
+        crate::fork::serve_request();
         if crate::credentials::are_wanted() || crate::fork::has_stopped() {
             return Err(JoinError::Interrupted);
         }

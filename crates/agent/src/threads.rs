@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use sys::thread::{self, Files};
 use sys::{arena, PAGE_SIZE};
 
+use crate::state::AGENT;
+
 pub type Entry = extern "C" fn(usize);
 
 /// Most stacks; further threads are refused.
@@ -29,6 +31,11 @@ const FREE: u32 = 0;
 const USED: u32 = 1;
 
 impl Stack {
+    const fn new() -> Self {
+        let [memory, entry, argument] = [const { AtomicUsize::new(0) }; 3];
+        Stack { memory, state: AtomicU32::new(FREE), entry, argument }
+    }
+
     fn take(&self) -> bool {
         self.state.compare_exchange(FREE, USED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -38,14 +45,13 @@ impl Stack {
     }
 }
 
-static ALL: [Stack; STACKS] = [const {
-    Stack {
-        memory: AtomicUsize::new(0),
-        state: AtomicU32::new(FREE),
-        entry: AtomicUsize::new(0),
-        argument: AtomicUsize::new(0),
+pub(crate) struct Stacks([Stack; STACKS]);
+
+impl Stacks {
+    pub(crate) const fn new() -> Self {
+        Stacks([const { Stack::new() }; STACKS])
     }
-}; STACKS];
+}
 
 fn stack_bytes() -> usize {
     thread::thread_bytes().next_multiple_of(PAGE_SIZE)
@@ -53,8 +59,9 @@ fn stack_bytes() -> usize {
 
 /// Reserves a stack for the caller, with zeroed memory.
 fn reserve() -> io::Result<(usize, NonNull<u8>)> {
-    let index = ALL.iter().position(Stack::take).ok_or(io::Error::from_raw_os_error(libc::EAGAIN))?;
-    let stack = &ALL[index];
+    let index =
+        AGENT.stacks.0.iter().position(Stack::take).ok_or(io::Error::from_raw_os_error(libc::EAGAIN))?;
+    let stack = &AGENT.stacks.0[index];
     stack.entry.store(0, Ordering::Release);
     let memory = match NonNull::new(stack.memory.load(Ordering::Acquire) as *mut u8) {
         Some(memory) => {
@@ -77,7 +84,7 @@ fn discard(memory: NonNull<u8>) {
 /// arena is full.
 pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
     let (index, memory) = reserve()?;
-    let stack = &ALL[index];
+    let stack = &AGENT.stacks.0[index];
     stack.entry.store(entry as *const () as usize, Ordering::Relaxed);
     stack.argument.store(argument, Ordering::Release);
     // SAFETY: the memory is the thread's until it has ended, and it keeps to the rules.
@@ -86,7 +93,7 @@ pub fn spawn(entry: Entry, argument: usize) -> io::Result<()> {
 }
 
 extern "C" fn begin(index: usize) {
-    let stack = &ALL[index];
+    let stack = &AGENT.stacks.0[index];
     thread::clear_at_end(Some(&stack.state));
     // SAFETY: `spawn` stored a function of this type.
     let entry = unsafe { std::mem::transmute::<usize, Entry>(stack.entry.load(Ordering::Acquire)) };
@@ -103,7 +110,12 @@ pub fn prepare(entry: Entry) -> io::Result<(usize, usize)> {
 
 /// Counts the threads that have not ended and whose function's address satisfies `is_wanted`.
 pub fn count(is_wanted: impl Fn(usize) -> bool) -> usize {
-    ALL.iter().filter(|stack| is_used(stack) && is_wanted(stack.entry.load(Ordering::Acquire))).count()
+    AGENT
+        .stacks
+        .0
+        .iter()
+        .filter(|stack| is_used(stack) && is_wanted(stack.entry.load(Ordering::Acquire)))
+        .count()
 }
 
 /// Whether a thread has begun on a stack or is about to; a prepared one ([`prepare`]) has no entry.
@@ -115,7 +127,7 @@ fn is_used(stack: &Stack) -> bool {
 pub fn forget() {
     let local = 0u8;
     let here = (&raw const local).addr();
-    for stack in &ALL {
+    for stack in &AGENT.stacks.0 {
         let memory = stack.memory.load(Ordering::Acquire);
         let own = memory..memory + stack_bytes();
         if stack.state.load(Ordering::Acquire) == USED && !own.contains(&here) {
@@ -126,7 +138,7 @@ pub fn forget() {
 
 /// Gives back the frames of stacks without a thread.
 pub fn discard_free() {
-    for stack in &ALL {
+    for stack in &AGENT.stacks.0 {
         let Some(memory) = NonNull::new(stack.memory.load(Ordering::Acquire) as *mut u8) else { continue };
         if stack.take() {
             discard(memory);

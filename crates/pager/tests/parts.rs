@@ -133,7 +133,7 @@ fn measure(name: &str, code: &str, sizes: &mut Sizes) {
 #[test]
 fn types_and_functions_are_of_a_size_to_be_read() {
     let mut sizes = Sizes::default();
-    for name in ["address_space", "pager"] {
+    for name in ["address_space", "pager", "agent"] {
         for (module, code) in files_of(name) {
             measure(name, &code, &mut sizes);
             assert!(!code.contains("too_many_arguments"), "{name}/{module}");
