@@ -294,13 +294,13 @@ impl AddressSpace {
     ///
     /// # Safety
     /// No thread uses this any more.
-    pub unsafe fn let_go(&self) {
+    pub unsafe fn free_memory(&self) {
         let staging = self.staging.range();
         let at = std::ptr::NonNull::new(staging.start as *mut u8).expect("in the arena");
         // SAFETY: staging's own range, whose content is not needed.
         unsafe { sys::memory::discard(at, staging.len()) };
         // SAFETY: the caller's promise.
-        unsafe { self.space.table.let_go() };
+        unsafe { self.space.table.free_memory() };
     }
 
     /// Reads a message, and applies it if it is an event. Hold no block's lock.

@@ -87,7 +87,7 @@ impl Ledgered {
 
     fn ask(name: &[u8]) -> Result<Membership, JoinError> {
         let hello = Packet::new(Kind::Hello, 0, 0);
-        let (socket, answer) = match connect(name) {
+        let (socket, reply) = match connect(name) {
             Ok(socket) => {
                 let sent = hello_of_program(socket, &hello);
                 (socket, sent.and_then(|()| wire::receive_all(socket)))
@@ -95,7 +95,7 @@ impl Ledgered {
             Err(None) => await_supervisor(&hello)?,
             Err(Some(error)) => return Err(error),
         };
-        let refused = match answer {
+        let refused = match reply {
             Ok(Some(received)) if received.packet.kind() == Some(Kind::Welcome) => {
                 if let [Some(board), Some(ledger)] = received.descriptors {
                     if let Ok(ledger) = Ledger::map(board.as_fd(), ledger.as_fd()) {
@@ -248,7 +248,7 @@ const AWAIT_MS: i32 = 20;
 
 /// Reaches a supervisor in another network namespace: makes a connection and waits until the
 /// supervisor, which looks at its tree's processes once they have grown, takes the other end out of
-/// this thread's file table. This thread's name tells the number. Returns the answer to `hello`.
+/// this thread's file table. This thread's name tells the number. Returns the reply to `hello`.
 fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Received>>), JoinError> {
     let Ok([own, theirs]) = packets::pair() else { return Err(JoinError::NoDescriptor) };
     let sent =
@@ -293,9 +293,9 @@ pub struct Rights;
 impl Rights {
     fn ask<T>(question: impl FnOnce(i32) -> std::io::Result<T>) -> Option<T> {
         let socket = wire::connect(control::socket()).ok()?;
-        let answer = question(socket);
+        let reply = question(socket);
         close(socket);
-        answer.ok()
+        reply.ok()
     }
 }
 
@@ -307,8 +307,8 @@ impl PrivilegedHelper for Rights {
     fn agree(&self, userfaultfd: i32, features: u64) -> bool {
         let agreed = Self::ask(|socket| {
             wire::send(socket, &Packet::new(Kind::Agree, 0, features), Some(userfaultfd))?;
-            let answer = wire::receive(socket)?;
-            Ok(answer.is_some_and(|(packet, _)| packet.kind() == Some(Kind::Agreed) && packet.number == 0))
+            let reply = wire::receive(socket)?;
+            Ok(reply.is_some_and(|(packet, _)| packet.kind() == Some(Kind::Agreed) && packet.number == 0))
         });
         agreed == Some(true)
     }

@@ -102,8 +102,8 @@ fn cookie_of(end: i32) -> Option<u64> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let at = std::ptr::from_mut(&mut cookie).cast();
     // SAFETY: `len` bytes are writable.
-    let answer = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
-    (answer == 0).then_some(cookie)
+    let result = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
+    (result == 0).then_some(cookie)
 }
 
 pub fn close(connection: i32) {

@@ -97,7 +97,7 @@ fn first_word() -> Option<&'static AtomicU32> {
 /// Interval between checks whether the program has ended, where the kernel does not tell.
 const ENDED_LOOK_NS: u64 = 10_000_000;
 
-/// When the control thread last looked, and what it has reported.
+/// When the control thread last looked, and its reports.
 pub(crate) struct Looks {
     /// Whether the program has ended.
     ended_ns: AtomicU64,

@@ -56,13 +56,13 @@ pub fn are_wanted() -> bool {
     AGENT.looks.credentials_ns.store(now, Ordering::Relaxed);
     let exceeds = exceeds_program();
     if !exceeds {
-        answer(asked);
+        reply(asked);
     }
     exceeds
 }
 
 /// Wakes the threads whose requests are up to number `asked`.
-fn answer(asked: u32) {
+fn reply(asked: u32) {
     let answered = &control_page().credentials.answered;
     if answered.swap(asked, Ordering::AcqRel) != asked {
         futex::wake(answered, i32::MAX);
@@ -116,6 +116,6 @@ pub fn take() -> bool {
         let _ = accounts::tell(Kind::Unmanaged, text.as_str());
         return false;
     }
-    answer(asked);
+    reply(asked);
     true
 }

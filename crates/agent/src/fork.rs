@@ -59,7 +59,7 @@ pub fn has_forked() -> bool {
 }
 
 /// Ends forks that leave pages out: there is no pager.
-pub fn let_go() {
+pub fn disable() {
     control_page().forks.can_keep.store(0, Ordering::Release);
     control_page().forks.unreported.store(0, Ordering::Release);
 }

@@ -24,8 +24,8 @@ const UNBORN: u32 = 1 << 31;
 const NUMBER_MAX: i32 = 64;
 
 pub(crate) struct SwapShare {
-    /// The process's file, under a number of its own file table: a leaked box, or null. A child that
-    /// begins again leaks its parent's, whose number is invalid there.
+    /// The process's file, under a number of its own file table: a leaked box, or null. A child
+    /// that begins again leaks its parent's, whose number is invalid there.
     file: AtomicPtr<Shared>,
     /// Engine threads that were started and are not yet counted as the pager's.
     uncounted: AtomicU32,
@@ -109,11 +109,11 @@ pub fn forget() {
         // Its number is invalid here.
         std::mem::forget(shared.disk().clone());
     }
-    let_go();
+    close();
 }
 
 /// Closes the file, which no pager uses any more.
-pub fn let_go() {
+pub fn close() {
     let shared = AGENT.swap.file.swap(std::ptr::null_mut(), Ordering::AcqRel);
     AGENT.swap.uncounted.store(0, Ordering::Release);
     if !shared.is_null() {

@@ -219,9 +219,9 @@ impl Pager {
     }
 
     /// Frees the memory of tables and staging, when all threads have ended and before the drop.
-    pub fn let_go(&mut self) {
+    pub fn free_memory(&mut self) {
         // SAFETY: no thread uses the pager, which this one has alone.
-        unsafe { self.process.pages.let_go() };
+        unsafe { self.process.pages.free_memory() };
     }
 }
 

@@ -148,9 +148,9 @@ impl Quiesce {
     /// Runs an unlimited wait, which counts as standing still.
     pub(crate) fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.parked.fetch_add(1, Ordering::SeqCst);
-        let answer = wait();
+        let result = wait();
         self.parked.fetch_sub(1, Ordering::SeqCst);
-        answer
+        result
     }
 
     pub(crate) fn resume(&self) {

@@ -21,7 +21,7 @@ const EVENTS_MAX: usize = 256;
 
 /// Events between the kernel and the table.
 pub struct EventQueue {
-    gate: RwLock<()>,
+    reading: RwLock<()>,
     queue: Mutex<VecDeque<Message>>,
     apply: Mutex<()>,
     read: AtomicU64,
@@ -33,13 +33,13 @@ pub struct EventQueue {
 /// Every event read has been applied, and none is read while this lives. Part of
 /// [`super::mover::Quiet`], beside the locked blocks.
 pub struct Still<'a> {
-    _gate: RwLockReadGuard<'a, ()>,
+    _lock: RwLockReadGuard<'a, ()>,
 }
 
 /// The right to read messages: no page moves while it lives.
 pub struct Reading<'a> {
     queue: &'a EventQueue,
-    _gate: RwLockWriteGuard<'a, ()>,
+    _lock: RwLockWriteGuard<'a, ()>,
 }
 
 impl Reading<'_> {
@@ -51,7 +51,7 @@ impl Reading<'_> {
 impl EventQueue {
     pub(crate) fn new() -> Self {
         EventQueue {
-            gate: RwLock::new(()),
+            reading: RwLock::new(()),
             queue: Mutex::new(VecDeque::with_capacity(EVENTS_MAX)),
             apply: Mutex::new(()),
             read: AtomicU64::new(0),
@@ -62,9 +62,9 @@ impl EventQueue {
 
     /// The right to read messages. `None` while the queue of unapplied events is full.
     pub fn reading(&self) -> Option<Reading<'_>> {
-        let gate = self.gate.write().expect("no panic while held");
+        let lock = self.reading.write().expect("no panic while held");
         let has_room = self.queue.lock().expect("no panic while held").len() < EVENTS_MAX;
-        has_room.then_some(Reading { queue: self, _gate: gate })
+        has_room.then_some(Reading { queue: self, _lock: lock })
     }
 
     /// Queues an event that was read under [`Reading`], or while all other threads stand still.
@@ -95,8 +95,8 @@ impl EventQueue {
 
     /// Prevents events from being read. `None` if events are unapplied.
     pub(crate) fn still(&self) -> Option<Still<'_>> {
-        let gate = self.gate.read().expect("no panic while held");
-        self.is_quiet().then_some(Still { _gate: gate })
+        let lock = self.reading.read().expect("no panic while held");
+        self.is_quiet().then_some(Still { _lock: lock })
     }
 
     /// Applies queued events in order, one thread at a time. Hold no block's lock.

@@ -41,7 +41,7 @@ impl AddressTable {
     ///
     /// # Safety
     /// No other thread has the table, and this one no block of it.
-    pub unsafe fn let_go(&self) {
+    pub unsafe fn free_memory(&self) {
         let leaf_bytes = LEAF_BLOCKS * std::mem::size_of::<Block>();
         for index in 0..LEAVES {
             if let Some(leaf) = NonNull::new(self.leaf(index).load(Ordering::Acquire)) {

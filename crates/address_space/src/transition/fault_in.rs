@@ -241,9 +241,9 @@ fn load_single(
     let Some(quiet) = memory.quiet(block) else { return Err(FaultedIn::Again) };
     let placed = place_copies(&quiet, PageRun::new(index, 1), inbound.page);
     drop(quiet);
-    let answer = settle_loaded(memory, block, index, placed, 1)?;
+    let settled = settle_loaded(memory, block, index, placed, 1)?;
     note_copied(memory, inbound, 1);
-    Ok(answer)
+    Ok(settled)
 }
 
 /// Discards ready frames in exchange for pages that were copied in, sixteen at a time.

@@ -65,7 +65,7 @@ impl AddressSpace {
     ) -> FromDisk {
         let reading = match begin_reading(self, at, wanted) {
             Ok(reading) => reading,
-            Err(answer) => return answer,
+            Err(outcome) => return outcome,
         };
         let pages = scratch.pages();
         let mut refs = PageRefs::new();

@@ -12,7 +12,7 @@
 //! Applied in this order, the UNMAP would discard what the REMAP brought to `s`. The kernel counts
 //! the calls under way and refuses to fill pages until the count is zero, which shows whether an
 //! older report may still come. So after a REMAP nothing is brought in or evicted until no call is
-//! under way, and reports about the target of such a REMAP are put aside. Then all reports have
+//! under way, and reports about the target of such a REMAP are deferred. Then all reports have
 //! been read, and the mapping now at a place decides:
 //!
 //! * An UNMAP, of either mapping: pages that the table has at an unregistered place are useless,
@@ -57,8 +57,8 @@ struct Part {
 #[derive(Default)]
 struct ReorderBuffer {
     arrivals: Vec<Arrival>,
-    aside: Vec<Message>,
-    /// UNMAPs of `aside` that are decided.
+    deferred: Vec<Message>,
+    /// UNMAPs of `deferred` that are decided.
     unmapped: Vec<(usize, usize)>,
     /// Sources of mremap() calls whose UNMAP is still unread.
     unmaps_of_moves: Vec<(usize, usize)>,
@@ -102,11 +102,11 @@ pub(crate) fn apply(memory: &AddressSpace, event: Message) {
         Message::Remap { from, to, len } => {
             reorder.overlaps(from, from + len) || reorder.overlaps(to, to + len)
         }
-        Message::Remove { start, end } => !reorder.aside.is_empty() && reorder.overlaps(start, end),
+        Message::Remove { start, end } => !reorder.deferred.is_empty() && reorder.overlaps(start, end),
         _ => false,
     };
-    if touches || !reorder.aside.is_empty() && !matches!(event, Message::Fork { .. }) {
-        reorder.aside.push(event);
+    if touches || !reorder.deferred.is_empty() && !matches!(event, Message::Fork { .. }) {
+        reorder.deferred.push(event);
         return;
     }
     match event {
@@ -136,32 +136,32 @@ pub(crate) fn apply(memory: &AddressSpace, event: Message) {
         }
         Message::Fork { descriptor } => {
             let mut reports = reorder.applied.clone();
-            reports.extend(&reorder.aside);
+            reports.extend(&reorder.deferred);
             populate_child(memory, descriptor, reports, reorder.applied.len());
         }
         Message::Fault { .. } => unreachable!("faults are not queued"),
     }
 }
 
-/// Decides about the reports put aside, once no call is under way. Hold no block's lock.
+/// Decides about the reports deferred, once no call is under way. Hold no block's lock.
 pub(crate) fn settle(memory: &AddressSpace) {
     if !memory.space.events.is_unsettled() {
         return;
     }
     let mut reorder = memory.reorder.buffer.lock().expect("no panic while held");
-    // With no call under way, every report has been read, and applied or put aside.
+    // With no call under way, every report has been read, and applied or deferred.
     if memory.space.events.pending() || memory.space.mover.guard.is_changing() {
         return;
     }
-    while let Some(&event) = reorder.aside.first() {
+    while let Some(&event) = reorder.deferred.first() {
         if reorder.take_unmap_of_move(event) {
-            reorder.aside.remove(0);
+            reorder.deferred.remove(0);
             continue;
         }
-        let ReorderBuffer { arrivals, aside, .. } = &mut *reorder;
+        let ReorderBuffer { arrivals, deferred, .. } = &mut *reorder;
         let parts = match event {
-            Message::Remap { from, len, .. } => parts(memory, arrivals, aside, from, from + len),
-            Message::Unmap { start, end } => parts(memory, arrivals, aside, start, end),
+            Message::Remap { from, len, .. } => parts(memory, arrivals, deferred, from, from + len),
+            Message::Unmap { start, end } => parts(memory, arrivals, deferred, start, end),
             _ => Some(Vec::new()),
         };
         let Some(parts) = parts else { return };
@@ -185,10 +185,10 @@ pub(crate) fn settle(memory: &AddressSpace) {
                 memory.changed.note(from, from + len);
                 memory.changed.note(to, to + len);
             }
-            Message::Fork { .. } | Message::Fault { .. } => unreachable!("never put aside"),
+            Message::Fork { .. } | Message::Fault { .. } => unreachable!("never deferred"),
         }
         reorder.applied.push(event);
-        reorder.aside.remove(0);
+        reorder.deferred.remove(0);
     }
     while let Some(&(start, end)) = reorder.unmapped.last() {
         if !discard_unmapped(memory, start, end, &reorder.arrivals) {

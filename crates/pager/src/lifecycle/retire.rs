@@ -1,7 +1,7 @@
 //! The end of a pager whose process continues, with another pager or none.
 //!
 //! ```text
-//!  control thread   halt ... dismiss   handlers have ended?   read out   all have ended?   let_go, drop
+//!  control thread   halt ... dismiss   handlers have ended?   read out   all have ended?   free_memory, drop
 //!  a worker                  rings ....................... waits ........ ends
 //!  handlers                  wake, end
 //! ```

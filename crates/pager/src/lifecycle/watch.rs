@@ -6,7 +6,7 @@ use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
 use crate::config::HANDLERS_MAX;
-use crate::reclaim::DensityTrial;
+use crate::reclaim::DensityFigures;
 
 use super::Lifecycle;
 
@@ -62,7 +62,7 @@ pub struct Watch {
     before: Before,
     mappings: Mappings,
     count: Count,
-    density: DensityTrial,
+    density: DensityFigures,
     reported: bool,
     /// Faults served at the last look, if a message was waiting.
     waited: Option<u32>,

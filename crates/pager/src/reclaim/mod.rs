@@ -35,7 +35,7 @@ use crate::process::Process;
 
 use clock::Clock;
 use density::Density;
-pub(crate) use density::DensityTrial;
+pub(crate) use density::DensityFigures;
 use direct::DirectReclaim;
 use evictions::Evictions;
 use free_list::FreeList;
@@ -72,8 +72,8 @@ impl Reclaimer {
     }
 
     /// Chooses the tier in which this process, which has `memory` bytes, stores pages.
-    pub fn choose_density(&self, trial: &mut DensityTrial, memory: u64) {
-        self.density.choose(&self.process.pages, trial, memory, self.frames.goes_by_extents());
+    pub fn choose_density(&self, figures: &mut DensityFigures, memory: u64) {
+        self.density.choose(&self.process.pages, figures, memory, self.frames.goes_by_extents());
     }
 
     pub fn threads(&self) -> u32 {
