@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use pager::{Config, NamedPages, Pager, ThreadRole};
+use pager::{Accounts, Config, NamedPages, Pager, ThreadRole};
 use sys::thread;
 use zswap::{Forms, Requests, Zswap};
 
@@ -71,7 +71,6 @@ pub fn take_pager() -> Option<Box<Pager>> {
 
 /// Makes the pager and its threads. Fails if this process cannot be managed.
 pub fn set_up(accounts: &'static Ledgered) -> Result<&'static Pager, Box<dyn std::error::Error>> {
-    use pager::Accounts;
     if let Some(why) = accounts::too_few_descriptors() {
         return Err(why.into());
     }
