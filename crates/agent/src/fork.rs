@@ -4,8 +4,7 @@
 //!             forking thread            control thread                       child's forking thread     child's control thread
 //! prepare()   connection, ASKED ------> stand still, HALTED
 //!             C library, clone(2) ----> serves both of them -------> C library
-//! parent()    back, waits               :                            child(): starts --------->
-//! take
+//! parent()    back, waits               :                            child(): starts ---------> take
 //!             continues <-------------- hands over ------------------------------------------> inherits
 //!                                       all continue                 continues <--------------- serves
 //! ```

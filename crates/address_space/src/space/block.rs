@@ -1,8 +1,7 @@
 //! The record of a block: where its 16 pages are.
 //!
 //! ```text
-//! word     31........8  7........2  1..0      pages  4 bits a page, page 0 lowest: a PageState,
-//! and above
+//! word     31........8  7........2  1..0      pages  4 bits a page, page 0 lowest: a PageState, and above
 //!          slot number  flags       lock             it whether it is being read from the swap file
 //! refused  31..28  27......16  15.........0
 //!          level   until       pages that are left alone for a while
