@@ -30,7 +30,7 @@ end-to-end file *filter:
 # Interleavings of the store and of the pager.
 interleavings:
     cargo test -p uzswap-zswap --features shuttle --test interleavings
-    cargo test -p uzswap-pager --features shuttle --lib interleavings
+    cargo test -p uzswap-address-space --features shuttle --lib interleavings
 
 # Installs what the tests run; needs root.
 setup:

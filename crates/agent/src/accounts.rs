@@ -47,7 +47,7 @@ pub enum JoinError {
     NoDescriptor,
 }
 
-struct Place {
+struct Membership {
     ledger: Ledger,
     index: usize,
     owner: u32,
@@ -57,7 +57,7 @@ struct Place {
 impl Ledgered {
     /// Joins the tree whose supervisor listens at `name`.
     pub fn join(name: &[u8]) -> Result<Self, JoinError> {
-        let Place { ledger, index, owner, socket } = Self::ask(name)?;
+        let Membership { ledger, index, owner, socket } = Self::ask(name)?;
         Ok(Ledgered {
             ledger: AtomicPtr::new(Box::leak(Box::new(ledger))),
             index: AtomicUsize::new(index),
@@ -79,7 +79,7 @@ impl Ledgered {
     pub fn rejoin(&self, name: &[u8]) -> Result<(), JoinError> {
         // The parent's ledger stays mapped: handlers may be reading it, and it costs only address
         // space.
-        let Place { ledger, index, owner, socket } = Self::ask(name)?;
+        let Membership { ledger, index, owner, socket } = Self::ask(name)?;
         self.ledger.store(Box::leak(Box::new(ledger)), Ordering::Release);
         self.owner.store(owner, Ordering::Release);
         self.socket.store(socket, Ordering::Release);
@@ -89,9 +89,9 @@ impl Ledgered {
         Ok(())
     }
 
-    fn ask(name: &[u8]) -> Result<Place, JoinError> {
+    fn ask(name: &[u8]) -> Result<Membership, JoinError> {
         let hello = Packet::new(Kind::Hello, fork::has_forked().into(), 0);
-        let (socket, answer) = match connect(name) {
+        let (socket, reply) = match connect(name) {
             Ok(socket) => {
                 let sent = hello_of_program(socket, &hello);
                 (socket, sent.and_then(|()| wire::receive_all(socket)))
@@ -99,12 +99,12 @@ impl Ledgered {
             Err(None) => await_supervisor(&hello)?,
             Err(Some(error)) => return Err(error),
         };
-        let refused = match answer {
+        let refused = match reply {
             Ok(Some(received)) if received.packet.kind() == Some(Kind::Welcome) => {
                 if let [Some(board), Some(ledger)] = received.descriptors {
                     if let Ok(ledger) = Ledger::map(board.as_fd(), ledger.as_fd()) {
                         let (index, owner) = (received.packet.number as usize, received.packet.token as u32);
-                        return Ok(Place { ledger, index, owner, socket });
+                        return Ok(Membership { ledger, index, owner, socket });
                     }
                 }
                 let why = too_few_descriptors().unwrap_or_else(|| "no descriptor is left".into());
@@ -247,7 +247,7 @@ const AWAIT_MS: i32 = 20;
 
 /// Reaches a supervisor in another network namespace: makes a connection and waits until the
 /// supervisor, which looks at its tree's processes once they have grown, takes the other end out of
-/// this thread's file table. This thread's name tells the number. Returns the answer to `hello`.
+/// this thread's file table. This thread's name tells the number. Returns the reply to `hello`.
 fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Received>>), JoinError> {
     let Ok([own, theirs]) = packets::pair() else { return Err(JoinError::NoDescriptor) };
     let sent =
@@ -259,7 +259,7 @@ fn await_supervisor(hello: &Packet) -> Result<(i32, std::io::Result<Option<Recei
     sys::thread::name(std::ffi::CStr::from_bytes_with_nul(name.as_bytes()).expect("one NUL, at the end"));
     while !channel::wait([own.as_raw_fd(), -1, -1, -1], AWAIT_MS)[0] {
         control::end_if_program_ended();
-        crate::fork::answer_halt();
+        crate::fork::serve_request();
         if crate::credentials::are_wanted() || crate::fork::has_stopped() {
             return Err(JoinError::Interrupted);
         }
@@ -292,9 +292,9 @@ pub struct Rights;
 impl Rights {
     fn ask<T>(question: impl FnOnce(i32) -> std::io::Result<T>) -> Option<T> {
         let socket = wire::connect(control::socket()).ok()?;
-        let answer = question(socket);
+        let reply = question(socket);
         close(socket);
-        answer.ok()
+        reply.ok()
     }
 }
 
@@ -306,8 +306,8 @@ impl PrivilegedHelper for Rights {
     fn agree(&self, userfaultfd: i32, features: u64) -> bool {
         let agreed = Self::ask(|socket| {
             wire::send(socket, &Packet::new(Kind::Agree, 0, features), Some(userfaultfd))?;
-            let answer = wire::receive(socket)?;
-            Ok(answer.is_some_and(|(packet, _)| packet.kind() == Some(Kind::Agreed) && packet.number == 0))
+            let reply = wire::receive(socket)?;
+            Ok(reply.is_some_and(|(packet, _)| packet.kind() == Some(Kind::Agreed) && packet.number == 0))
         });
         agreed == Some(true)
     }

@@ -22,13 +22,29 @@ use ledger::wire::Kind;
 use pager::FixedText;
 use sys::thread;
 
+use crate::state::AGENT;
 use crate::{accounts, control};
 
-static ENDS: AtomicI32 = AtomicI32::new(0);
 /// How long other threads wait for its message.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// Size of the failed allocation in bytes, 0 for none.
-static REFUSED: AtomicUsize = AtomicUsize::new(0);
+
+/// How this object breaks, or has broken.
+pub(crate) struct Break {
+    /// The thread that ends the process.
+    ends: AtomicI32,
+    /// Size of the failed allocation in bytes, 0 for none.
+    refused: AtomicUsize,
+    /// A test's [`Point`], and the passes until the break.
+    point: AtomicU8,
+    passes: AtomicU32,
+}
+
+impl Break {
+    pub(crate) const fn new() -> Self {
+        let (ends, refused) = (AtomicI32::new(0), AtomicUsize::new(0));
+        Break { ends, refused, point: AtomicU8::new(0), passes: AtomicU32::new(0) }
+    }
+}
 
 /// Installs the panic hook. The object's constructor calls this.
 pub fn install() {
@@ -37,7 +53,7 @@ pub fn install() {
 
 /// Notes a failed allocation, in case it ends the process.
 pub fn note_refused(bytes: usize) {
-    REFUSED.store(bytes, Ordering::Relaxed);
+    AGENT.broken.refused.store(bytes, Ordering::Relaxed);
 }
 
 /// Tells the user why the process ends. Needs neither heap nor thread-local storage.
@@ -67,7 +83,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
 
 fn end(what: Arguments<'_>) -> ! {
     let own = thread::id();
-    if let Err(other) = ENDS.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
+    if let Err(other) = AGENT.broken.ends.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire) {
         if other != own {
             thread::sleep_ns(PATIENCE_NS);
         }
@@ -79,7 +95,7 @@ fn end(what: Arguments<'_>) -> ! {
 
 /// Replaces the C library's abort(), for failed allocations and panics inside the panic hook.
 extern "C" fn aborted() -> ! {
-    match REFUSED.load(Ordering::Relaxed) {
+    match AGENT.broken.refused.load(Ordering::Relaxed) {
         0 => end(format_args!("a place unknown: it was aborted")),
         bytes => end(format_args!("the limit of its memory: {bytes} bytes could not be had")),
     }
@@ -106,10 +122,6 @@ pub enum Point {
     Memory,
 }
 
-static POINT: AtomicU8 = AtomicU8::new(0);
-/// Passes until the break.
-static TIMES: AtomicU32 = AtomicU32::new(0);
-
 /// Reads the break point from the environment. The object's constructor calls this.
 pub fn choose_point() {
     use Point::*;
@@ -118,17 +130,17 @@ pub fn choose_point() {
     let chosen = [("publish", Publish), ("fault", Fault), ("store", Store), ("memory", Memory)]
         .into_iter()
         .find(|(known, _)| *known == name);
-    TIMES.store(times.parse().unwrap_or(1), Ordering::Relaxed);
-    POINT.store(chosen.map_or(0, |(_, point)| point as u8), Ordering::Relaxed);
+    AGENT.broken.passes.store(times.parse().unwrap_or(1), Ordering::Relaxed);
+    AGENT.broken.point.store(chosen.map_or(0, |(_, point)| point as u8), Ordering::Relaxed);
 }
 
 /// Breaks if a test chose this point.
 #[track_caller]
 pub fn here(point: Point) {
-    if !cfg!(debug_assertions) || POINT.load(Ordering::Relaxed) != point as u8 {
+    if !cfg!(debug_assertions) || AGENT.broken.point.load(Ordering::Relaxed) != point as u8 {
         return;
     }
-    if TIMES.fetch_sub(1, Ordering::Relaxed) != 1 {
+    if AGENT.broken.passes.fetch_sub(1, Ordering::Relaxed) != 1 {
         return;
     }
     if point == Point::Memory {

@@ -10,6 +10,7 @@ use sys::packets;
 
 use crate::control_page::control_page;
 use crate::paging;
+use crate::state::AGENT;
 
 const _: () = {
     use doorway::channel::supervisor;
@@ -40,16 +41,25 @@ impl Message {
     }
 }
 
-/// The control thread's ends of the connection that it offers, -1 for none: its own, and the one
-/// that a forking thread takes.
-static OFFERED: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+/// The control thread's ends of the connection that it offers, -1 for none.
+pub(crate) struct Offer {
+    own: AtomicI32,
+    /// The one that a forking thread takes.
+    other: AtomicI32,
+}
+
+impl Offer {
+    pub(crate) const fn new() -> Self {
+        Offer { own: AtomicI32::new(-1), other: AtomicI32::new(-1) }
+    }
+}
 
 /// Offers a connection to the next fork.
 pub fn offer() {
     let Ok(ends) = packets::pair() else { return };
     let [own, other] = ends.map(IntoRawFd::into_raw_fd);
-    OFFERED[0].store(own, Ordering::Relaxed);
-    OFFERED[1].store(other, Ordering::Relaxed);
+    AGENT.offer.own.store(own, Ordering::Relaxed);
+    AGENT.offer.other.store(other, Ordering::Relaxed);
     let forks = &control_page().forks;
     forks.cookie.store(cookie_of(other).unwrap_or(0), Ordering::Relaxed);
     forks.offered.store(other, Ordering::Release);
@@ -64,7 +74,7 @@ pub fn lend() {
     // SAFETY: asks for an attribute of the memory, which is the program's, too.
     let may_take = unsafe { libc::prctl(libc::PR_GET_DUMPABLE) } == INSPECTED;
     let is_lent = !may_take && {
-        let (end, packet) = (OFFERED[1].load(Ordering::Relaxed), Packet::new(Kind::Offer, 0, 0));
+        let (end, packet) = (AGENT.offer.other.load(Ordering::Relaxed), Packet::new(Kind::Offer, 0, 0));
         paging::accounts().is_some_and(|accounts| wire::send(accounts.socket(), &packet, Some(end)).is_ok())
     };
     forks.is_lent.store(is_lent.into(), Ordering::Relaxed);
@@ -74,7 +84,7 @@ pub fn lend() {
 /// The control thread's end of the connection whose other end a forking thread has taken, and
 /// offers another one.
 pub fn taken() -> Option<i32> {
-    let [own, other] = OFFERED.each_ref().map(|end| end.swap(-1, Ordering::AcqRel));
+    let [own, other] = [&AGENT.offer.own, &AGENT.offer.other].map(|end| end.swap(-1, Ordering::AcqRel));
     if other >= 0 {
         close(other);
     }
@@ -85,15 +95,15 @@ pub fn taken() -> Option<i32> {
 /// In a process with other descriptors: nothing is offered.
 pub fn forget() {
     control_page().forks.offered.store(-1, Ordering::Release);
-    OFFERED.iter().for_each(|end| end.store(-1, Ordering::Relaxed));
+    [&AGENT.offer.own, &AGENT.offer.other].iter().for_each(|end| end.store(-1, Ordering::Relaxed));
 }
 
 fn cookie_of(end: i32) -> Option<u64> {
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
     let at = std::ptr::from_mut(&mut cookie).cast();
     // SAFETY: `len` bytes are writable.
-    let answer = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
-    (answer == 0).then_some(cookie)
+    let result = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
+    (result == 0).then_some(cookie)
 }
 
 pub fn close(connection: i32) {

@@ -4,8 +4,7 @@
 
 use std::ffi::CStr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use doorway::control_page::end;
 use pager::{Pager, Watch};
@@ -14,32 +13,28 @@ use sys::{arena, futex, thread, PAGE_SIZE};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::control_page::{self, control_page, is_set};
-use crate::look::{tight_at, Look, MANAGED_BYTES_MIN};
+use crate::look::{tight_at, Usage, MANAGED_BYTES_MIN};
+use crate::state::AGENT;
 use crate::{announce, credentials, fork, inherit, paging, retire, start};
-
-static SOCKET: OnceLock<Vec<u8>> = OnceLock::new();
 
 /// Keeps the supervisor's address for this process and its forks.
 pub fn remember_socket(name: &CStr) {
-    let _ = SOCKET.set(name.to_bytes().to_vec());
+    let _ = AGENT.start.socket.set(name.to_bytes().to_vec());
 }
 
 /// The supervisor's address.
 pub fn socket() -> &'static [u8] {
-    SOCKET.get().map_or(&[], Vec::as_slice)
+    AGENT.start.socket.get().map_or(&[], Vec::as_slice)
 }
-
-/// Set where the supervisor is attached to a program that ran before: its end ends no process.
-static ATTACHED: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the supervisor is attached to the program.
 pub fn note_attached() {
-    ATTACHED.store(true, Ordering::Relaxed);
+    AGENT.start.attached.store(true, Ordering::Relaxed);
 }
 
 /// Whether the supervisor came later than the program.
 pub fn is_attached() -> bool {
-    ATTACHED.load(Ordering::Relaxed)
+    AGENT.start.attached.load(Ordering::Relaxed)
 }
 
 /// Whether a control thread serves requests.
@@ -78,7 +73,7 @@ fn rest(seen: u32, ns: u64) {
         // The kernel clears it and wakes this thread.
         Some(word) if futex::wait_for_either([(nudge, seen), (word, program())], ns) => {
             if word.load(Ordering::Acquire) != program() {
-                LOOKED_NS.store(0, Ordering::Relaxed);
+                AGENT.looks.ended_ns.store(0, Ordering::Relaxed);
                 end_if_program_ended();
             }
         }
@@ -96,7 +91,7 @@ fn outlive_youth() -> bool {
     let began = sys::now_ns();
     while sys::now_ns() - began < YOUNG_NS {
         let seen = control_page().nudge.load(Ordering::Acquire);
-        fork::answer_halt();
+        fork::serve_request();
         if credentials::are_wanted() || fork::has_stopped() {
             return false;
         }
@@ -138,16 +133,32 @@ fn first_word() -> Option<&'static AtomicU32> {
 
 /// Interval between checks whether the program has ended, where the kernel does not tell.
 const ENDED_LOOK_NS: u64 = 10_000_000;
-static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
+
+/// When the control thread last looked, and its reports.
+pub(crate) struct Looks {
+    /// Whether the program has ended.
+    ended_ns: AtomicU64,
+    /// At the program's rights.
+    pub credentials_ns: AtomicU64,
+    /// Reported reasons why forks bring everything in, inherited by children.
+    pub reported_forks: AtomicU32,
+}
+
+impl Looks {
+    pub(crate) const fn new() -> Self {
+        let [ended_ns, credentials_ns] = [const { AtomicU64::new(0) }; 2];
+        Looks { ended_ns, credentials_ns, reported_forks: AtomicU32::new(0) }
+    }
+}
 
 /// Ends the agent when no process needs it: the program has ended or has executed another program,
 /// and no other process has this memory.
 pub fn end_if_program_ended() {
     let now = sys::now_ns();
-    if now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) < ENDED_LOOK_NS {
+    if now.wrapping_sub(AGENT.looks.ended_ns.load(Ordering::Relaxed)) < ENDED_LOOK_NS {
         return;
     }
-    LOOKED_NS.store(now, Ordering::Relaxed);
+    AGENT.looks.ended_ns.store(now, Ordering::Relaxed);
     let nonce = &control_page().nonce;
     let has = |pid: i32| sys::process::has_this_memory(pid, nonce);
     // A thread that has ended has no memory, the first one either.
@@ -187,7 +198,7 @@ fn say_end(accounts: &Ledgered) {
 
 fn answer_requests(accounts: &Ledgered) {
     say_end(accounts);
-    fork::answer_halt();
+    fork::serve_request();
     if let Some(pager) = paging::pager() {
         pager.dismiss_gate_reports();
         // The requesting thread may have stopped waiting.
@@ -199,11 +210,11 @@ fn answer_requests(accounts: &Ledgered) {
 }
 
 /// The agent's first thread in a process, on its own stack.
-pub fn begin() {
+pub fn begin() -> ! {
     stand_apart();
     inherit::keep_spare();
     set_alive(true);
-    run(0);
+    live(Phase::Joining)
 }
 
 /// Makes this process independent of the program's: signals to the program's group do not reach it.
@@ -221,90 +232,120 @@ pub(crate) fn stand_apart() {
     sys::threads::look_at(program() as i32, if number == 0 { program() } else { number } as i32);
 }
 
-pub(crate) extern "C" fn run(_argument: usize) {
-    // One round for each time that the program gives up rights.
-    while live() && credentials::take() && !fork::has_stopped() {}
-    // No thread serves requests after this, so none may wait for a reply.
-    set_alive(false);
-    thread::exit_process(0);
+/// The agent's life. Each phase ends with the next one.
+pub(crate) enum Phase {
+    /// It has no place in the ledger.
+    Joining,
+    /// The program is small, or the tree has room.
+    Young(&'static Ledgered),
+    /// The program's memory is registered.
+    Managing(&'static Pager, &'static Ledgered),
+    /// The program has given up rights that the agent has.
+    Yielding,
+    /// The process has no agent from now on.
+    Retired,
 }
 
-/// Returns false if this process must have no agent, and true when the program has given up rights.
-fn live() -> bool {
+pub(crate) fn live(mut phase: Phase) -> ! {
+    loop {
+        phase = match phase {
+            Phase::Joining => join(),
+            Phase::Young(accounts) => grow(accounts),
+            Phase::Managing(pager, accounts) => {
+                watch(pager, accounts);
+                interrupted(accounts)
+            }
+            Phase::Yielding if credentials::take() && !fork::has_stopped() => Phase::Joining,
+            Phase::Yielding | Phase::Retired => break,
+        }
+    }
+    // No thread serves requests after this, so none may wait for a reply.
+    set_alive(false);
+    thread::exit_process(0)
+}
+
+/// The phase after a wait that a request of the program or the supervisor ended.
+fn interrupted(accounts: &Ledgered) -> Phase {
+    if !is_leave_wanted(accounts) {
+        return Phase::Yielding;
+    }
+    retire::retire();
+    Phase::Retired
+}
+
+fn join() -> Phase {
     thread::close_all_files();
     thread::renounce_new_rights();
     thread::name(c"uzswap");
     thread::hurry();
     credentials::say_own();
     if !is_attached() && !outlive_youth() {
-        return true;
+        return Phase::Yielding;
     }
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The supervisor injected this object. If it is gone, it was killed, and its tree must end.
-        Err(JoinError::NoSupervisor) if is_attached() => return false,
+        Err(JoinError::NoSupervisor) if is_attached() => return Phase::Retired,
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
-        Err(JoinError::Interrupted) => return true,
+        Err(JoinError::Interrupted) => return Phase::Yielding,
         // The supervisor knows this or finds out, and reports it.
-        Err(JoinError::Refused | JoinError::NoDescriptor) => return false,
+        Err(JoinError::Refused | JoinError::NoDescriptor) => return Phase::Retired,
     };
     if accounts.ledger().settings().lends {
         sys::privileged::set(&RIGHTS);
         control_page().forks.lends.store(1, Ordering::Relaxed);
     }
     share_figures(accounts);
+    Phase::Young(accounts)
+}
+
+/// Waits until the program is worth a pager, then until its memory must be registered.
+fn grow(accounts: &'static Ledgered) -> Phase {
     let statm = match ProcFile::open_own(c"statm") {
         Ok(statm) => statm,
         Err(error) => {
             accounts.unmanaged(&format!("/proc/thread-self/statm: {error}"));
             retire::retire();
-            return false;
+            return Phase::Retired;
         }
     };
-    let manage = || -> Result<_, Box<dyn std::error::Error>> {
-        // Setting up takes some milliseconds and registers nothing yet.
-        if !wait_for(accounts, &statm, |look| look.budget / 2, || false) {
-            return Ok(None);
-        }
-        let pager = paging::set_up(accounts)?;
-        pager.note_found();
-        // Relatives have memory registered, or will when they inherit this pager.
-        let registers_at = |look: &Look| {
-            let mark = look.registers_at(control_page::is_shared());
-            // The program announces new mappings from this mark on.
-            control_page().tight_bytes.store(mark, Ordering::Relaxed);
-            mark
-        };
-        if !wait_for(accounts, &statm, registers_at, fork::has_forked) {
-            return Ok(None);
-        }
-        share_figures(accounts);
-        pager.refresh_mappings();
-        start::give_back_stack();
-        Ok(Some(pager))
-    };
-    match manage() {
-        Ok(Some(pager)) => watch(pager, accounts),
-        Ok(None) => {}
+    // Setting up takes some milliseconds and registers nothing yet.
+    if !wait_for(accounts, &statm, |look| look.budget / 2, || false) {
+        return interrupted(accounts);
+    }
+    let pager = match paging::set_up(accounts) {
+        Ok(pager) => pager,
         Err(error) => {
             accounts.unmanaged(&error.to_string());
             if paging::pager().is_some() {
                 // Including the threads that were already started.
                 retire::retire();
-                return false;
+                return Phase::Retired;
             }
             // Its memory counts until it gives up rights.
             wait_for(accounts, &statm, |_| u64::MAX, || false);
+            return interrupted(accounts);
         }
+    };
+    pager.note_found();
+    // Relatives have memory registered, or will when they inherit this pager.
+    let registers_at = |look: &Usage| {
+        let mark = look.registers_at(control_page::is_shared());
+        // The program announces new mappings from this mark on.
+        control_page().tight_bytes.store(mark, Ordering::Relaxed);
+        mark
+    };
+    if !wait_for(accounts, &statm, registers_at, fork::has_forked) {
+        return interrupted(accounts);
     }
-    if is_leave_wanted(accounts) {
-        retire::retire();
-        return false;
-    }
-    true
+    share_figures(accounts);
+    pager.refresh_mappings();
+    start::give_back_stack();
+    Phase::Managing(pager, accounts)
 }
 
-static RIGHTS: &dyn sys::privileged::PrivilegedHelper = &accounts::Rights;
+/// Asks the supervisor where this process lacks a right.
+const RIGHTS: &dyn sys::privileged::PrivilegedHelper = &accounts::Rights;
 
 /// Publishes the arena's range, which tells the agent's memory from the program's.
 pub fn share_arena() {
@@ -327,7 +368,7 @@ pub(crate) fn share_figures(accounts: &'static Ledgered) {
 fn wait_for(
     accounts: &'static Ledgered,
     statm: &ProcFile,
-    mark: impl Fn(&Look) -> u64,
+    mark: impl Fn(&Usage) -> u64,
     is_over: fn() -> bool,
 ) -> bool {
     use pager::Accounts;
@@ -343,7 +384,7 @@ fn wait_for(
         let own = own.saturating_sub(accounts.share().others_bytes);
         accounts.publish(own, 0, 0, 0);
         let (budget, total) = (accounts.budget(), accounts.total());
-        let look = Look { budget, total, own, untouched };
+        let look = Usage { budget, total, own, untouched };
         let mark = mark(&look);
         // Nothing is paged yet, so pausing only means not to begin.
         let pauses = is_pause_wanted(accounts);
@@ -392,7 +433,7 @@ fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
 }
 
 /// Runs until the program gives up rights.
-pub(crate) fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
+fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
     loop {
         if is_pause_wanted(accounts) && !pause(pager, accounts) {

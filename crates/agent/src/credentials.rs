@@ -20,7 +20,7 @@
 //! The agent keeps a right while any thread of the program has it. It also keeps its root and
 //! working directories, and seccomp filters of the program's threads do not bind it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use doorway::rights::Rights;
 use ledger::wire::Kind;
@@ -28,6 +28,7 @@ use sys::credentials::Credentials;
 use sys::futex;
 
 use crate::control_page::control_page;
+use crate::state::AGENT;
 use crate::{accounts, retire};
 
 /// Interval between looks without a request.
@@ -46,23 +47,22 @@ pub fn say_own() {
 
 /// Whether the program has given up a right of the agent. Looks on request and every [`LOOK_NS`].
 pub fn are_wanted() -> bool {
-    static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
     let asked = control_page().credentials.asked.load(Ordering::Acquire);
     let is_asked = asked != control_page().credentials.answered.load(Ordering::Acquire);
     let now = sys::now_ns();
-    if !is_asked && now.wrapping_sub(LOOKED_NS.load(Ordering::Relaxed)) < LOOK_NS {
+    if !is_asked && now.wrapping_sub(AGENT.looks.credentials_ns.load(Ordering::Relaxed)) < LOOK_NS {
         return false;
     }
-    LOOKED_NS.store(now, Ordering::Relaxed);
+    AGENT.looks.credentials_ns.store(now, Ordering::Relaxed);
     let exceeds = exceeds_program();
     if !exceeds {
-        answer(asked);
+        reply(asked);
     }
     exceeds
 }
 
 /// Wakes the threads whose requests are up to number `asked`.
-fn answer(asked: u32) {
+fn reply(asked: u32) {
     let answered = &control_page().credentials.answered;
     if answered.swap(asked, Ordering::AcqRel) != asked {
         futex::wake(answered, i32::MAX);
@@ -116,6 +116,6 @@ pub fn take() -> bool {
         let _ = accounts::tell(Kind::Unmanaged, text.as_str());
         return false;
     }
-    answer(asked);
+    reply(asked);
     true
 }

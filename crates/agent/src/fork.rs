@@ -32,9 +32,9 @@
 //! another process, which ends when the child has taken over.
 //!
 //! The forking thread's side is `preload`'s module of the same name. Without it no request arrives,
-//! and the pager itself notices forks: see `Pages::populate_child`.
+//! and the pager itself notices forks: see `populate_child`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use doorway::control_page::brings_in;
 use doorway::control_page::halt::{ASKED, HALTED, RUNNING};
@@ -42,6 +42,7 @@ use pager::{FixedText, Outcome, Pager};
 use sys::futex;
 
 use crate::control_page::{control_page, is_set};
+use crate::state::AGENT;
 use crate::{channel, control, credentials, paging, retire, swap};
 
 /// Descriptors that a child's control thread holds at a time, beside the permanent ones.
@@ -57,7 +58,7 @@ pub fn has_forked() -> bool {
 }
 
 /// Ends forks that leave pages out: there is no pager.
-pub fn let_go() {
+pub fn disable() {
     control_page().forks.can_keep.store(0, Ordering::Release);
     control_page().forks.unreported.store(0, Ordering::Release);
 }
@@ -94,11 +95,9 @@ fn set_state(state: u32) {
 
 /// Reports why forks of this process bring everything in, once for each reason.
 fn say_why(pager: &Pager) {
-    /// Reported reasons, inherited by children.
-    static SAID: AtomicU32 = AtomicU32::new(0);
     let forks = &control_page().forks;
     let why = forks.why.swap(brings_in::NONE, Ordering::AcqRel);
-    if SAID.fetch_or(1 << why, Ordering::Relaxed) >> why & 1 == 1 {
+    if AGENT.looks.reported_forks.fetch_or(1 << why, Ordering::Relaxed) >> why & 1 == 1 {
         return;
     }
     let descriptors = FixedText::new(format_args!(
@@ -133,30 +132,49 @@ pub fn enter_root(root: i32) -> bool {
     unsafe { libc::fchdir(root) == 0 && libc::chroot(c".".as_ptr()) == 0 }
 }
 
-/// Carries out a requested halt and returns when it is over. For the control thread.
-pub fn answer_halt() {
+/// A request of a thread of the program, which waits.
+enum Request {
+    /// A fork that leaves pages out.
+    Fork,
+    /// Everything in, and all threads stand: around a fork, or for good.
+    Halt,
+    /// Everything in, and the agent ends.
+    Leave,
+}
+
+fn request() -> Option<Request> {
     let forks = &control_page().forks;
     if forks.state.load(Ordering::Acquire) != ASKED {
-        return;
+        return None;
     }
+    Some(match forks.connection.load(Ordering::Acquire) {
+        _ if is_set(&forks.leaving) => Request::Leave,
+        0.. => Request::Fork,
+        _ => Request::Halt,
+    })
+}
+
+/// Carries out a request and returns when the thread has continued. For the control thread.
+pub fn serve_request() {
     let pager = paging::pager();
-    if is_set(&forks.leaving) {
-        retire::retire();
-        leave();
-    }
-    if let (Some(pager), 0..) = (pager, forks.connection.load(Ordering::Acquire)) {
-        if attend(pager) {
-            return;
+    match (request(), pager) {
+        (None, _) => return,
+        (Some(Request::Leave), _) => {
+            retire::retire();
+            leave();
         }
+        (Some(Request::Fork), Some(pager)) if attend(pager) => return,
+        (Some(Request::Fork | Request::Halt), _) => {}
     }
+    let stopped = &control_page().forks.stopped;
     if let Some(pager) = pager {
         say_why(pager);
         pager.halt();
-        if is_set(&forks.stopped) {
+        if is_set(stopped) {
             pager.park();
         }
     }
-    stand(is_set(&forks.stopped));
+    stand(is_set(stopped));
     if let Some(pager) = pager {
         pager.resume();
     }

@@ -4,12 +4,13 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use doorway::control_page::RESTART;
-
-use crate::accounts::{self, JoinError};
-use crate::control::{is_alive, run, set_alive, share_figures, socket, stand_apart, watch};
-use crate::control_page::{control_page, is_set};
-use crate::{broken, channel, credentials, fork, paging, retire, swap, threads};
+use pager::Pager;
 use sys::{process, thread};
+
+use crate::accounts::{self, JoinError, Ledgered};
+use crate::control::{is_alive, live, set_alive, share_figures, socket, stand_apart, Phase};
+use crate::control_page::{control_page, is_set};
+use crate::{broken, channel, fork, paging, retire, swap, threads};
 
 /// The control thread of a forked child. The program's thread makes it from the spare that
 /// [`keep_spare`] prepared. `channel` is the connection to the parent's control thread, or
@@ -23,11 +24,9 @@ extern "C" fn begin_child(channel: usize) {
     if channel == RESTART {
         paging::forget_pager();
         set_alive(true);
-        run(0);
-    } else {
-        inherit(channel as i32, parent);
+        live(Phase::Joining)
     }
-    thread::exit_process(0)
+    live(inherit(channel as i32, parent))
 }
 
 /// Prepares the stack and thread-local storage of a forked child's control thread.
@@ -39,7 +38,7 @@ pub fn keep_spare() {
 }
 
 /// Takes over the parent's pages.
-fn inherit(channel: i32, parent: Option<OwnedFd>) {
+fn inherit(channel: i32, parent: Option<OwnedFd>) -> Phase {
     // Frees the numbers that descriptors have in the parent.
     let above = |number| match thread::renumber_above(number, fork::numbers_end()) {
         Ok(above) => above,
@@ -53,50 +52,25 @@ fn inherit(channel: i32, parent: Option<OwnedFd>) {
     thread::name(c"uzswap");
     thread::hurry();
     channel::send(channel, channel::TAKE, &[], None);
-    let answer = channel::receive_from_parent(channel, parent.as_ref());
-    let kept = match &answer {
+    let kept = match channel::receive_from_parent(channel, parent.as_ref()) {
         Some(message) if message.word() == channel::INHERITS && message.descriptors[1] >= 0 => message,
         Some(message) if message.word() == channel::COMPLETE => {
             // Everything is in place, and the parent's tables are no longer used.
             paging::forget_pager();
             set_alive(!fork::expects_filter());
             fork::taken();
-            if is_alive() {
-                run(0);
-            }
-            return;
+            return if is_alive() { Phase::Joining } else { Phase::Retired };
         }
         // The parent held this process's pages.
-        _ => end_child(format_args!("its parent's pager was killed before it had handed the memory over")),
+        _ => end_by_parent(),
     };
-    let pager = paging::pager().expect("the parent had one");
     let mut given = kept.descriptors;
+    let pager = paging::pager().expect("the parent had one");
     if pager.store().swap_file().is_some() {
-        let inherited = match channel::receive_from_parent(channel, parent.as_ref()) {
-            Some(told) if told.word() == channel::SWAP && told.descriptors[0] >= 0 => {
-                channel::close(told.descriptors[1]);
-                swap::inherit(told.rest().first().copied().unwrap_or(0), told.descriptors[0], &mut given)
-            }
-            _ => {
-                end_child(format_args!("its parent's pager was killed before it had handed the memory over"))
-            }
-        };
-        if let Err(error) = inherited {
-            end_child(format_args!("it cannot go on with the swap file: {error}"));
-        }
+        inherit_swap(channel, parent.as_ref(), &mut given);
     }
     if is_set(&control_page().forks.outside) {
-        let root = channel::receive_from_parent(channel, parent.as_ref())
-            .filter(|told| told.word() == channel::ROOT);
-        let entered = root.is_some_and(|told| {
-            let entered = fork::enter_root(told.descriptors[0]);
-            told.descriptors.into_iter().for_each(channel::close);
-            entered
-        });
-        if !entered {
-            end_child(format_args!("it cannot leave its root directory"));
-        }
-        control_page().forks.outside.store(0, Ordering::Release);
+        inherit_root(channel, parent.as_ref());
     }
     channel::close(channel);
     drop(parent);
@@ -112,6 +86,37 @@ fn inherit(channel: i32, parent: Option<OwnedFd>) {
     fork::keep();
     set_alive(true);
     fork::taken();
+    rejoin(pager, accounts)
+}
+
+fn inherit_swap(channel: i32, parent: Option<&OwnedFd>, given: &mut [i32; 2]) {
+    let inherited = match channel::receive_from_parent(channel, parent) {
+        Some(told) if told.word() == channel::SWAP && told.descriptors[0] >= 0 => {
+            channel::close(told.descriptors[1]);
+            swap::inherit(told.rest().first().copied().unwrap_or(0), told.descriptors[0], given)
+        }
+        _ => end_by_parent(),
+    };
+    if let Err(error) = inherited {
+        end_child(format_args!("it cannot go on with the swap file: {error}"));
+    }
+}
+
+fn inherit_root(channel: i32, parent: Option<&OwnedFd>) {
+    let root = channel::receive_from_parent(channel, parent).filter(|told| told.word() == channel::ROOT);
+    let entered = root.is_some_and(|told| {
+        let entered = fork::enter_root(told.descriptors[0]);
+        told.descriptors.into_iter().for_each(channel::close);
+        entered
+    });
+    if !entered {
+        end_child(format_args!("it cannot leave its root directory"));
+    }
+    control_page().forks.outside.store(0, Ordering::Release);
+}
+
+/// Takes a place of its own in the ledger.
+fn rejoin(pager: &'static Pager, accounts: &'static Ledgered) -> Phase {
     match accounts.rejoin(socket()) {
         Ok(()) => {
             swap::note_place(accounts.owner());
@@ -119,21 +124,21 @@ fn inherit(channel: i32, parent: Option<OwnedFd>) {
             share_figures(accounts);
             accounts.keep(pager.descriptor());
             accounts.slot().into_iter().for_each(ledger::Slot::set_managed);
-            watch(pager, accounts);
-            if credentials::take() && !fork::has_stopped() {
-                return run(0);
-            }
+            Phase::Managing(pager, accounts)
         }
         Err(JoinError::NoSupervisor) => accounts::kill_process(),
         // The pager ends, as in a process that gives up rights; there may be another one.
-        Err(JoinError::Interrupted) if credentials::take() && !fork::has_stopped() => return run(0),
-        Err(JoinError::Interrupted) => {}
+        Err(JoinError::Interrupted) => Phase::Yielding,
         Err(JoinError::Refused | JoinError::NoDescriptor) => {
             fork::note_stopped();
             retire::retire();
+            Phase::Retired
         }
     }
-    set_alive(false);
+}
+
+fn end_by_parent() -> ! {
+    end_child(format_args!("its parent's pager was killed before it had handed the memory over"))
 }
 
 /// Ends a forked child whose pages cannot be brought in.

@@ -1,6 +1,17 @@
 //! The agent: the pager's threads inside a managed program, and their communication with the
 //! program.
 //!
+//! ```text
+//!  control      the control thread: its phases, what ends them, its sleep between looks
+//!     inherit     its beginning in a forked child
+//!     retire      the end of everything but this thread
+//!     credentials, fork, announce, look     requests of the program's threads, and looks at it
+//!  paging, swap, threads     the pager, its swap file and its threads
+//!  accounts, channel     the connections to the supervisor, and to a forked child
+//!  state        all of the agent's state, the one static beside the heap (`arena`, `heap`)
+//!  broken, errors     messages without the C library's help
+//! ```
+//!
 //! It has no mechanism of its own: it opens the arena, starts the control thread, joins the tree's
 //! ledger, and sets up a pager when half of the budget is in use. `main.rs` makes it a program with
 //! its own C library. `preload`, a shared object that also interposes calls of the program, maps it
@@ -22,6 +33,7 @@ mod look;
 pub mod paging;
 mod retire;
 pub mod start;
+mod state;
 mod swap;
 mod threads;
 

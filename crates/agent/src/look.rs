@@ -22,7 +22,7 @@ pub fn tight_at(budget: u64) -> u64 {
 }
 
 /// The figures of a look, in bytes.
-pub struct Look {
+pub struct Usage {
     pub budget: u64,
     pub total: u64,
     pub own: u64,
@@ -30,7 +30,7 @@ pub struct Look {
     pub untouched: u64,
 }
 
-impl Look {
+impl Usage {
     /// The use of the tree at which the program's memory is registered: early enough that a fast
     /// program does not overrun the budget before the next look, and no earlier. After that, each
     /// first touch outside a run is a fault that a handler serves, far slower than the kernel, so a
@@ -63,12 +63,17 @@ impl Look {
 
 #[cfg(test)]
 mod tests {
-    use super::{tight_at, Look};
+    use super::{tight_at, Usage};
 
     const MIB: u64 = 1 << 20;
 
-    fn look(budget: u64, others: u64, own: u64, untouched: u64) -> Look {
-        Look { budget: budget * MIB, total: (others + own) * MIB, own: own * MIB, untouched: untouched * MIB }
+    fn look(budget: u64, others: u64, own: u64, untouched: u64) -> Usage {
+        Usage {
+            budget: budget * MIB,
+            total: (others + own) * MIB,
+            own: own * MIB,
+            untouched: untouched * MIB,
+        }
     }
 
     #[test]

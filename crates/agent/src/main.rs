@@ -72,8 +72,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     }
     broken::install();
     broken::choose_point();
-    control::begin();
-    sys::thread::exit_process(0)
+    control::begin()
 }
 
 fn parse_range(text: &str) -> Option<Range<usize>> {

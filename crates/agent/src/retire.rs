@@ -36,12 +36,12 @@ pub fn retire() {
         }
         pager.read_out();
         if let Some(mut pager) = paging::take_pager() {
-            pager.let_go();
+            pager.free_memory();
         }
         paging::accounts().into_iter().for_each(Ledgered::done);
     }
-    swap::let_go();
-    fork::let_go();
+    swap::close();
+    fork::disable();
     while threads::count(|_| true) > 0 {
         thread::sleep_ns(LOOK_NS);
     }

@@ -2,30 +2,53 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 use doorway::limits;
 use sys::{arena, PAGE_SIZE};
 
+use crate::state::AGENT;
+
 /// Most ranges excluded from paging.
 const RANGES_MAX: usize = 256;
 
-static RANGES: [[AtomicUsize; 2]; RANGES_MAX] =
-    [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX];
-static RANGE_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// What the process that starts the agent has told it.
+pub(crate) struct Start {
+    /// The supervisor's address.
+    pub socket: OnceLock<Vec<u8>>,
+    /// Set where the supervisor is attached to a program that ran before: its end ends no process.
+    pub attached: AtomicBool,
+    /// The environment's specification of emulated accelerators.
+    pub emulate: OnceLock<String>,
+    ranges: [[AtomicUsize; 2]; RANGES_MAX],
+    range_count: AtomicUsize,
+}
+
+impl Start {
+    pub(crate) const fn new() -> Self {
+        Start {
+            socket: OnceLock::new(),
+            attached: AtomicBool::new(false),
+            emulate: OnceLock::new(),
+            ranges: [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; RANGES_MAX],
+            range_count: AtomicUsize::new(0),
+        }
+    }
+}
 
 /// Excludes a range from paging, up to 256 ranges. Call before there are other threads.
 pub fn add_own_range(range: Range<usize>) {
-    let index = RANGE_COUNT.load(Ordering::Relaxed);
+    let index = AGENT.start.range_count.load(Ordering::Relaxed);
     if range.start < range.end && index < RANGES_MAX {
-        RANGES[index][0].store(range.start & !(PAGE_SIZE - 1), Ordering::Relaxed);
-        RANGES[index][1].store(range.end.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
-        RANGE_COUNT.store(index + 1, Ordering::Relaxed);
+        AGENT.start.ranges[index][0].store(range.start & !(PAGE_SIZE - 1), Ordering::Relaxed);
+        AGENT.start.ranges[index][1].store(range.end.next_multiple_of(PAGE_SIZE), Ordering::Relaxed);
+        AGENT.start.range_count.store(index + 1, Ordering::Relaxed);
     }
 }
 
 fn added_ranges() -> impl Iterator<Item = Range<usize>> {
-    let added = &RANGES[..RANGE_COUNT.load(Ordering::Relaxed)];
+    let added = &AGENT.start.ranges[..AGENT.start.range_count.load(Ordering::Relaxed)];
     added.iter().map(|range| range[0].load(Ordering::Relaxed)..range[1].load(Ordering::Relaxed))
 }
 

@@ -13,6 +13,7 @@ use ledger::wire::{self, Kind};
 use swapfile::{engine_on, Config, Disk, Engine, ForkedRow, Shared, SwapFile};
 use sys::thread;
 
+use crate::state::AGENT;
 use crate::{paging, threads};
 
 /// Threads of the engine: with the writer itself, enough concurrent writes to keep a disk busy.
@@ -22,11 +23,19 @@ const UNBORN: u32 = 1 << 31;
 /// The file's number in the pager's file table is below this, so that a child can use the same one.
 const NUMBER_MAX: i32 = 64;
 
-/// The process's file, under a number of its own file table: a leaked box, or null. A child that
-/// begins again leaks its parent's, whose number is invalid there.
-static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
-/// Engine threads that were started and are not yet counted as the pager's.
-static UNCOUNTED: AtomicU32 = AtomicU32::new(0);
+pub(crate) struct SwapShare {
+    /// The process's file, under a number of its own file table: a leaked box, or null. A child
+    /// that begins again leaks its parent's, whose number is invalid there.
+    file: AtomicPtr<Shared>,
+    /// Engine threads that were started and are not yet counted as the pager's.
+    uncounted: AtomicU32,
+}
+
+impl SwapShare {
+    pub(crate) const fn new() -> Self {
+        SwapShare { file: AtomicPtr::new(std::ptr::null_mut()), uncounted: AtomicU32::new(0) }
+    }
+}
 
 /// Requests a part of the swap file from the supervisor.
 fn ask(socket: i32, number: u32) -> std::io::Result<OwnedFd> {
@@ -51,13 +60,13 @@ pub fn open(
     let table = ask(socket, 1)?;
     let shared = Shared::join(File::from(file), table.as_fd(), &Config { plain, ..Config::default() })?;
     let shared: &'static Shared = Box::leak(Box::new(shared));
-    SHARED.store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
+    AGENT.swap.file.store(std::ptr::from_ref(shared).cast_mut(), Ordering::Release);
     Ok(Some(shared.open(engine(shared.disk().clone())?, owner)?))
 }
 
 fn shared() -> Option<&'static Shared> {
     // SAFETY: null, or a leaked box, which lives for ever.
-    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+    unsafe { AGENT.swap.file.load(Ordering::Acquire).as_ref() }
 }
 
 fn engine(disk: Arc<Disk>) -> Result<Arc<dyn Engine>, swapfile::OpenError> {
@@ -69,7 +78,7 @@ fn spawn(work: Box<dyn FnOnce() + Send>) -> std::io::Result<()> {
     let work = Box::into_raw(Box::new(work));
     let spawned = threads::spawn(engine_thread, work as usize);
     match spawned {
-        Ok(()) => _ = UNCOUNTED.fetch_add(1, Ordering::AcqRel),
+        Ok(()) => _ = AGENT.swap.uncounted.fetch_add(1, Ordering::AcqRel),
         // SAFETY: made above; no thread took it.
         Err(_) => drop(unsafe { Box::from_raw(work) }),
     }
@@ -86,7 +95,7 @@ pub extern "C" fn engine_thread(work: usize) {
 
 /// Counts the engine's threads as the pager's, once there is one.
 pub fn count_threads(pager: &pager::Pager) {
-    (0..UNCOUNTED.swap(0, Ordering::AcqRel)).for_each(|_| pager.add_own_thread());
+    (0..AGENT.swap.uncounted.swap(0, Ordering::AcqRel)).for_each(|_| pager.add_own_thread());
 }
 
 fn own() -> Option<&'static Arc<SwapFile>> {
@@ -100,13 +109,13 @@ pub fn forget() {
         // Its number is invalid here.
         std::mem::forget(shared.disk().clone());
     }
-    let_go();
+    close();
 }
 
 /// Closes the file, which no pager uses any more.
-pub fn let_go() {
-    let shared = SHARED.swap(std::ptr::null_mut(), Ordering::AcqRel);
-    UNCOUNTED.store(0, Ordering::Release);
+pub fn close() {
+    let shared = AGENT.swap.file.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    AGENT.swap.uncounted.store(0, Ordering::Release);
     if !shared.is_null() {
         // SAFETY: leaked by `open`; the pager that used it is gone.
         drop(unsafe { Box::from_raw(shared) });
@@ -159,7 +168,7 @@ pub fn inherit(row: u64, file: i32, others: &mut [i32; 2]) -> Result<(), Box<dyn
         *other = thread::renumber_above(*other, numbers_end())?;
     }
     thread::renumber(above, shared.disk().descriptor())?;
-    UNCOUNTED.store(0, Ordering::Release);
+    AGENT.swap.uncounted.store(0, Ordering::Release);
     let engine = engine(shared.disk().clone())?;
     let row = own.forked_row(row as usize);
     paging::pager().expect("it has the file").store().inherit_swap(row, UNBORN, engine);

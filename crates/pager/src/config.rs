@@ -1,16 +1,11 @@
-//! Configuration of a pager, errors of its start, and texts without heap memory.
+//! Configuration of a pager.
 
 use std::ops::Range;
 
-use sys::userfaultfd::OpenError;
-use sys::PAGE_SIZE;
-
-use crate::units::{BLOCK_BYTES, BLOCK_PAGES};
+use address_space::Settings;
 
 /// Most handler threads.
 pub const HANDLERS_MAX: usize = 64;
-/// Four blocks.
-const STAGING_PAGES_MIN: usize = 4 * BLOCK_PAGES;
 
 /// Configuration of a pager.
 #[derive(Debug, Clone)]
@@ -34,6 +29,16 @@ pub struct Config {
     pub without_tracking: bool,
 }
 
+impl Config {
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            staging_pages: self.staging_pages,
+            executable: self.executable,
+            without_tracking: self.without_tracking,
+        }
+    }
+}
+
 #[cfg(test)]
 impl Config {
     pub(crate) fn for_tests(staging_pages: usize) -> Self {
@@ -54,61 +59,6 @@ impl Config {
         codecs::register_all(&mut registry);
         let config = zswap::Config { max_groups: crate::POOL_GROUPS, verify: true, ..Default::default() };
         zswap::Zswap::new(config, registry.find("lz4").unwrap()).unwrap()
-    }
-}
-
-/// Returns the most pages that may be staged at once in a program with this budget: fewer if their
-/// address space would take more than half of the arena's rest.
-pub fn staging_pages(budget_bytes: u64) -> usize {
-    let wanted = (budget_bytes / 100).clamp(4 << 20, 256 << 20) as usize / PAGE_SIZE;
-    // Each page may have a block to itself, and extents have an eighth of that on top.
-    let page_bytes = BLOCK_BYTES + BLOCK_BYTES / 8;
-    let fitting = sys::arena::left_bytes().map_or(wanted, |left| left / 2 / page_bytes);
-    wanted.min(fitting.max(STAGING_PAGES_MIN))
-}
-
-/// A pager could not be created.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error(transparent)]
-    /// No userfaultfd.
-    Userfaultfd(#[from] OpenError),
-    /// No memory, or no /proc.
-    #[error("{what}: {source}")]
-    System {
-        /// The failed action.
-        what: &'static str,
-        /// The cause.
-        source: std::io::Error,
-    },
-}
-
-/// Text of limited length without heap memory.
-pub struct FixedText {
-    bytes: [u8; 400],
-    len: usize,
-}
-
-impl FixedText {
-    /// Formats `what`, cut at the end if too long.
-    pub fn new(what: std::fmt::Arguments<'_>) -> Self {
-        let mut text = FixedText { bytes: [0; 400], len: 0 };
-        let _ = std::fmt::Write::write_fmt(&mut text, what);
-        text
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.len]).unwrap_or("(message cut inside a character)")
-    }
-}
-
-impl std::fmt::Write for FixedText {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = (self.bytes.len() - self.len).min(text.len());
-        self.bytes[self.len..self.len + room].copy_from_slice(&text.as_bytes()[..room]);
-        self.len += room;
-        Ok(())
     }
 }
 

@@ -52,10 +52,11 @@ fn present_bytes(pagemap: &Pagemap, start: usize, end: usize) -> u64 {
     bytes
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
+    use address_space::units::{bytes_of, page_at};
+
     use super::*;
-    use crate::units::{bytes_of, page_at};
 
     #[test]
     fn present_pages_are_counted() {

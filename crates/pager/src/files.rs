@@ -1,8 +1,7 @@
 //! Files of /proc about this process.
 
+use address_space::StartError;
 use sys::procfs::ProcFile;
-
-use crate::config::StartError;
 
 /// Opened by the control thread: the files become empty when the thread that opened them ends.
 pub(crate) struct ProcFiles {

@@ -7,11 +7,11 @@
 //! Invariants: the pages are present while they are guarded, so no thread waits for them. A gate is
 //! guarded only between [`Gate::begin`] and [`Gate::end`].
 
+use address_space::Reports;
 use sys::userfaultfd::{feature, Message, OpenError, Stop, MESSAGES_MAX, MISSING};
 use sys::{arena, PAGE_SIZE};
 
-use crate::pages::Reports;
-use crate::sync::Userfaultfd;
+use sys::userfaultfd::Userfaultfd;
 
 pub(crate) struct Gate {
     descriptor: Option<Userfaultfd>,
@@ -92,7 +92,7 @@ impl Gate {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -2,11 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use address_space::units::bytes_of;
+use address_space::{Accounts, AddressSpace};
 use sys::procfs::{self, ProcFile};
-
-use crate::accounts::Accounts;
-use crate::pages::Pages;
-use crate::units::bytes_of;
 
 /// A look that finds less growth reduces the remembered growth by 1/64.
 const GROWTH_FADES: u64 = 64;
@@ -41,7 +39,7 @@ impl Gauge {
     }
 
     /// Publishes this process's use, read from `statm`. Returns the total of all processes.
-    pub fn measure(&self, statm: &ProcFile, pages: &Pages) -> u64 {
+    pub fn measure(&self, statm: &ProcFile, pages: &AddressSpace) -> u64 {
         let mut buffer = [0; 128];
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
             let fair = bytes.saturating_sub(self.discount_bytes() + self.accounts.share().others_bytes);
@@ -123,7 +121,7 @@ fn low_water(budget: u64, growth: u64) -> u64 {
     budget - growth.saturating_mul(4).min(budget / 16).max(least)
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::{low_water, GROWTH_LITTLE};
 

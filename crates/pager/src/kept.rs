@@ -20,13 +20,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 
+use address_space::units::{block_of, index_of, page_of, pages_in, BLOCK_BYTES};
+use address_space::{AddressSpace, Inbound};
 use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
 
 use crate::config::NamedPages;
-use crate::pages::{Inbound, Pages};
 use crate::quiesce::Quiesce;
-use crate::units::{block_of, index_of, page_of, pages_in, BLOCK_BYTES};
 
 /// Least time between scans of the list of threads.
 const LOOK_NS: u64 = 20_000_000;
@@ -51,11 +51,11 @@ pub(crate) struct KeptPages {
     named: NamedPages,
     /// The count of named addresses at the last look.
     seen: AtomicUsize,
-    look: Mutex<Look>,
+    last: Mutex<LastSearch>,
 }
 
 #[derive(Default)]
-struct Look {
+struct LastSearch {
     next_ns: u64,
     arguments: [Range<usize>; 2],
     arguments_ns: u64,
@@ -69,7 +69,7 @@ fn pages_of_block(list: usize) -> [usize; 2] {
 impl KeptPages {
     pub fn new(named: NamedPages) -> Self {
         let pages = RwLock::new(Vec::new());
-        KeptPages { pages, named, seen: AtomicUsize::new(0), look: Mutex::new(Look::default()) }
+        KeptPages { pages, named, seen: AtomicUsize::new(0), last: Mutex::new(LastSearch::default()) }
     }
 
     /// Mask of the kept pages of the block at `base`.
@@ -123,8 +123,15 @@ fn for_each_robust(list: usize, read: impl Fn(usize) -> Option<usize>, mut each:
 impl KeptPages {
     /// Finds kept pages from time to time, and brings in those that are out, unless there is a
     /// halt. `budget` limits the arguments; `own_page` is a page of the caller.
-    pub(crate) fn look(&self, now_ns: u64, budget: u64, program: &Pages, quiesce: &Quiesce, own_page: usize) {
-        let mut look = self.look.lock().expect("no panic while held");
+    pub(crate) fn look(
+        &self,
+        now_ns: u64,
+        budget: u64,
+        program: &AddressSpace,
+        quiesce: &Quiesce,
+        own_page: usize,
+    ) {
+        let mut look = self.last.lock().expect("no panic while held");
         if now_ns < look.next_ns {
             return;
         }
@@ -162,9 +169,9 @@ impl KeptPages {
         look.next_ns = now_ns + LOOK_NS.max((sys::now_ns() - now_ns) * LOOK_SHARE);
     }
 
-    fn bring_in(&self, program: &Pages, own_page: usize) {
+    fn bring_in(&self, program: &AddressSpace, own_page: usize) {
         let is_out = |page: &usize| {
-            let block = program.table.find(*page);
+            let block = program.table().find(*page);
             block.is_some_and(|block| block.is_out(index_of(*page)))
         };
         let out: Vec<usize> =
@@ -180,11 +187,12 @@ impl KeptPages {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{bytes_of, page_at};
     use std::collections::HashMap;
+
+    use address_space::units::{bytes_of, page_at};
 
     /// The cleared word is in the page before the list's.
     #[test]

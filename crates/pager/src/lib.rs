@@ -1,23 +1,19 @@
-//! Paging a whole process: address space, staging, reclaim and the fault service.
+//! Paging a whole process: when pages move, and which. `address_space` moves them.
 //!
 //! ```text
 //!  Pager          builds the parts; hands each call and each thread to one
 //!    fork/          forks that leave everything out: sessions, children, inheritance
-//!    lifecycle/     the control thread: its looks, halts, the end of a pager, grace periods
+//!    lifecycle/     the control thread: its duties, halts, the end of a pager, grace periods
 //!    fault/         serving faults: who listens, how many pages come along, what waits for the disk
-//!    reclaim/       who makes room and when, which pages go, what goes to the swap file; never serves a fault
-//!    program        mappings (registrations), size (gauge), pages that stay (kept), files of /proc
+//!    reclaim/       who makes room and when, which pages go, the swap file; never serves a fault
+//!    process        the managed process: pages, mappings (registrations), size (gauge), pages that stay
+//!                   (kept), which threads may work (quiesce), files of /proc
 //!    gate           when the kernel begins to copy the arena
-//!    quiesce        which threads may work, and which stand still
-//!    pages/         where every page is; the only code that moves one (proofs and guards)
-//!    tracker/       which pages are used, where the kernel can tell
 //!    executable     heaps that may be executed
-//!    units          addresses, pages and blocks, and how one becomes another
 //! ```
 //!
-//! Each part uses those below it only (`tests/parts.rs`).
+//! Each part has those below it as its fields, and uses no other (`tests/parts.rs`).
 
-pub mod accounts;
 mod config;
 pub mod executable;
 mod fault;
@@ -27,38 +23,23 @@ mod gate;
 mod gauge;
 mod kept;
 mod lifecycle;
-#[cfg(feature = "shuttle")]
-mod model;
 mod pager;
-mod pages;
-mod program;
+mod process;
 mod quiesce;
 mod reclaim;
 mod registrations;
 mod roles;
-mod sync;
-mod tracker;
-#[cfg(all(test, not(feature = "shuttle")))]
-mod trial;
-mod units;
+#[cfg(test)]
+mod testing;
 
-pub use accounts::{Accounts, Counter};
-pub use config::{staging_pages, Config, FixedText, NamedPages, StartError, HANDLERS_MAX};
+pub use address_space::units::BLOCK_BYTES;
+pub use address_space::{staging_pages, Accounts, Counter, FixedText, StartError};
+pub use config::{Config, NamedPages, HANDLERS_MAX};
 pub use fork::{ForkSession, Outcome, COPIED_MAX};
 pub use pager::Pager;
 pub use roles::ThreadRole;
 pub use sys::thread::end_process;
-pub use units::BLOCK_BYTES;
-
-/// The items that the doctests of the proofs need.
-#[doc(hidden)]
-pub mod proofs {
-    pub use crate::pages::block::BlockGuard;
-    pub use crate::pages::run::PageRun;
-    pub use crate::pages::table::AddressTable;
-    pub use crate::pages::{EventQueue, Mover};
-}
 
 /// Groups that the pool of a pager needs: [`zswap::Config::max_groups`].
-pub const POOL_GROUPS: u16 = pages::GROUPS;
+pub const POOL_GROUPS: u16 = address_space::GROUPS;
 pub use lifecycle::Watch;

@@ -14,9 +14,11 @@
 //! the counts are read. So when [`Quiesce::begin`] or [`Quiesce::stop`] returns, no thread that
 //! should stand works. A standing thread holds no lock and no slot, except a handler's frame cache.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
 
-use sys::{futex, thread, PAGE_SIZE};
+use address_space::Bell;
+use sys::{futex, thread};
 
 const RUNNING: u32 = 0;
 const HALTING: u32 = 1;
@@ -24,18 +26,6 @@ const DRAINING: u32 = 2;
 const STOPPED: u32 = 3;
 const PARKED: u32 = 4;
 const ENDING: u32 = 5;
-
-/// A page without references, whose replacement is reported.
-#[derive(Debug)]
-pub(crate) struct Bell(usize);
-
-impl Bell {
-    /// # Safety
-    /// A page is mapped at `at`, and nothing refers to it now or later.
-    pub unsafe fn new(at: usize) -> Self {
-        Bell(at)
-    }
-}
 
 /// Which threads stand still, and the number of those at work.
 #[derive(Debug, Default)]
@@ -45,9 +35,8 @@ pub(crate) struct Quiesce {
     handlers: AtomicU32,
     /// Threads in an endless or unlimited wait.
     parked: AtomicU32,
-    /// The address of a [`Bell`], which one worker replaces when all threads end: the report wakes
-    /// handlers that wait for messages. Zero before, and once it was rung.
-    bell: AtomicUsize,
+    /// One worker rings it when all threads end: the report wakes handlers that wait for messages.
+    bell: Mutex<Option<Bell>>,
 }
 
 impl Quiesce {
@@ -142,7 +131,7 @@ impl Quiesce {
 
     /// Ends all threads. `bell` is registered, so that ringing it wakes handlers.
     pub(crate) fn end(&self, bell: Bell) {
-        self.bell.store(bell.0, Ordering::SeqCst);
+        *self.bell.lock().expect("no panic while held") = Some(bell);
         self.state.store(ENDING, Ordering::SeqCst);
     }
 
@@ -152,20 +141,16 @@ impl Quiesce {
 
     /// Wakes handlers that wait for messages, by a message. The caller waits until it is read.
     fn ring(&self) {
-        let bell = self.bell.swap(0, Ordering::SeqCst);
-        if bell != 0 {
-            // SAFETY: a `Bell`'s address, by `Quiesce::end`: nothing refers to that page.
-            let rung = unsafe { sys::memory::map_again(bell, PAGE_SIZE) };
-            rung.expect("as many mappings as before, and one more");
-        }
+        let bell = self.bell.lock().expect("no panic while held").take();
+        bell.into_iter().for_each(Bell::ring);
     }
 
     /// Runs an unlimited wait, which counts as standing still.
     pub(crate) fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.parked.fetch_add(1, Ordering::SeqCst);
-        let answer = wait();
+        let result = wait();
         self.parked.fetch_sub(1, Ordering::SeqCst);
-        answer
+        result
     }
 
     pub(crate) fn resume(&self) {
@@ -182,7 +167,7 @@ impl Quiesce {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -206,8 +191,7 @@ mod tests {
         assert!(quiesce.worker_enters() && !quiesce.is_on() && quiesce.parked() == 0);
         quiesce.worker_leaves();
         assert_eq!((quiesce.while_waiting(|| quiesce.parked()), quiesce.parked()), (1, 0));
-        // SAFETY: not a page, but no worker rings it.
-        quiesce.end(unsafe { Bell::new(0) });
+        quiesce.end(address_space::testing::bell());
         assert!(quiesce.is_ending() && !quiesce.handler_enters() && !quiesce.worker_enters());
     }
 }

@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
+use address_space::{AddressSpace, Registered};
 use sys::maps::{self, Mapping};
 use sys::memory::USER_END;
 use sys::procfs::ProcFile;
 
 use crate::config::Config;
-use crate::pages::{Pages, Registered};
 
 /// Most mappings kept. The kernel's default limit is 65530.
 const MAPPINGS_MAX: usize = 65536;
@@ -23,7 +23,8 @@ pub struct Managed {
     pub end: usize,
     registered: bool,
     evictable: bool,
-    /// Readable or writable when registered: only then can uses be tracked ([`crate::tracker`]).
+    /// Readable or writable when registered: only then can uses be tracked
+    /// ([`address_space::AccessTracker`]).
     accessible: bool,
 }
 
@@ -50,7 +51,7 @@ impl Registrations {
     }
 
     /// Reads the process's mappings again and registers new ones.
-    pub fn refresh(&mut self, file: &ProcFile, pages: &Pages, config: &Config) {
+    pub fn refresh(&mut self, file: &ProcFile, pages: &AddressSpace, config: &Config) {
         let Registrations { current, next, buffer, released, refused_bytes } = self;
         next.clear();
         *refused_bytes = 0;
@@ -97,8 +98,8 @@ impl Registrations {
     }
 
     /// Forgets registrations of ranges whose mappings may have changed.
-    pub fn note_changes(&mut self, pages: &Pages) {
-        pages.take_changed(|start, end| self.forget(start, end));
+    pub fn note_changes(&mut self, pages: &AddressSpace) {
+        pages.changed.take(|start, end| self.forget(start, end));
     }
 
     pub fn for_each_gap(&mut self, file: &ProcFile, mut each: impl FnMut(usize, usize)) {
@@ -117,7 +118,7 @@ impl Registrations {
     }
 
     /// Registers one new mapping. Returns false if it overlaps known ones: then read all of them.
-    pub fn register(&mut self, pages: &Pages, range: Range<usize>, evictable: bool) -> bool {
+    pub fn register(&mut self, pages: &AddressSpace, range: Range<usize>, evictable: bool) -> bool {
         let index = self.current.partition_point(|mapping| mapping.end <= range.start);
         let is_free = self.current.get(index).is_none_or(|next| next.start >= range.end);
         if !is_free || range.end > USER_END || self.current.len() == MAPPINGS_MAX {
@@ -140,7 +141,7 @@ impl Registrations {
     }
 
     /// Unregisters everything. The kernel handles faults until the next [`Registrations::refresh`].
-    pub fn unregister_all(&mut self, pages: &Pages) {
+    pub fn unregister_all(&mut self, pages: &AddressSpace) {
         for mapping in self.current.drain(..) {
             // Errors are expected if the mapping is gone.
             let _ = pages.reports().unregister(mapping.start, mapping.end - mapping.start);
@@ -197,11 +198,12 @@ fn is_evictable(mapping: &Mapping, executable: bool) -> bool {
     mapping.read && mapping.write && mapping.execute == executable
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
-    use crate::pages::Registration;
-    use crate::trial::pager_of;
-    use crate::units::BLOCK_BYTES;
+    use address_space::units::BLOCK_BYTES;
+    use address_space::Registration;
+
+    use crate::testing::pager_of;
 
     #[test]
     fn ranges_that_were_let_go_of_are_cut_out_in_any_order() {
@@ -212,7 +214,9 @@ mod tests {
         }
         pager.refresh_mappings();
         let registered: Vec<usize> = (0..8)
-            .filter(|number| pager.pages().guard().registration(block(*number)) == Registration::Registered)
+            .filter(|number| {
+                pager.process.pages.guard().registration(block(*number)) == Registration::Registered
+            })
             .collect();
         assert_eq!(registered, [0, 1, 3, 4, 7]);
     }

@@ -1,48 +1,22 @@
-//! The rules for the pager's parts: imports in the order of layers, no cycle, no upward call, and
-//! methods of `Pager` only in its own file.
+//! The rules for the parts of `address_space`, `pager` and `agent` that cargo does not enforce:
+//! layers inside `pager`, the size of types and functions, and the documents' links.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Not parts: models and tests, or every part is based on them.
-const NOT_PARTS: [&str; 6] = ["lib", "model", "trial", "sync", "interleavings", "tests"];
-
-/// The code of a file without comments and without the tests at its end.
-fn code_of(path: &Path) -> String {
-    let text = fs::read_to_string(path).unwrap();
-    let code = text.split("#[cfg(all(test, not(feature = \"shuttle\")))]\nmod tests").next().unwrap();
-    code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
-}
-
-/// The layers, lowest first. A layer imports only those below it, so there is no circle, and making
-/// room never leads to a fault. `pages` is the type `Pages` with its transitions; the modules that
-/// it uses are layers of their own.
-const LAYERS: [&str; 30] = [
-    "units",
+/// Layers of `pager`, lowest first. A file imports no layer above its own, so making room never
+/// leads to a fault.
+const LAYERS: [&str; 15] = [
     "config",
-    "accounts",
     "files",
-    "tracker",
     "quiesce",
-    "pages/block",
-    "pages/table",
-    "pages/run",
-    "pages/own_threads",
-    "pages/guard",
-    "pages/events",
-    "pages/fork_point",
-    "pages/discard_window",
-    "pages/staging",
-    "pages/mover",
-    "pages/place",
-    "pages",
     "gate",
     "gauge",
     "registrations",
     "executable",
     "kept",
-    "program",
+    "process",
     "reclaim",
     "fault",
     "lifecycle",
@@ -51,158 +25,140 @@ const LAYERS: [&str; 30] = [
     "pager",
 ];
 
-/// Imports from a lower layer to a higher one, at most five, with the reason.
-const EXCEPTIONS: [(&str, &str, &str); 1] = [(
-    "pages/discard_window",
-    "pages/staging",
-    "the size of an extent, which is the most that is discarded at once",
-)];
+const FIELDS_MAX: usize = 9;
+const METHODS_MAX: usize = 40;
+const FUNCTION_LINES_MAX: usize = 80;
 
-/// The layer of a module of `pages/`. Several files make up staging.
-fn layer_in_pages(module: &str) -> &'static str {
-    let named = match module {
-        "extents" | "inbound" | "refs" => "pages/staging".to_owned(),
-        module => format!("pages/{module}"),
-    };
-    LAYERS.into_iter().find(|layer| *layer == named).unwrap_or("pages")
+/// The code of a file without comments and without the tests at its end.
+fn code_of(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    let tests = ["\n#[cfg(test)]\nmod ", "\n#[cfg(all(test, not(feature = \"shuttle\")))]\nmod "];
+    let end = tests.iter().filter_map(|tests| text.find(tests)).min().unwrap_or(text.len());
+    let lines = text[..end].lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The paths in `use` statements and code, from `crate` or `super`, with groups in braces expanded.
-fn paths(code: &str) -> Vec<Vec<String>> {
-    let is_path = |c: char| c.is_alphanumeric() || "_:{}, \n".contains(c);
-    let mut found = Vec::new();
-    for (at, word) in code.match_indices("crate::").chain(code.match_indices("super::")) {
-        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
-            continue;
-        }
-        let line = code[..at].rsplit('\n').next().unwrap();
-        let is_import = line.trim_start().starts_with("use ") || line.trim_start().starts_with("pub");
-        let rest = &code[at..];
-        let end = match is_import {
-            true => rest.find(';').unwrap(),
-            false => rest.find(|c: char| !is_path(c) || "{}, \n".contains(c)).unwrap_or(rest.len()),
-        };
-        assert!(rest.starts_with(word));
-        let text: String = rest[..end].split_whitespace().collect();
-        let (prefix, group) = text.split_once('{').unwrap_or((&text, ""));
-        let prefix: Vec<&str> = prefix.split("::").filter(|part| !part.is_empty()).collect();
-        let group = group.trim_end_matches('}');
-        // The first part of a group's member suffices: it names a module or an item.
-        for member in group.split([',', '{', '}']) {
-            let first = member.split("::").next().filter(|first| !first.is_empty());
-            let path = prefix.iter().copied().chain(first);
-            found.push(path.map(str::to_owned).collect());
-        }
-    }
-    found
-}
-
-/// For each layer, its imported layers and the importing file.
-fn imports_of_layers() -> BTreeSet<(&'static str, &'static str, String)> {
-    let mut found = BTreeSet::new();
-    for (module, code) in all_files() {
-        let layer = layer_of(&module);
-        for path in paths(&code) {
-            let mut at = module.clone();
-            let ups = path.iter().take_while(|part| *part == "super").count();
-            at.truncate(if ups == 0 { 0 } else { at.len() - ups.min(at.len()) });
-            at.extend(path.into_iter().filter(|part| part != "super" && part != "crate"));
-            let is_part = at.first().is_some_and(|first| LAYERS.contains(&first.as_str()));
-            if is_part && layer_of(&at) != layer {
-                found.insert((layer, layer_of(&at), module.join("/")));
-            }
-        }
-    }
-    found
-}
-
-fn layer_of(path: &[String]) -> &'static str {
-    match path {
-        [first, second, ..] if first == "pages" => layer_in_pages(second),
-        [first, ..] => LAYERS.into_iter().find(|layer| layer == first).unwrap_or_else(|| {
-            panic!("{path:?} is in no layer: give it a place in LAYERS");
-        }),
-        [] => panic!("no path"),
-    }
-}
-
-/// The code of every file of a part, with the path of its module.
-fn all_files() -> Vec<(Vec<String>, String)> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+/// The files of a crate with their code, except models and tests.
+fn files_of(name: &str) -> Vec<(String, String)> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
     let (mut found, mut left) = (Vec::new(), vec![source.clone()]);
     while let Some(path) = left.pop() {
         if path.is_dir() {
             left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
             continue;
         }
-        let name = path.strip_prefix(&source).unwrap().with_extension("");
-        let mut module: Vec<String> = name.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
-        module.pop_if(|last| last == "mod");
-        if !NOT_PARTS.contains(&module.last().unwrap().as_str()) {
+        let module = path.strip_prefix(&source).unwrap().with_extension("").display().to_string();
+        if !["model", "interleavings", "testing", "tracker/tests"].contains(&module.as_str()) {
             found.push((module, code_of(&path)));
         }
     }
+    assert!(found.len() > 10, "{name}");
     found
 }
 
 #[test]
-fn imports_go_from_higher_layers_to_lower_ones() {
-    let height = |layer: &str| LAYERS.iter().position(|other| *other == layer).unwrap();
-    let found = imports_of_layers();
-    let has = |from, to| found.iter().any(|(layer, other, _)| (*layer, *other) == (from, to));
-    assert!(has("fault", "reclaim") && has("pages", "pages/staging") && has("pages/mover", "pages/run"));
-    let upwards: Vec<_> = found.iter().filter(|(from, to, _)| height(from) < height(to)).collect();
-    let is_listed =
-        |from: &str, to: &str| EXCEPTIONS.iter().any(|(low, high, _)| (*low, *high) == (from, to));
-    let unlisted: Vec<_> = upwards.iter().filter(|(from, to, _)| !is_listed(from, to)).collect();
-    assert!(unlisted.is_empty(), "imports from a lower layer to a higher one: {unlisted:#?}");
-    for (low, high, reason) in EXCEPTIONS {
-        assert!(has(low, high), "{low} does not import {high} any more ({reason})");
-    }
-    const { assert!(EXCEPTIONS.len() <= 5) };
-}
-
-#[test]
-fn only_the_file_of_the_pager_writes_its_methods() {
-    let writes = |code: &str| code.lines().any(|line| line.starts_with("impl Pager {"));
-    let writing =
-        all_files().into_iter().filter(|(_, code)| writes(code)).map(|(module, _)| module.join("/"));
-    assert_eq!(writing.collect::<Vec<_>>(), ["pager"]);
-}
-
-/// The structures of a file with the declarations of their fields.
-fn structures(code: &str) -> Vec<(String, Vec<String>)> {
-    let mut found: Vec<(String, Vec<String>)> = Vec::new();
-    let mut is_inside = false;
-    for line in code.lines() {
-        let opened = line.split_once("struct ").filter(|_| line.ends_with('{') && !line.starts_with(' '));
-        if let Some((_, name)) = opened {
-            found.push((name.to_owned(), Vec::new()));
-            is_inside = true;
+fn imports_of_the_pager_go_from_higher_layers_to_lower_ones() {
+    let height = |module: &str| LAYERS.iter().position(|layer| *layer == module);
+    let mut seen = BTreeSet::new();
+    for (module, code) in files_of("pager").into_iter().filter(|(module, _)| module != "lib") {
+        let layer = module.split('/').next().unwrap().to_owned();
+        let own = height(&layer).unwrap_or_else(|| panic!("{module} has no place in LAYERS"));
+        for path in code.split("crate::").skip(1) {
+            let first = path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+            // Other paths name items of `lib.rs`.
+            let Some(other) = height(first) else { continue };
+            assert!(other <= own, "{module} imports {first}, of a higher layer");
+            seen.insert((layer.clone(), first.to_owned()));
         }
-        is_inside &= !line.starts_with('}');
-        let field =
-            line.strip_prefix("    ").filter(|field| is_inside && !field.starts_with([' ', '#', '}']));
-        found.last_mut().unwrap_or(&mut Default::default()).1.extend(field.map(str::to_owned));
     }
-    found
+    assert!(seen.contains(&("fault".into(), "reclaim".into())), "imports are seen: {seen:?}");
 }
 
-/// A part that would exceed this is divided.
+/// The name behind `word` in a declaration at the start of a line.
+fn name_after<'a>(line: &'a str, word: &str) -> Option<&'a str> {
+    let rest = line.trim_start_matches("pub ").trim_start_matches("pub(crate) ").strip_prefix(word)?;
+    rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
+/// The type of an impl block that begins on a line.
+fn implemented(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("impl").filter(|_| line.ends_with('{'))?;
+    let rest = rest.rsplit(" for ").next().unwrap();
+    let rest = if rest.starts_with('<') { rest.split_once("> ")?.1 } else { rest };
+    let name = rest.trim_start_matches(' ').trim_start_matches("&'static ");
+    name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+fn begins_function(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().take_while(|word| !word.contains("fn")).collect();
+    let is_modifier = |word: &&str| word.starts_with("pub") || ["unsafe", "extern", "\"C\""].contains(word);
+    line.contains("fn ") && words.iter().all(is_modifier)
+}
+
+#[derive(Default)]
+struct Sizes {
+    fields: BTreeMap<String, usize>,
+    methods: BTreeMap<String, usize>,
+    functions: BTreeMap<String, usize>,
+}
+
+fn measure(name: &str, code: &str, sizes: &mut Sizes) {
+    let (mut structure, mut block, mut function) = (None, None, None);
+    for (number, line) in code.lines().enumerate() {
+        if let Some(found) = name_after(line, "struct ").filter(|_| line.ends_with('{')) {
+            let found = format!("{name}::{found}");
+            assert_eq!(sizes.fields.insert(found.clone(), 0), None, "one noun for two types: {found}");
+            structure = Some(found);
+        }
+        block = implemented(line).map(|found| format!("{name}::{found}")).or(block);
+        let is_member = line.starts_with("    ") && !line.starts_with("     ");
+        if let Some(structure) = structure.as_ref().filter(|_| is_member && line.contains(": ")) {
+            *sizes.fields.get_mut(structure).unwrap() += 1;
+        }
+        if begins_function(line) && (is_member || !line.starts_with(' ')) {
+            let of = block.as_ref().filter(|_| is_member);
+            of.into_iter().for_each(|of| *sizes.methods.entry(of.clone()).or_default() += 1);
+            function = Some((number, line.trim().to_owned(), if is_member { "    }" } else { "}" }));
+        }
+        if let Some((begun, found, _)) = function.take_if(|(_, _, end)| line == *end) {
+            sizes.functions.insert(format!("{name}: {found}"), number - begun + 1);
+        }
+        if line == "}" {
+            (structure, block) = (None, None);
+        }
+    }
+}
+
+/// A type or function beyond the limits is divided.
 #[test]
-fn every_structure_has_few_fields_and_the_pager_s_are_private() {
-    let files = all_files();
-    let all: Vec<_> = files.iter().flat_map(|(_, code)| structures(code)).collect();
-    let fields = |name: &str| &all.iter().find(|(other, _)| other.starts_with(name)).unwrap().1;
-    assert!(all.len() > 50 && fields("Pages ").len() > 10, "structures are found: {all:#?}");
-    let many: Vec<_> = all.iter().filter(|(_, fields)| fields.len() > 15).collect();
-    assert!(many.is_empty(), "{many:#?}");
-    let pager = fields("Pager ");
-    assert!(!pager.is_empty() && pager.iter().all(|field| !field.starts_with("pub")), "{pager:?}");
+fn types_and_functions_are_of_a_size_to_be_read() {
+    let mut sizes = Sizes::default();
+    for name in ["address_space", "pager", "agent"] {
+        for (module, code) in files_of(name) {
+            measure(name, &code, &mut sizes);
+            assert!(!code.contains("too_many_arguments"), "{name}/{module}");
+        }
+    }
+    let found = (&sizes.fields, &sizes.methods, &sizes.functions);
+    assert_eq!(found.0["pager::Pager"], 5);
+    assert!(found.0.len() > 50 && found.1["address_space::AddressSpace"] > 20 && found.2.len() > 500);
+    for (sizes, most) in [(found.0, FIELDS_MAX), (found.1, METHODS_MAX), (found.2, FUNCTION_LINES_MAX)] {
+        let more: Vec<_> = sizes.iter().filter(|(_, size)| **size > most).collect();
+        assert!(more.is_empty(), "more than {most}: {more:#?}");
+    }
+}
+
+#[test]
+fn sizes_are_measured() {
+    let code = "pub struct A<T> {\n    a: u8,\n    pub b: T,\n}\nimpl<T> Drop for A<T> {\n    pub unsafe fn drop(&mut self) {\n        let x: u8 = 1;\n    }\n}\nfn free() {\n}";
+    let mut sizes = Sizes::default();
+    measure("c", code, &mut sizes);
+    assert_eq!((sizes.fields["c::A"], sizes.methods["c::A"]), (2, 1));
+    assert_eq!(sizes.functions.into_values().collect::<Vec<_>>(), [2, 3]);
 }
 
 /// The functions that docs/internals/pager.md links to, with their files.
-fn linked() -> Vec<(String, std::path::PathBuf)> {
+fn linked() -> Vec<(String, PathBuf)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals");
     let text = fs::read_to_string(folder.join("pager.md")).unwrap();
     let definitions = text.lines().filter_map(|line| line.strip_prefix("[`")?.split_once("`]: "));
@@ -219,11 +175,8 @@ fn links_of_the_document_lead_to_the_named_functions() {
         let is_there = code.contains(&format!("fn {function}(")) || code.contains(&format!("fn {function}<"));
         let of = of.rsplit("::").next().unwrap();
         let of_type = |line: &str| line.starts_with("impl") && line.contains(of);
-        assert!(
-            is_there && (of.is_empty() || code.lines().any(of_type)),
-            "{name} is not in {}",
-            path.display()
-        );
+        let is_of_type = of.is_empty() || code.lines().any(of_type);
+        assert!(is_there && is_of_type, "{name} is not in {}", path.display());
     }
 }
 

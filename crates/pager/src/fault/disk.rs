@@ -3,11 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
+use address_space::units::{page_of, pages_in, BLOCK_PAGES};
+use address_space::{Counter, FromDisk, Scratch};
 use sys::{futex, PAGE_SIZE};
 
-use crate::accounts::Counter;
-use crate::pages::{FromDisk, Scratch};
-use crate::units::{page_of, pages_in, BLOCK_PAGES};
 use crate::HANDLERS_MAX;
 
 use super::cluster::CLUSTER_PAGES;
@@ -27,8 +26,8 @@ impl FaultService {
         if !self.faults.disk.push((fault, stream)) {
             return false;
         }
-        self.swap.reads.fetch_add(1, Ordering::Release);
-        futex::wake(&self.swap.reads, 1);
+        self.reclaimer.swap.reads.fetch_add(1, Ordering::Release);
+        futex::wake(&self.reclaimer.swap.reads, 1);
         true
     }
 
@@ -38,17 +37,17 @@ impl FaultService {
         let memory =
             Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));
         let Ok((mut scratch, page)) = memory else {
-            self.pages.fatal(format_args!("no memory to read from the swap file: the arena is full"));
+            self.process.pages.fatal(format_args!("no memory to read from the swap file: the arena is full"));
         };
         let index = HANDLERS_MAX + 1 + index;
         let mut handler = Handler::new(index, page.as_ptr() as usize);
         // This thread reads explicitly, without a lock.
         handler.inbound.reads_disk = false;
-        self.pages.own_threads.add();
-        self.swap.add_thread();
+        self.process.pages.own_threads.add();
+        self.reclaimer.swap.add_thread();
         loop {
-            let seen = self.swap.reads.load(Ordering::Acquire);
-            if !self.quiesce.handler_enters() {
+            let seen = self.reclaimer.swap.reads.load(Ordering::Acquire);
+            if !self.process.quiesce.handler_enters() {
                 return;
             }
             let fault = self.faults.disk.pop();
@@ -58,11 +57,11 @@ impl FaultService {
                 while let Some(fault) = self.faults.parked.pop() {
                     self.serve(&mut handler, fault);
                 }
-                self.faults.set_cached(index, handler.inbound.frames.slot);
+                self.faults.set_cached(index, handler.inbound.frames.slot_number());
             }
-            self.quiesce.handler_leaves();
+            self.process.quiesce.handler_leaves();
             if fault.is_none() {
-                futex::wait(&self.swap.reads, seen, Some(IDLE_NS));
+                futex::wait(&self.reclaimer.swap.reads, seen, Some(IDLE_NS));
             }
         }
     }
@@ -84,25 +83,25 @@ impl FaultService {
         };
         let block = page - page % BLOCK_PAGES;
         let wanted = ahead.start - block..ahead.end - block;
-        let brought = self.pages.bring_from_disk(&mut handler.inbound, scratch, at, wanted, read_on);
+        let brought = self.process.pages.bring_from_disk(&mut handler.inbound, scratch, at, wanted, read_on);
         match brought {
             FromDisk::Done(pages) => {
                 let ns = self.count_fault(fault);
-                self.accounts.disk_fault(ns);
-                self.accounts.add(Counter::DiskFaults, 1);
-                self.accounts.add(Counter::DiskPagesIn, pages as u64);
+                self.process.accounts.disk_fault(ns);
+                self.process.accounts.add(Counter::DiskFaults, 1);
+                self.process.accounts.add(Counter::DiskPagesIn, pages as u64);
                 let end = if ahead.start < page { ahead.end } else { page + pages.max(1) };
                 self.streams.ended(stream, ahead.start..end);
-                self.evictions.note_arrivals(pages);
+                self.reclaimer.evictions.note_arrivals(pages);
                 handler.owed = pages;
                 // The page did not come: it changed, or an event was applied. Its thread retries.
-                self.pages.reports().wake(at, PAGE_SIZE);
+                self.process.pages.reports().wake(at, PAGE_SIZE);
             }
             FromDisk::Elsewhere => {
                 // The page is in the pool, in place, or gone by now.
                 if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
                     self.count_fault(fault);
-                    self.evictions.note_arrivals(pages);
+                    self.reclaimer.evictions.note_arrivals(pages);
                     handler.owed = pages;
                 }
             }
@@ -110,7 +109,7 @@ impl FaultService {
                 // The thread that reads the block may bring this page along.
                 sys::thread::sleep_ns(BUSY_NS);
                 if !self.faults.disk.push((fault, stream)) {
-                    self.pages.reports().wake(at, PAGE_SIZE);
+                    self.process.pages.reports().wake(at, PAGE_SIZE);
                 }
             }
         }

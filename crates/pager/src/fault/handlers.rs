@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::futex;
 
 /// Time without faults after which a handler that listens beside others rests.
-const TRIAL_MS: i32 = 1;
+const LISTEN_MS: i32 = 1;
 /// Consecutive faults served by others after which a handler rests.
 const LOST_MAX: u32 = 8;
 /// A handler checks the faulting CPU once in this number of faults, because a check costs more than
@@ -136,7 +136,7 @@ impl Handlers {
             record.rest_ns = (record.rest_ns * 2).min(REST_NS.end);
             return false;
         }
-        let came = wait(if others { TRIAL_MS } else { -1 });
+        let came = wait(if others { LISTEN_MS } else { -1 });
         if !came {
             record.lost = LOST_MAX;
         }

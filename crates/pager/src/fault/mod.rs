@@ -1,6 +1,6 @@
 //! The fault service: from the message to the page in place.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
 //! | `serve` | reads a message, serves a fault; begin here |
 //! | `queue` | faults that were read and are not served yet |
@@ -8,8 +8,8 @@
 //! | `readahead`, `cluster` | how many pages come along |
 //! | `disk` | faults whose pages are in the swap file |
 //!
-//! All of it is methods of [`FaultService`], which has the parts below it. It asks the reclaimer
-//! for room; the reclaimer never serves a fault.
+//! All of it is methods of [`FaultService`]. It asks the reclaimer for room; the reclaimer never
+//! serves a fault.
 
 mod cluster;
 mod disk;
@@ -18,10 +18,12 @@ mod queue;
 mod readahead;
 mod serve;
 
-use std::ops::Deref;
+use std::sync::Arc;
+
+use address_space::units::EXTENT_PAGES;
 
 use crate::gate::Gate;
-use crate::pages::EXTENT_PAGES;
+use crate::process::Process;
 use crate::reclaim::Reclaimer;
 
 use cluster::Clusters;
@@ -32,40 +34,34 @@ pub use queue::DISK_THREADS;
 use readahead::Streams;
 pub(crate) use serve::Handler;
 
-/// Serves faults, above the reclaimer and its parts.
+/// Serves faults, and asks the reclaimer for room.
 pub(crate) struct FaultService {
+    process: Arc<Process>,
+    reclaimer: Arc<Reclaimer>,
     pub faults: Faults,
     pub handlers: Handlers,
     streams: Streams,
     clusters: Clusters,
     /// Its reports can block moves of pages.
     pub gate: Gate,
-    pub reclaimer: Reclaimer,
-}
-
-impl Deref for FaultService {
-    type Target = Reclaimer;
-
-    fn deref(&self) -> &Reclaimer {
-        &self.reclaimer
-    }
 }
 
 impl FaultService {
-    pub fn new(gate: Gate, reclaimer: Reclaimer) -> Self {
-        let window_max = if reclaimer.config.records { 1 } else { EXTENT_PAGES };
+    pub fn new(process: Arc<Process>, reclaimer: Arc<Reclaimer>, gate: Gate) -> Self {
+        let window_max = if process.config.records { 1 } else { EXTENT_PAGES };
         FaultService {
+            process,
+            reclaimer,
             faults: Faults::new(),
             handlers: Handlers::default(),
             streams: Streams::new(window_max),
             clusters: Clusters::new(),
             gate,
-            reclaimer,
         }
     }
 
     pub fn help_if_stuck(&self, before: Option<u32>) -> Option<u32> {
-        self.handlers.help_if_stuck(before, || self.pages.reports().wait(0))
+        self.handlers.help_if_stuck(before, || self.process.pages.reports().wait(0))
     }
 
     pub fn is_busy(&self) -> bool {
@@ -75,6 +71,6 @@ impl FaultService {
     /// In a forked child, which has no handlers yet.
     pub fn reset(&self) {
         self.handlers.reset();
-        self.faults.reset(|slot| self.pages.staging.give(slot));
+        self.faults.reset(|slot| self.process.pages.staging.give_number(slot));
     }
 }

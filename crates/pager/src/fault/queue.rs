@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
+use address_space::NO_SLOT;
+
 use super::readahead::Stream;
-use crate::pages::block::NO_SLOT;
 use crate::HANDLERS_MAX;
 
 /// Threads that read the swap file: the number of faults that wait for the disk at a time.
@@ -129,7 +130,7 @@ impl Faults {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -3,10 +3,10 @@
 //! ```text
 //!  wait for a message            handlers.rs decides who
 //!  read one message              an event is applied, a fault served
-//!  make room for what came in    reclaim/; no lock is held during it
+//!  make room for the last pages   reclaim/; no lock is held during it
 //!  how far to look ahead         readahead.rs
-//!  bring the pages in            pages/fault_in.rs; when an event is in the way, read on and try again
-//!                                what is in the swap file is for the threads of disk.rs, which may wait for the disk
+//!  bring the pages in            fault_in of address_space; when an event is in the way, read on and try again
+//!                                pages in the swap file are for the threads of disk.rs, which may wait
 //!  count
 //! ```
 //!
@@ -16,11 +16,9 @@
 
 use std::ops::Range;
 
+use address_space::units::{bytes_of, page_of, pages_in, BLOCK_PAGES};
+use address_space::{Counter, FaultedIn, Inbound, Read};
 use sys::PAGE_SIZE;
-
-use crate::accounts::Counter;
-use crate::pages::{FaultedIn, Inbound, Read};
-use crate::units::{bytes_of, page_of, pages_in, BLOCK_PAGES};
 
 use super::handlers::Record;
 use super::queue::{Fault, PARKED_MAX};
@@ -53,31 +51,31 @@ impl FaultService {
     /// thread to one CPU.
     pub(crate) fn handle_faults(&self, index: usize) {
         let Ok(page) = sys::arena::take(PAGE_SIZE, PAGE_SIZE) else {
-            self.pages.fatal(format_args!("no memory for a handler: the arena is full"));
+            self.process.pages.fatal(format_args!("no memory for a handler: the arena is full"));
         };
         let mut handler = Handler::new(index, page.as_ptr() as usize);
         handler.inbound.reads_disk = false;
         let mut record = Record::new();
-        self.pages.own_threads.add();
+        self.process.pages.own_threads.add();
         self.handlers.join();
         loop {
             // Do not try to read before waiting: a thread has at most one fault at a time.
             let came = !self.faults.parked.is_empty()
                 || self.handlers.wait(&mut record, |ms| match ms {
-                    -1 => self.quiesce.while_waiting(|| self.pages.reports().wait(ms)),
-                    _ => self.pages.reports().wait(ms),
+                    -1 => self.process.quiesce.while_waiting(|| self.process.pages.reports().wait(ms)),
+                    _ => self.process.pages.reports().wait(ms),
                 });
             if !came {
-                if self.quiesce.is_ending() {
+                if self.process.quiesce.is_ending() {
                     return;
                 }
-                self.quiesce.stand_if_parked();
+                self.process.quiesce.stand_if_parked();
                 continue;
             }
-            if !self.quiesce.handler_enters() {
+            if !self.process.quiesce.handler_enters() {
                 return;
             }
-            match self.pages.read_message() {
+            match self.process.pages.read_message() {
                 Read::Fault { address, write, thread } => {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
                     self.handlers.won(&mut record, thread, fault.read_ns);
@@ -90,8 +88,8 @@ impl FaultService {
             if let Some(fault) = self.faults.parked.pop() {
                 self.serve(&mut handler, fault);
             }
-            self.faults.set_cached(index, handler.inbound.frames.slot);
-            self.quiesce.handler_leaves();
+            self.faults.set_cached(index, handler.inbound.frames.slot_number());
+            self.process.quiesce.handler_leaves();
         }
     }
 
@@ -106,13 +104,13 @@ impl FaultService {
         // waits for this CPU to an idle one, where its next faults would be served from afar.
         self.reclaimer.direct_reclaim(handler.owed, &|| self.read_on());
         let page = pages_in(fault.address);
-        if self.config.records {
-            self.accounts.reference(page as u64);
+        if self.process.config.records {
+            self.process.accounts.reference(page as u64);
         }
-        let over = if self.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
+        let over = if self.process.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
         let stream = self.streams.find(fault.thread, page as u64, over, |pages| self.uses_of(pages));
         if stream.wasted > 0 {
-            self.accounts.add(Counter::ReadAheadWasted, stream.wasted);
+            self.process.accounts.add(Counter::ReadAheadWasted, stream.wasted);
         }
         let before = stream.window() - stream.ahead();
         let (mut window, mut came) = self.fault_in_up_to(&mut handler.inbound, page, before);
@@ -120,8 +118,8 @@ impl FaultService {
             let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
                 // Another thread serves the fault from here on.
                 self.faults.set_busy(handler.index, 0);
-                self.evictions.note_arrivals(came);
-                self.accounts.add(Counter::ReadAhead, came as u64);
+                self.reclaimer.evictions.note_arrivals(came);
+                self.process.accounts.add(Counter::ReadAhead, came as u64);
                 handler.owed = came;
                 return;
             };
@@ -130,10 +128,10 @@ impl FaultService {
             came += window.len();
         }
         self.streams.ended(stream, window);
-        self.evictions.note_arrivals(came);
+        self.reclaimer.evictions.note_arrivals(came);
         self.count_fault(fault);
         if over == Over::Out && came > 1 {
-            self.accounts.add(Counter::ReadAhead, (came - 1) as u64);
+            self.process.accounts.add(Counter::ReadAhead, (came - 1) as u64);
         }
         self.faults.set_busy(handler.index, 0);
         handler.owed = came;
@@ -143,12 +141,12 @@ impl FaultService {
     /// the swap file, and stops at any other obstacle. Returns the last run of pages that came, and
     /// the number of all that came.
     fn fault_in_up_to(&self, inbound: &mut Inbound, page: usize, before: usize) -> (Range<usize>, usize) {
-        let is_out = |page: &usize| self.pages.is_out(bytes_of(*page));
+        let is_out = |page: &usize| self.process.pages.is_out(bytes_of(*page));
         let pages = (page.saturating_sub(before)..page).rev().take_while(is_out).count();
         let (mut run, mut came) = (page - pages..page - pages, 0);
         while pages > 0 && run.end <= page {
             let (at, left) = (bytes_of(run.end), page + 1 - run.end);
-            match self.pages.fault_in_for(inbound, bytes_of(page), at, false, left) {
+            match self.process.pages.fault_in_for(inbound, bytes_of(page), at, false, left) {
                 FaultedIn::Done(done) => {
                     run.end += done;
                     came += done;
@@ -163,7 +161,7 @@ impl FaultService {
     /// The uses of the armed, present pages of a range of page numbers. `None` if uses are not
     /// tracked. This is a system call, made after windows of more than one page, not at each fault.
     fn uses_of(&self, pages: Range<u64>) -> Option<Uses> {
-        let tracker = self.pages.tracker();
+        let tracker = self.process.pages.tracker();
         if !tracker.sees_uses() {
             return None;
         }
@@ -174,7 +172,7 @@ impl FaultService {
         for run in &runs[..count] {
             // Pages present before the window came do not count.
             let pages = (run.start as usize..run.end as usize).step_by(PAGE_SIZE);
-            let came = pages.filter(|at| self.pages.was_armed(*at)).count() as u64;
+            let came = pages.filter(|at| self.process.pages.was_armed(*at)).count() as u64;
             uses.seen += came;
             uses.used += if run.is_used() { came } else { 0 };
         }
@@ -183,9 +181,9 @@ impl FaultService {
 
     pub(crate) fn count_fault(&self, fault: Fault) -> u64 {
         let ns = sys::now_ns() - fault.read_ns;
-        self.accounts.fault(ns);
-        self.accounts.add(Counter::Faults, 1);
-        self.accounts.add(Counter::FaultNs, ns);
+        self.process.accounts.fault(ns);
+        self.process.accounts.add(Counter::Faults, 1);
+        self.process.accounts.add(Counter::FaultNs, ns);
         ns
     }
 
@@ -196,7 +194,7 @@ impl FaultService {
         let at = page_of(fault.address);
         let mut tries = 0u32;
         loop {
-            match self.pages.fault_in(inbound, at, fault.write, stream.ahead()) {
+            match self.process.pages.fault_in(inbound, at, fault.write, stream.ahead()) {
                 FaultedIn::Done(pages) => return Some(pages),
                 FaultedIn::OnDisk if self.hand_to_disk(fault, stream) => return None,
                 FaultedIn::OnDisk => {}
@@ -225,7 +223,7 @@ impl FaultService {
     /// Serve parked faults before waiting: all handlers may wait for messages, and are not woken.
     pub(crate) fn read_on(&self) {
         for _ in 0..PARKED_MAX {
-            match self.pages.read_message() {
+            match self.process.pages.read_message() {
                 Read::Event => return,
                 Read::Nothing => {
                     self.faults.look_at_parked(|fault| self.leave_growth_to_kernel(fault));
@@ -235,7 +233,7 @@ impl FaultService {
                     let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
                     match self.faults.parked.push(fault) {
                         true => self.handlers.call_any(),
-                        false => self.pages.reports().wake(page_of(address), PAGE_SIZE),
+                        false => self.process.pages.reports().wake(page_of(address), PAGE_SIZE),
                     }
                 }
             }
@@ -253,7 +251,7 @@ impl FaultService {
         let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
         let at = page_of(fault.address);
         if growth.target.is_none_or(|target| target + growth.old_len == at) {
-            self.pages.leave_to_kernel(at..at + (growth.new_len - growth.old_len));
+            self.process.pages.leave_to_kernel(at..at + (growth.new_len - growth.old_len));
         }
     }
 
@@ -267,7 +265,7 @@ impl FaultService {
             return 0;
         }
         while left > 0 && at.is_multiple_of(BLOCK_PAGES) && bytes_of(at) < sys::memory::USER_END {
-            let brought = self.pages.fault_in_ahead(inbound, bytes_of(at), left);
+            let brought = self.process.pages.fault_in_ahead(inbound, bytes_of(at), left);
             at += brought;
             left -= brought.min(left);
             if brought < BLOCK_PAGES {
@@ -278,16 +276,16 @@ impl FaultService {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+    use address_space::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use address_space::{FaultedIn, Registration};
     use sys::PAGE_SIZE;
 
     use super::super::queue::Fault;
-    use crate::pages::{FaultedIn, Registration};
-    use crate::trial::{blocks, evict, inbound, pager_with, read};
-    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::testing::{blocks, evict, inbound, pager_with, read};
 
     /// Regression: the page of a parked fault had come in, and its thread was in mremap(). The
     /// pager left memory at the fault's address to the kernel, and out pages there read as zeroes.
@@ -296,7 +294,7 @@ mod tests {
         let Some((pager, base)) = pager_with(1) else { return };
         let growing = blocks(2);
         pager.register(growing..growing + 2 * BLOCK_BYTES);
-        evict(pager.pages(), base, ALL_PAGES & !1);
+        evict(&pager.process.pages, base, ALL_PAGES & !1);
         let (thread, is_over) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -315,24 +313,19 @@ mod tests {
             for page in [0, 1, 2] {
                 let address = page_at(base, page);
                 let thread = thread.load(Ordering::Acquire) as u32;
-                pager.parts().service.leave_growth_to_kernel(&Fault {
-                    address,
-                    write: true,
-                    thread,
-                    read_ns: 0,
-                });
+                pager.service.leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
             }
             while !is_over.load(Ordering::Acquire) {
-                pager.pages().read_message();
+                pager.process.pages.read_message();
             }
         });
-        while pager.pages().has_pending_events() {
-            pager.pages().apply_events();
+        while pager.process.pages.has_pending_events() {
+            pager.process.pages.apply_events();
         }
-        assert_eq!(pager.pages().guard().registration(base), Registration::Registered);
+        assert_eq!(pager.process.pages.guard().registration(base), Registration::Registered);
         let mut inbound = inbound();
         let at = base + PAGE_SIZE;
-        let brought = pager.pages().fault_in(&mut inbound, at, true, BLOCK_PAGES);
+        let brought = pager.process.pages.fault_in(&mut inbound, at, true, BLOCK_PAGES);
         assert_eq!(brought, FaultedIn::Done(BLOCK_PAGES - 1));
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }

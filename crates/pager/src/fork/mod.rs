@@ -25,10 +25,10 @@
 //!   thread may need a page before its own fork, or after a child that has ended. So after a
 //!   timeout the children get copies of all out pages, and the session continues without them.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
-//! | `session` | one fork: the faults that wait, the children, what they lack |
-//! | `attend` | what is served from the first standing thread to the last child |
+//! | `session` | one fork: the faults that wait, the children, and their missing pages |
+//! | `attend` | serving, from the first standing thread to the last child |
 //! | `inherit` | the child: other files under the same numbers, threads that are not there |
 //!
 //! All of it is methods of [`Forks`], which only the control thread runs.
@@ -40,13 +40,16 @@ mod attend;
 mod inherit;
 mod session;
 
-use std::ops::Deref;
+use std::sync::Arc;
 
+use address_space::Counter;
 use sys::thread;
 
-use crate::accounts::Counter;
+use crate::fault::FaultService;
 use crate::lifecycle::Lifecycle;
-use crate::sync::Userfaultfd;
+use crate::process::Process;
+use crate::reclaim::Reclaimer;
+use sys::userfaultfd::Userfaultfd;
 
 use session::PATIENCE_NS;
 pub use session::{ForkSession, COPIED_MAX};
@@ -73,105 +76,106 @@ pub enum Outcome<'a> {
     Lost,
 }
 
-/// Forks, above all other parts.
+/// Forks. While one is attended to, no other part runs.
 pub(crate) struct Forks {
-    pub lifecycle: Lifecycle,
-}
-
-impl Deref for Forks {
-    type Target = Lifecycle;
-
-    fn deref(&self) -> &Lifecycle {
-        &self.lifecycle
-    }
+    pub process: Arc<Process>,
+    pub reclaimer: Arc<Reclaimer>,
+    pub service: Arc<FaultService>,
+    pub lifecycle: Arc<Lifecycle>,
 }
 
 impl Forks {
     pub fn can_fork(&self) -> bool {
-        self.gate.is_there() && self.numbers_end() <= NUMBERS
+        self.service.gate.is_there() && self.numbers_end() <= NUMBERS
     }
 
     /// See `Pager::begin_fork`.
     pub fn begin(&self, forker: u32) -> Option<ForkSession> {
-        if !self.gate.is_there() {
+        if !self.service.gate.is_there() {
             return None;
         }
-        self.quiesce.stop();
-        self.reclaimer.still_swap();
-        self.pages.apply_events();
-        if !self.gate.begin(self.pages.reports()) {
-            self.quiesce.resume();
+        self.process.quiesce.stop();
+        self.reclaimer.swap.wait_until_idle();
+        self.process.pages.apply_events();
+        if !self.service.gate.begin(self.process.pages.reports()) {
+            self.process.quiesce.resume();
             return None;
         }
-        let mut session = ForkSession::new(*self.pages.guard(), forker, self.own_page);
+        let mut session = ForkSession::new(*self.process.pages.guard(), forker, self.lifecycle.own_page);
         // The order of all events so far must be known, because the child learns of no others.
         let give_up = session.since_ns + PATIENCE_NS;
-        while self.pages.has_pending_events() && sys::now_ns() < give_up {
+        while self.process.pages.has_pending_events() && sys::now_ns() < give_up {
             self.attend(&mut session);
-            self.pages.apply_events();
+            self.process.pages.apply_events();
             thread::sleep_ns(20_000);
         }
-        session.torn |= self.pages.has_pending_events();
+        session.torn |= self.process.pages.has_pending_events();
         Some(session)
     }
 
     pub fn descriptors(&self, session: &ForkSession) -> [i32; 3] {
-        let main = if session.can_hold() { self.pages.reports().descriptor() } else { -1 };
-        [main, self.gate.descriptor().unwrap_or(-1), session.children.first().copied().unwrap_or(-1)]
+        let main = if session.can_hold() { self.process.pages.reports().descriptor() } else { -1 };
+        [
+            main,
+            self.service.gate.descriptor().unwrap_or(-1),
+            session.children.list.first().copied().unwrap_or(-1),
+        ]
     }
 
     /// See `Pager::has_held`.
     pub fn has_held(&self, session: &ForkSession) -> bool {
-        !session.held.is_empty() || session.children.len() > 1
+        !session.held.is_empty() || session.children.list.len() > 1
     }
 
     /// See `Pager::settle`.
     pub fn settle<'s>(&self, session: &'s mut ForkSession, is_ready: bool) -> Outcome<'s> {
-        if session.children.is_empty() {
-            return if session.has_completed { Outcome::Complete } else { Outcome::Lost };
+        if session.children.list.is_empty() {
+            return if session.children.has_completed { Outcome::Complete } else { Outcome::Lost };
         }
-        if is_ready && session.children.len() == 1 && session.gates.len() == 1 && !session.torn {
-            let (main, gate) = (session.children.remove(0), session.gates.remove(0));
-            return Outcome::Inherits { main, gate, copied: &session.copied };
+        if is_ready && session.children.list.len() == 1 && session.children.gates.len() == 1 && !session.torn
+        {
+            let (main, gate) = (session.children.list.remove(0), session.children.gates.remove(0));
+            return Outcome::Inherits { main, gate, copied: &session.children.copied };
         }
         self.complete_children(session);
         Outcome::Complete
     }
 
     pub fn end(&self, mut session: ForkSession) {
-        for descriptor in session.children.drain(..).chain(session.gates.drain(..)) {
+        for descriptor in session.children.list.drain(..).chain(session.children.gates.drain(..)) {
             Userfaultfd::from_descriptor(descriptor).close();
         }
-        self.gate.end(self.pages.reports());
-        session.stash.drain(..).for_each(|event| self.pages.apply_now(event));
-        self.quiesce.resume();
-        self.accounts.add(Counter::Forks, 1);
+        self.service.gate.end(self.process.pages.reports());
+        session.stash.drain(..).for_each(|event| self.process.pages.apply_now(event));
+        self.process.quiesce.resume();
+        self.process.accounts.add(Counter::Forks, 1);
         while let Some(fault) = session.held.pop_front() {
             self.service.serve(&mut session.handler, fault);
         }
         // Faults that did not fit in, or were read on the way to an event: no handler sees them.
-        while let Some(fault) = self.faults.parked.pop() {
+        while let Some(fault) = self.service.faults.parked.pop() {
             self.service.serve(&mut session.handler, fault);
         }
-        session.handler.inbound.frames.empty_out(&self.pages.staging);
+        session.handler.inbound.frames.empty_out(&self.process.pages.staging);
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
+    use address_space::units::{page_at, ALL_PAGES, BLOCK_PAGES};
+
     use super::*;
     use crate::fault::Fault;
-    use crate::trial::{evict, pager_with, read};
-    use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};
+    use crate::testing::{evict, pager_with, read};
 
     #[test]
     fn faults_that_are_parked_when_a_fork_is_over_are_served() {
         let Some((pager, base)) = pager_with(1) else { return };
-        evict(pager.pages(), base, ALL_PAGES);
-        let session = ForkSession::new(*pager.pages().guard(), 0, pager.parts().own_page);
+        evict(&pager.process.pages, base, ALL_PAGES);
+        let session = ForkSession::new(*pager.process.pages.guard(), 0, pager.lifecycle.own_page);
         for page in 0..BLOCK_PAGES {
             let address = page_at(base, page);
-            assert!(pager.parts().faults.parked.push(Fault {
+            assert!(pager.service.faults.parked.push(Fault {
                 address,
                 write: true,
                 thread: 1,
@@ -179,8 +183,8 @@ mod tests {
             }));
         }
         pager.end_fork(session);
-        assert!(!pager.parts().service.is_busy());
-        assert_eq!(pager.pages().pages_out(), 0);
+        assert!(!pager.service.is_busy());
+        assert_eq!(pager.process.pages.pages_out(), 0);
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));
     }
 }

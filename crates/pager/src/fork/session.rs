@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
+use address_space::{ChildMemory, Guard};
 use sys::userfaultfd::Message;
 
 use crate::config::HANDLERS_MAX;
 use crate::fault::{Fault, Handler};
-use crate::pages::{ChildMemory, Guard};
 
 /// How long faults of threads other than the forking one wait for the fork to begin.
 pub(super) const PATIENCE_NS: u64 = 10_000_000;
@@ -20,6 +20,21 @@ const HELD_MAX: usize = 128;
 /// Most pages copied into a child before it takes over. The C library touches a few dozen.
 pub const COPIED_MAX: usize = 400;
 
+/// The children of one fork, and their missing pages.
+#[derive(Default)]
+pub(super) struct Children {
+    /// Their userfaultfds. All but one are from bare system calls, or children of those.
+    pub(super) list: Vec<i32>,
+    pub(super) gates: Vec<i32>,
+    /// Pages copied into the first child.
+    pub(super) copied: Vec<u64>,
+    born_ns: u64,
+    /// Mapping changes by child: children of other threads' forks already run.
+    pub(super) changes: Vec<(usize, Message)>,
+    /// Some got all their memory and are no longer served.
+    pub(super) has_completed: bool,
+}
+
 /// One fork, from the moment when all threads stand still.
 pub struct ForkSession {
     forker: u32,
@@ -28,19 +43,11 @@ pub struct ForkSession {
     pub(super) handler: Handler,
     /// Faults read and not yet served, in order, at most [`HELD_MAX`].
     pub(super) held: VecDeque<Fault>,
-    /// Children's userfaultfds. All but one are from bare system calls, or children of those.
-    pub(super) children: Vec<i32>,
-    pub(super) gates: Vec<i32>,
-    pub(super) copied: Vec<u64>,
+    pub(super) children: Children,
     /// The child's copy of the arena is useless.
     pub(super) torn: bool,
     /// The forking thread has returned from its fork.
     is_back: bool,
-    born_ns: u64,
-    /// Some children got all their memory and are no longer served.
-    pub(super) has_completed: bool,
-    /// Mapping changes by child: children of other threads' forks already run.
-    pub(super) changes: Vec<(usize, Message)>,
     /// Events of this process since the kernel started to copy, in order. The table stays as it was
     /// at the fork until the child has what it needs.
     pub(super) stash: Vec<Message>,
@@ -55,14 +62,9 @@ impl ForkSession {
             guard,
             handler: Handler::new(HANDLERS_MAX, own_page),
             held: VecDeque::with_capacity(HELD_MAX),
-            children: Vec::new(),
-            gates: Vec::new(),
-            copied: Vec::with_capacity(COPIED_MAX),
+            children: Children { copied: Vec::with_capacity(COPIED_MAX), ..Children::default() },
             torn: false,
             is_back: false,
-            born_ns: 0,
-            has_completed: false,
-            changes: Vec::new(),
             stash: Vec::new(),
         }
     }
@@ -78,25 +80,26 @@ impl ForkSession {
 
     /// Records a page that was copied into the child. The child cannot learn of too many.
     pub(super) fn note_copied(&mut self, at: usize) {
-        match self.copied.len() < COPIED_MAX {
-            true => self.copied.push(at as u64),
+        match self.children.copied.len() < COPIED_MAX {
+            true => self.children.copied.push(at as u64),
             false => self.torn = true,
         }
     }
 
     pub(super) fn add_child(&mut self, descriptor: i32) {
-        if self.children.is_empty() {
-            self.born_ns = sys::now_ns();
+        if self.children.list.is_empty() {
+            self.children.born_ns = sys::now_ns();
         }
-        self.children.push(descriptor);
+        self.children.list.push(descriptor);
     }
 
     /// Adds a child's own child, which lacks the same pages.
     pub(super) fn add_grandchild(&mut self, child: usize, descriptor: i32) {
-        let grandchild = self.children.len();
-        self.children.push(descriptor);
-        let inherited: Vec<_> = self.changes.iter().filter(|(number, _)| *number == child).copied().collect();
-        self.changes.extend(inherited.into_iter().map(|(_, change)| (grandchild, change)));
+        let grandchild = self.children.list.len();
+        self.children.list.push(descriptor);
+        let inherited: Vec<_> =
+            self.children.changes.iter().filter(|(number, _)| *number == child).copied().collect();
+        self.children.changes.extend(inherited.into_iter().map(|(_, change)| (grandchild, change)));
     }
 
     /// Whether a fault need not wait for the fork to begin.
@@ -106,22 +109,23 @@ impl ForkSession {
 
     /// Whether a fault must be served before the children have taken over.
     pub(super) fn is_held_up(&self, now_ns: u64) -> bool {
-        let has_waiters = !self.held.is_empty() && !self.children.is_empty();
-        has_waiters && !self.is_back && now_ns > self.born_ns + HELD_UP_NS
+        let has_waiters = !self.held.is_empty() && !self.children.list.is_empty();
+        has_waiters && !self.is_back && now_ns > self.children.born_ns + HELD_UP_NS
     }
 
     pub(super) fn memory_of(&self, child: usize) -> ChildMemory {
-        let changes = self.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
-        let mut memory = ChildMemory::new(self.guard.of_child(self.children[child]), changes);
+        let changes =
+            self.children.changes.iter().filter(|(number, _)| *number == child).map(|(_, change)| *change);
+        let mut memory = ChildMemory::new(self.guard.of_child(self.children.list[child]), changes);
         memory.place_among(self.stash.clone(), 0);
         memory
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Userfaultfd;
+    use sys::userfaultfd::Userfaultfd;
 
     fn session() -> ForkSession {
         // No descriptor: these tests do not call the kernel.
@@ -146,7 +150,7 @@ mod tests {
         session.held.push_back(fault(7));
         assert!(!session.is_held_up(u64::MAX), "there is no child");
         session.add_child(3);
-        assert!(!session.is_held_up(session.born_ns) && session.is_held_up(u64::MAX));
+        assert!(!session.is_held_up(session.children.born_ns) && session.is_held_up(u64::MAX));
         session.note_back();
         assert!(!session.is_held_up(u64::MAX));
     }
@@ -157,9 +161,10 @@ mod tests {
         session.add_child(3);
         session.add_child(4);
         let change = |start| Message::Unmap { start, end: start + 1 };
-        session.changes = vec![(0, change(10)), (1, change(20)), (0, change(30))];
+        session.children.changes = vec![(0, change(10)), (1, change(20)), (0, change(30))];
         session.add_grandchild(0, 5);
         let starts: Vec<usize> = session
+            .children
             .changes
             .iter()
             .filter_map(|(number, change)| match change {
@@ -167,15 +172,15 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!((session.children.len(), starts), (3, vec![10, 30]));
+        assert_eq!((session.children.list.len(), starts), (3, vec![10, 30]));
     }
 
     #[test]
     fn copied_pages_are_noted_up_to_a_limit() {
         let mut session = session();
         (0..COPIED_MAX).for_each(|page| session.note_copied(page));
-        assert_eq!((session.copied.len(), session.torn), (COPIED_MAX, false));
+        assert_eq!((session.children.copied.len(), session.torn), (COPIED_MAX, false));
         session.note_copied(0);
-        assert_eq!((session.copied.len(), session.torn), (COPIED_MAX, true));
+        assert_eq!((session.children.copied.len(), session.torn), (COPIED_MAX, true));
     }
 }

@@ -1,9 +1,8 @@
 //! Pages that are in memory before the pager sees any come in.
 
+use address_space::units::{block_of, pages_in, span, BLOCK_BYTES};
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
-
-use crate::units::{block_of, pages_in, span, BLOCK_BYTES};
 
 use super::Lifecycle;
 
@@ -15,18 +14,18 @@ impl Lifecycle {
     /// allocates downwards, so higher is older. That is wrong within a large mapping filled
     /// upwards, but better than nothing (docs/decisions/06-registration.md).
     pub fn note_found(&self) {
-        self.program.measure(&self.pages);
-        self.note_found_of(pages_in(self.program.gauge.resident_bytes() as usize) as u64);
+        self.process.measure();
+        self.note_found_of(pages_in(self.process.gauge.resident_bytes() as usize) as u64);
     }
 
     fn note_found_of(&self, all: u64) {
         let mut runs = vec![Run::default(); RUNS];
         let mut below = 0;
-        let mut registrations = self.program.registrations();
-        registrations.for_each_evictable(&self.program.files.maps, &self.config, |range| {
+        let mut registrations = self.process.registrations();
+        registrations.for_each_evictable(&self.process.files.maps, &self.process.config, |range| {
             let mut at = range.start;
             while at < range.end {
-                let (count, walked) = self.pages.pagemap().present(at, range.end, &mut runs);
+                let (count, walked) = self.process.pages.pagemap().present(at, range.end, &mut runs);
                 for run in &runs[..count] {
                     below = self.note_run(run.start as usize, run.end as usize, below, all);
                 }
@@ -42,9 +41,9 @@ impl Lifecycle {
             let base = block_of(at);
             let until = end.min(base + BLOCK_BYTES);
             let pages = pages_in(until - at);
-            let Ok(block) = self.pages.table.block(base) else { break };
+            let Ok(block) = self.process.pages.table().block(base) else { break };
             let mask = span(pages_in(at - base), pages);
-            self.pages.policy.found(block.history(), mask, all.saturating_sub(below), all);
+            self.process.pages.policy.found(block.history(), mask, all.saturating_sub(below), all);
             below += pages as u64;
             at = until;
         }
@@ -52,12 +51,12 @@ impl Lifecycle {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
+    use address_space::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
     use replacement::policy::Page;
 
-    use crate::trial::{drop_pages, pager_of};
-    use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use crate::testing::{drop_pages, pager_of};
 
     const BLOCKS: usize = 64;
 
@@ -65,9 +64,9 @@ mod tests {
     fn pages_that_are_found_are_older_the_higher_they_are() {
         let Some((pager, base)) = pager_of(BLOCKS) else { return };
         drop_pages(base + (BLOCKS - 1) * BLOCK_BYTES, BLOCK_BYTES);
-        pager.parts().note_found_of(((BLOCKS - 1) * BLOCK_PAGES) as u64);
+        pager.lifecycle.note_found_of(((BLOCKS - 1) * BLOCK_PAGES) as u64);
         let came = |block: usize, page: usize| {
-            let record = pager.pages().table.block(base + block * BLOCK_BYTES).unwrap();
+            let record = pager.process.pages.table().block(base + block * BLOCK_BYTES).unwrap();
             match record.history().page(page) {
                 Page::In { score: 0, came } => came,
                 page => panic!("{page:?}"),
@@ -81,8 +80,8 @@ mod tests {
         assert_eq!(came(BLOCKS - 1, 0), 0, "nothing is there");
         // The oldest leave first and the youngest stay. Nothing is registered.
         let going = |block: usize| {
-            let record = pager.pages().table.block(base + block * BLOCK_BYTES).unwrap();
-            pager.pages().policy.choose(record.history(), ALL_PAGES, 1).going
+            let record = pager.process.pages.table().block(base + block * BLOCK_BYTES).unwrap();
+            pager.process.pages.policy.choose(record.history(), ALL_PAGES, 1).going
         };
         assert_eq!((going(0), going(BLOCKS - 2)), (0, ALL_PAGES));
         assert!(!pager.manages(base..base + BLOCK_BYTES));

@@ -2,8 +2,8 @@
 //! memory.
 //!
 //! The event of madvise(MADV_DONTNEED) is read before the kernel discards pages
-//! (`pages/discard.rs`), and nothing reports the end. As with RCU, it suffices to see every thread
-//! once in a state outside such calls. A thread has left an earlier call if
+//! (`address_space/transition/discard.rs`), and nothing reports the end. As with RCU, it suffices
+//! to see every thread once in a state outside such calls. A thread has left an earlier call if
 //!
 //! * it sleeps so that a signal would end the sleep, as those calls do not, or is stopped,
 //! * its time in user mode has grown by two ticks since the period began,
@@ -16,9 +16,8 @@
 //! Any other thread (not scheduled for a minute, or in a long vfork(2)) keeps the period open, and
 //! the pages concerned stay where they are.
 
+use address_space::AddressSpace;
 use sys::threads::{self, Sight};
-
-use crate::pages::Pages;
 
 /// Most threads followed at a time. A process with more waits for some to end.
 const THREADS_MAX: usize = 4096;
@@ -54,14 +53,14 @@ pub(super) struct GracePeriod {
 
 impl GracePeriod {
     /// Starts a period if pages wait, checks the remaining threads, or ends the period.
-    pub fn step(&mut self, now_ns: u64, pages: &Pages) {
-        if now_ns.wrapping_sub(self.looked_ns) < LOOK_NS || !(self.is_open || pages.has_discarding()) {
+    pub fn step(&mut self, now_ns: u64, pages: &AddressSpace) {
+        if now_ns.wrapping_sub(self.looked_ns) < LOOK_NS || !(self.is_open || pages.discards.are_pending()) {
             return;
         }
         self.looked_ns = now_ns;
         if !self.is_open {
             // From here on, events mark pages for the next period.
-            pages.begin_grace();
+            pages.discards.begin_grace();
             self.suspects.clear();
             self.is_incomplete = false;
             let own = threads::own();
@@ -86,7 +85,7 @@ impl GracePeriod {
             let have_left = sys::memory::outwait_readers().is_ok();
             // Start over if some threads were not followed: they may still be in earlier calls.
             if have_left && !self.is_incomplete {
-                pages.end_grace();
+                pages.discards.end_grace(pages.table());
             }
         }
     }

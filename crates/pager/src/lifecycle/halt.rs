@@ -4,11 +4,10 @@
 //! does not have. It is permanent before the program removes what a pager needs (a seccomp filter
 //! for all threads, mlockall).
 
+use address_space::units::BLOCK_PAGES;
+use address_space::{Counter, Inbound, ThreadsState};
 use sys::memory::USER_END;
 use sys::thread;
-
-use crate::accounts::Counter;
-use crate::pages::{Inbound, ThreadsState};
 
 use super::Lifecycle;
 
@@ -18,41 +17,40 @@ const PARK_NS: u64 = 10_000_000_000;
 impl Lifecycle {
     /// See `Pager::halt`.
     pub fn halt(&self) {
-        self.quiesce.begin();
-        self.direct.wait();
+        self.process.quiesce.begin();
+        self.reclaimer.direct.wait();
         let mut inbound = Inbound::new(self.own_page);
         let mut brought = 0;
         // Terminates because eviction is off; only blocks with pending events remain. Handlers read
         // the events. Their order may be known only after their threads have continued, which no
         // message reports.
         while self.fault_in_everything(&mut inbound, &mut brought) {
-            self.pages.apply_events();
-            self.gate.dismiss_reports();
+            self.process.pages.apply_events();
+            self.service.gate.dismiss_reports();
             thread::sleep_ns(50_000);
         }
-        inbound.frames.empty_out(&self.pages.staging);
-        self.accounts.add(Counter::BroughtIn, brought as u64);
+        inbound.frames.empty_out(&self.process.pages.staging);
+        self.process.accounts.add(Counter::BroughtIn, brought as u64);
         self.unregister_everything();
-        self.pages.watch_changes(false);
-        while self.service.is_busy() || self.pages.has_pending_events() {
-            self.pages.apply_events();
+        self.process.pages.watch_changes(false);
+        while self.service.is_busy() || self.process.pages.has_pending_events() {
+            self.process.pages.apply_events();
             thread::sleep_ns(10_000);
         }
-        while let Some(slot) = self.pages.staging.oldest() {
-            self.pages.staging.give(slot);
+        while let Some(slot) = self.process.pages.staging.oldest_of(BLOCK_PAGES) {
+            self.process.pages.staging.give(slot.done());
         }
-        while let Some(slot) = self.pages.staging.take_ready(1) {
-            // SAFETY: a ready slot, just taken.
-            unsafe { self.pages.staging.discard(slot) };
-            self.pages.staging.give(slot);
+        while let Some(slot) = self.process.pages.staging.take_ready(1) {
+            self.process.pages.staging.discard(&slot);
+            self.process.pages.staging.give(slot);
         }
-        self.program.measure(&self.pages);
+        self.process.measure();
     }
 
     /// Unregisters all mappings: without fault service, threads would wait there for ever.
     fn unregister_everything(&self) {
         loop {
-            self.program.unregister(&self.pages, &self.config);
+            self.process.unregister();
             if self.unregister_moved() {
                 return;
             }
@@ -63,17 +61,17 @@ impl Lifecycle {
     fn unregister_moved(&self) -> bool {
         let (mut has_moved, mut is_known) = (true, true);
         while has_moved && is_known {
-            while self.pages.has_pending_events() || self.pages.guard().is_changing() {
-                self.pages.apply_events();
-                self.gate.dismiss_reports();
+            while self.process.pages.has_pending_events() || self.process.pages.guard().is_changing() {
+                self.process.pages.apply_events();
+                self.service.gate.dismiss_reports();
                 thread::sleep_ns(10_000);
             }
             has_moved = false;
-            self.pages.take_changed(|start, end| {
+            self.process.pages.changed.take(|start, end| {
                 has_moved = true;
                 is_known &= end != usize::MAX;
                 // Errors are expected: most of these mappings are gone, or were never registered.
-                let _ = self.pages.reports().unregister(start, end - start);
+                let _ = self.process.pages.reports().unregister(start, end - start);
             });
         }
         is_known
@@ -81,8 +79,8 @@ impl Lifecycle {
 
     fn fault_in_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
         let mut is_left = false;
-        for base in self.pages.table.busy(0, USER_END) {
-            let (pages, blocked) = self.pages.fault_in_block(inbound, base);
+        for base in self.process.pages.table().busy(0, USER_END) {
+            let (pages, blocked) = self.process.pages.fault_in_block(inbound, base);
             *brought += pages;
             is_left |= blocked;
         }
@@ -91,17 +89,17 @@ impl Lifecycle {
 
     /// See `Pager::park`.
     pub fn park(&self) {
-        self.quiesce.park();
+        self.process.quiesce.park();
         self.reclaimer.wake_all();
-        self.handlers.call_all();
+        self.service.handlers.call_all();
         let give_up = sys::now_ns() + PARK_NS;
-        let threads = self.reclaimer.threads() + self.handlers.count();
-        while self.quiesce.parked() < threads && sys::now_ns() < give_up {
+        let threads = self.reclaimer.threads() + self.service.handlers.count();
+        while self.process.quiesce.parked() < threads && sys::now_ns() < give_up {
             thread::sleep_ns(50_000);
         }
         // Between the count and the wait are a few instructions, and no other call.
         loop {
-            match self.pages.own_threads.state() {
+            match self.process.pages.own_threads.state() {
                 ThreadsState::Running if sys::now_ns() < give_up => thread::sleep_ns(50_000),
                 ThreadsState::Running | ThreadsState::Blocked => break,
                 ThreadsState::Unknown => break thread::sleep_ns(1_000_000),
@@ -110,19 +108,20 @@ impl Lifecycle {
     }
 
     pub fn resume(&self) {
-        self.pages.watch_changes(true);
-        self.quiesce.resume();
+        self.process.pages.watch_changes(true);
+        self.process.quiesce.resume();
         self.refresh_mappings();
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use crate::pages::Registration;
-    use crate::trial::pager_of;
-    use crate::units::BLOCK_BYTES;
+    use address_space::units::BLOCK_BYTES;
+    use address_space::Registration;
+
+    use crate::testing::pager_of;
 
     /// Regression: mlockall() just after a mapping had moved. It stayed registered without fault
     /// service, and a thread that first touched a page of it waited for ever.
@@ -140,11 +139,11 @@ mod tests {
                 is_over.store(true, Ordering::Release);
             });
             while !is_over.load(Ordering::Acquire) {
-                pager.pages().read_message();
+                pager.process.pages.read_message();
             }
         });
-        assert_eq!(pager.pages().guard().registration(to), Registration::Registered);
+        assert_eq!(pager.process.pages.guard().registration(to), Registration::Registered);
         pager.halt();
-        assert_eq!(pager.pages().guard().registration(to), Registration::Unregistered);
+        assert_eq!(pager.process.pages.guard().registration(to), Registration::Unregistered);
     }
 }

@@ -1,8 +1,8 @@
 //! The life of a pager: the control thread's work besides serving and reclaiming.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
-//! | `watch` | one look of the control thread: measures, finds new mappings, notices what is stuck |
+//! | `watch` | the duties of the control thread and their intervals |
 //! | `halt` | everything comes in and nothing is registered, for a while or for good |
 //! | `retire` | the end of a pager whose process does not end |
 //! | `found` | which pages are in memory before anything is registered |
@@ -21,66 +21,68 @@ mod halt;
 mod retire;
 mod watch;
 
-use std::ops::{Deref, Range};
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
 
 use crate::fault::FaultService;
+use crate::process::Process;
+use crate::reclaim::Reclaimer;
 
 use grace::GracePeriod;
 pub use watch::Watch;
 
-/// The control thread's work, above the fault service and its parts.
+/// The control thread's work. It makes the threads of fault service and reclaimer stand still; they
+/// do not know it.
 pub(crate) struct Lifecycle {
+    process: Arc<Process>,
+    reclaimer: Arc<Reclaimer>,
+    service: Arc<FaultService>,
     grace: Mutex<GracePeriod>,
     /// The page that the control thread decompresses into.
     pub own_page: usize,
-    pub service: FaultService,
-}
-
-impl Deref for Lifecycle {
-    type Target = FaultService;
-
-    fn deref(&self) -> &FaultService {
-        &self.service
-    }
 }
 
 impl Lifecycle {
-    pub fn new(own_page: usize, service: FaultService) -> Self {
-        Lifecycle { grace: Mutex::default(), own_page, service }
+    pub fn new(
+        process: Arc<Process>,
+        reclaimer: Arc<Reclaimer>,
+        service: Arc<FaultService>,
+        own_page: usize,
+    ) -> Self {
+        Lifecycle { process, reclaimer, service, grace: Mutex::default(), own_page }
     }
 
     pub fn register(&self, range: Range<usize>) {
-        if self.quiesce.is_on() {
+        if self.process.quiesce.is_on() {
             return;
         }
-        self.evictions.look_again();
-        self.program.register(&self.pages, range, &self.config);
+        self.reclaimer.evictions.look_again();
+        self.process.register(range);
     }
 
     pub fn release(&self, range: Range<usize>) {
         self.halt();
-        self.program.registrations().released.push(range);
+        self.process.registrations().released.push(range);
         self.resume();
     }
 
     pub fn refresh_mappings(&self) {
         // Before any page can leave.
         self.keep_pages(sys::now_ns());
-        self.evictions.look_again();
-        self.program.refresh(&self.pages, &self.config);
+        self.reclaimer.evictions.look_again();
+        self.process.refresh();
     }
 
     fn keep_pages(&self, now_ns: u64) {
-        if self.config.only.is_none() {
-            let most = self.accounts.budget();
-            self.program.kept.look(now_ns, most, &self.pages, &self.quiesce, self.own_page);
+        if self.process.config.only.is_none() {
+            let most = self.process.accounts.budget();
+            self.process.kept.look(now_ns, most, &self.process.pages, &self.process.quiesce, self.own_page);
         }
     }
 
     /// In a forked child, whose only thread is in fork().
     pub fn reset_grace(&self) {
         *self.grace.lock().expect("no panic while held") = GracePeriod::default();
-        self.pages.forget_discarding();
+        self.process.pages.discards.forget(self.process.pages.table());
     }
 }

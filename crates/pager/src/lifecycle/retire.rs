@@ -1,7 +1,7 @@
 //! The end of a pager whose process continues, with another pager or none.
 //!
 //! ```text
-//!  control thread   halt ... dismiss   handlers have ended?   read out   all have ended?   let_go, drop
+//!  control thread   halt ... dismiss   handlers have ended?   read out   all have ended?   free_memory, drop
 //!  a worker                  rings ....................... waits ........ ends
 //!  handlers                  wake, end
 //! ```
@@ -14,51 +14,54 @@ use super::Lifecycle;
 impl Lifecycle {
     /// See `Pager::dismiss`.
     pub fn dismiss(&self) {
-        let Some(bell) = self.pages.register_bell() else {
-            self.pages.fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
+        let Some(bell) = self.process.pages.register_bell() else {
+            self.process
+                .pages
+                .fatal(format_args!("its threads cannot be ended: a page cannot be registered"));
         };
-        self.quiesce.end(bell);
+        self.process.quiesce.end(bell);
     }
 
     pub fn call_all(&self) {
-        self.quiesce.wake_all();
+        self.process.quiesce.wake_all();
         self.reclaimer.wake_all();
-        self.handlers.call_all();
+        self.service.handlers.call_all();
     }
 
     pub fn read_out(&self) {
-        while self.pages.reports().wait(0) {
-            self.pages.read_message();
-            self.pages.apply_events();
+        while self.process.pages.reports().wait(0) {
+            self.process.pages.read_message();
+            self.process.pages.apply_events();
         }
-        self.gate.dismiss_reports();
+        self.service.gate.dismiss_reports();
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use crate::pages::Registration;
-    use crate::trial::{evict, pager_of, read};
-    use crate::units::{ALL_PAGES, BLOCK_BYTES};
+    use address_space::units::{ALL_PAGES, BLOCK_BYTES};
+    use address_space::Registration;
+
+    use crate::testing::{evict, pager_of, read};
 
     #[test]
     fn threads_end_from_every_kind_of_wait() {
         let Some((pager, base)) = pager_of(2) else { return };
         pager.register(base..base + 2 * BLOCK_BYTES);
-        evict(pager.pages(), base, ALL_PAGES);
+        evict(&pager.process.pages, base, ALL_PAGES);
         let (handlers, workers) = (AtomicU32::new(2), AtomicU32::new(1));
         std::thread::scope(|scope| {
             for index in 0..2 {
                 let handlers = &handlers;
                 scope.spawn(move || {
-                    pager.handle_faults(index);
+                    pager.service.handle_faults(index);
                     handlers.fetch_sub(1, Ordering::SeqCst);
                 });
             }
             scope.spawn(|| {
-                pager.reclaim();
+                pager.reclaimer.run();
                 workers.fetch_sub(1, Ordering::SeqCst);
             });
             assert_eq!(read(base, 3), 4);
@@ -77,6 +80,6 @@ mod tests {
             }
         });
         assert!((0..16).all(|page| read(base, page) == page + 1));
-        assert_eq!(pager.pages().guard().registration(base), Registration::Unregistered);
+        assert_eq!(pager.process.pages.guard().registration(base), Registration::Unregistered);
     }
 }

@@ -1,14 +1,12 @@
-//! The control thread's watch: measures, finds new mappings, and reports stuck faults.
+//! The control thread's watch: a list of duties, each with its interval.
 
-use std::ops::Range;
-
+use address_space::units::{bytes_of, pages_in};
 use swapfile::PACK_BYTES_MAX;
 use sys::pagemap::Run;
 use sys::{procfs, PAGE_SIZE};
 
 use crate::config::HANDLERS_MAX;
-use crate::reclaim::DensityTrial;
-use crate::units::{bytes_of, pages_in};
+use crate::reclaim::DensityFigures;
 
 use super::Lifecycle;
 
@@ -18,7 +16,7 @@ const FAULT_NS_MAX: u64 = 10_000_000_000;
 const RUNS: usize = 4096;
 
 /// All processes' staged pages may take 1/16 of the budget. Processes are counted every `SHARE_NS`.
-const WAYS_PART: u64 = 16;
+const STAGED_PART: u64 = 16;
 const SHARE_NS: u64 = 50_000_000;
 /// Interval at which compressors check for new and removed devices.
 const MAINTAIN_NS: u64 = 250_000_000;
@@ -34,24 +32,73 @@ const AT_REST_NS: u64 = 100_000_000;
 /// Longest reclaim by the watch itself while the budget is exceeded.
 const OVER_BUDGET_NS: u64 = 2_000_000;
 
+/// A duty and the time between two turns of it, zero for every look.
+type Duty = (u64, fn(&Lifecycle, &mut Watch));
+
+/// In order: those behind the first use its figures, and reclaim knows new mappings.
+const DUTIES: [Duty; 11] = [
+    (0, Lifecycle::measure_use),
+    (0, Lifecycle::refresh_if_changed),
+    (0, Lifecycle::request_room),
+    (0, |lifecycle, _| lifecycle.reclaimer.swap.publish()),
+    (SHARE_NS, Lifecycle::share_staging),
+    (MAINTAIN_NS, |lifecycle, _| lifecycle.process.pages.store.maintain_compressors()),
+    (0, Lifecycle::step_grace),
+    (0, Lifecycle::measure_range),
+    (0, |lifecycle, watch| lifecycle.keep_pages(watch.sample.now_ns)),
+    (0, |lifecycle, watch| watch.waited = lifecycle.service.help_if_stuck(watch.waited)),
+    (0, Lifecycle::report_stuck_faults),
+];
+
 /// The state of the watch between looks.
 #[derive(Debug, Default)]
 pub struct Watch {
-    resident: u64,
-    arrived: u64,
-    changed_ns: u64,
-    sizes: (u64, u64),
-    refreshed_ns: u64,
-    refresh_pause_ns: u64,
-    shared_ns: u64,
-    counted: u64,
-    runs: Vec<Run>,
-    share_ns: u64,
-    density: DensityTrial,
-    maintained_ns: u64,
+    sample: Sample,
+    /// When each duty was last done.
+    done_ns: [u64; DUTIES.len()],
+    before: Before,
+    mappings: Mappings,
+    count: Count,
+    density: DensityFigures,
     reported: bool,
     /// Faults served at the last look, if a message was waiting.
     waited: Option<u32>,
+}
+
+/// The figures of the present look.
+#[derive(Debug, Default)]
+struct Sample {
+    now_ns: u64,
+    /// Use of all processes.
+    total: u64,
+    /// Whether memory is tight, and handlers do not see all growth.
+    is_tight_unseen: bool,
+    /// Pages that handlers brought in since the last look.
+    came_in: u64,
+}
+
+/// Figures of the last look, and when they last changed.
+#[derive(Debug, Default)]
+struct Before {
+    resident: u64,
+    arrived: u64,
+    changed_ns: u64,
+}
+
+/// The sizes of the address space when the mappings were last read.
+#[derive(Debug, Default)]
+struct Mappings {
+    sizes: (u64, u64),
+    refreshed_ns: u64,
+    pause_ns: u64,
+}
+
+/// The last count of memory that is, or is shared with, others'.
+#[derive(Debug, Default)]
+struct Count {
+    next_ns: u64,
+    resident: u64,
+    runs: Vec<Run>,
 }
 
 /// A process's part of a budget by its use, at least 1/64: it may have just begun.
@@ -63,102 +110,109 @@ fn part_of(budget: u64, own: u64, all: u64) -> u64 {
 impl Lifecycle {
     /// See `Pager::watch`.
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
-        let now = sys::now_ns();
-        let gauge = &self.program.gauge;
-        let total = self.program.measure(&self.pages);
-        let came_in = self.note_growth(watch, now);
-        let mut buffer = [0; 128];
-        let sizes = procfs::sizes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
-        let stale_ns = now - watch.refreshed_ns;
-        // New and grown mappings change the sizes. Replaced ones are found a little later.
-        if (sizes != watch.sizes && stale_ns > watch.refresh_pause_ns.max(900_000)) || stale_ns > 100_000_000
-        {
-            self.refresh_mappings();
-            watch.sizes = sizes;
-            watch.refreshed_ns = now;
-            // Spend at most a tenth of the time on this, for any number of mappings.
-            watch.refresh_pause_ns = (sys::now_ns() - now) * 10;
+        let now_ns = sys::now_ns();
+        watch.sample.now_ns = now_ns;
+        for (number, (every_ns, duty)) in DUTIES.into_iter().enumerate() {
+            if now_ns - watch.done_ns[number] >= every_ns {
+                watch.done_ns[number] = now_ns;
+                duty(self, watch);
+            }
         }
-        let low = gauge.low_water();
-        let is_seen = self.reclaimer.is_seen(came_in);
-        if total > if is_seen { self.accounts.budget() } else { gauge.pressure_mark() } {
+        // New mappings fill unseen until found here: look often while memory is tight and changes.
+        let away_ns = match now_ns - watch.before.changed_ns {
+            AT_REST_NS.. => AWAY_NS_MAX,
+            _ if watch.sample.is_tight_unseen => AWAY_TIGHT_NS,
+            _ => AWAY_NS,
+        };
+        (watch.sample.total, away_ns)
+    }
+
+    fn measure_use(&self, watch: &mut Watch) {
+        watch.sample.total = self.process.measure();
+        watch.sample.came_in = self.note_growth(&mut watch.before, watch.sample.now_ns);
+    }
+
+    /// New and grown mappings change the sizes. Replaced ones are found a little later.
+    fn refresh_if_changed(&self, watch: &mut Watch) {
+        let (now, mappings) = (watch.sample.now_ns, &mut watch.mappings);
+        let mut buffer = [0; 128];
+        let sizes = procfs::sizes(self.process.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
+        let stale_ns = now - mappings.refreshed_ns;
+        if (sizes != mappings.sizes && stale_ns > mappings.pause_ns.max(900_000)) || stale_ns > 100_000_000 {
+            self.refresh_mappings();
+            // Spend at most a tenth of the time on this, for any number of mappings.
+            let pause_ns = (sys::now_ns() - now) * 10;
+            *mappings = Mappings { sizes, refreshed_ns: now, pause_ns };
+        }
+    }
+
+    fn request_room(&self, watch: &mut Watch) {
+        let Sample { now_ns, total, came_in, .. } = watch.sample;
+        let (low, is_seen) = (self.process.low_water(), self.reclaimer.is_seen(came_in));
+        watch.sample.is_tight_unseen = total > low && !is_seen;
+        let mark = if is_seen { self.process.accounts.budget() } else { self.process.gauge.pressure_mark() };
+        if total > mark {
             self.reclaimer.request_reclaim();
         }
         // Reclaim briefly: growth without faults waits for no handler, and one worker may not keep
         // up. This thread has priority over the program's where permitted, and takes its CPU.
-        self.reclaimer.reclaim_over_budget(|| sys::now_ns() - now < OVER_BUDGET_NS);
+        self.reclaimer.reclaim_over_budget(|| sys::now_ns() - now_ns < OVER_BUDGET_NS);
         if total > low {
-            self.reclaimer.request_writeback();
+            self.reclaimer.swap.request_writeback();
         }
-        self.reclaimer.publish_swap();
-        if now - watch.share_ns > SHARE_NS {
-            watch.share_ns = now;
-            self.share_ways(&mut watch.density);
-        }
-        if now - watch.maintained_ns > MAINTAIN_NS {
-            watch.maintained_ns = now;
-            self.pages.store.maintain_compressors();
-        }
-        self.grace.lock().expect("no panic while held").step(now, &self.pages);
-        if let Some(range) = &self.config.only {
-            self.measure_range(watch, range.clone(), now);
-        }
-        self.keep_pages(now);
-        watch.waited = self.service.help_if_stuck(watch.waited);
-        self.report_stuck_faults(watch, now);
-        // New mappings fill unseen until found here: look often while memory is tight and changes.
-        let away_ns = match now - watch.changed_ns {
-            AT_REST_NS.. => AWAY_NS_MAX,
-            _ if total > low && !is_seen => AWAY_TIGHT_NS,
-            _ => AWAY_NS,
-        };
-        (total, away_ns)
+    }
+
+    fn step_grace(&self, watch: &mut Watch) {
+        let mut grace = self.grace.lock().expect("no panic while held");
+        grace.step(watch.sample.now_ns, &self.process.pages);
     }
 
     /// Records changes since the last look, and the growth that no handler has seen. Returns the
     /// number of pages that handlers brought in.
-    fn note_growth(&self, watch: &mut Watch, now: u64) -> u64 {
-        let (resident, arrived) = (self.program.gauge.resident_bytes(), self.evictions.arrived());
-        let came_in = arrived.wrapping_sub(watch.arrived);
-        self.program.gauge.note_came_in(came_in, self.pages.store.stored_pages());
+    fn note_growth(&self, before: &mut Before, now: u64) -> u64 {
+        let (resident, arrived) = (self.process.gauge.resident_bytes(), self.reclaimer.evictions.arrived());
+        let came_in = arrived.wrapping_sub(before.arrived);
+        self.process.gauge.note_came_in(came_in, self.process.pages.store.stored_pages());
         let seen = came_in.saturating_mul(PAGE_SIZE as u64);
-        if watch.resident != 0 {
-            let growth = resident.saturating_sub(watch.resident).saturating_sub(seen);
-            self.program.gauge.note_growth(growth);
+        if before.resident != 0 {
+            let growth = resident.saturating_sub(before.resident).saturating_sub(seen);
+            self.process.gauge.note_growth(growth);
         }
-        if resident != watch.resident {
-            watch.changed_ns = now;
+        if resident != before.resident {
+            before.changed_ns = now;
         }
-        (watch.resident, watch.arrived) = (resident, arrived);
+        (before.resident, before.arrived) = (resident, arrived);
         came_in
     }
 
     /// Divides the limit of staged pages among the processes: staged pages are memory that others
     /// lack. The policy's time is scaled to this process's part of the budget.
-    fn share_ways(&self, density: &mut DensityTrial) {
-        let (budget, pagers) = (self.accounts.budget(), self.accounts.pagers().max(1) as u64);
+    fn share_staging(&self, watch: &mut Watch) {
+        let (budget, pagers) = (self.process.accounts.budget(), self.process.accounts.pagers().max(1) as u64);
         let part = match pagers {
             1 => budget,
-            _ => part_of(budget, self.program.gauge.resident_bytes(), self.accounts.total()),
+            _ => part_of(budget, self.process.gauge.resident_bytes(), self.process.accounts.total()),
         };
-        self.pages.policy.set_memory(pages_in(part));
-        self.reclaimer.choose_density(density, part);
-        let bytes = (budget / WAYS_PART / pagers) as usize;
-        self.pages.staging.limit(pages_in(bytes));
-        if let Some(file) = self.pages.store.swap_file() {
+        self.process.pages.policy.set_memory(pages_in(part));
+        self.reclaimer.choose_density(&mut watch.density, part);
+        let bytes = (budget / STAGED_PART / pagers) as usize;
+        self.process.pages.staging.limit(pages_in(bytes));
+        if let Some(file) = self.process.pages.store.swap_file() {
             file.limit_packs(bytes / 4 / PACK_BYTES_MAX);
         }
     }
 
-    fn report_stuck_faults(&self, watch: &mut Watch, now: u64) {
-        let stuck = self.faults.longest().filter(|(_, since)| now.saturating_sub(*since) > FAULT_NS_MAX);
+    fn report_stuck_faults(&self, watch: &mut Watch) {
+        let now = watch.sample.now_ns;
+        let stuck =
+            self.service.faults.longest().filter(|(_, since)| now.saturating_sub(*since) > FAULT_NS_MAX);
         if let Some((index, since)) = stuck.filter(|_| !watch.reported) {
             let seconds = (now - since) / 1_000_000_000;
-            match index > HANDLERS_MAX || self.swap.is_writing() {
-                true => self.pages.say(format_args!(
+            match index > HANDLERS_MAX || self.reclaimer.swap.is_writing() {
+                true => self.process.pages.say(format_args!(
                     "the swap file's disk is slow: a page fault has waited for it for {seconds} s"
                 )),
-                false => self.pages.say(format_args!(
+                false => self.process.pages.say(format_args!(
                     "a page fault has waited for {seconds} s in handler {index}; the program cannot go on until it is served"
                 )),
             }
@@ -168,49 +222,51 @@ impl Lifecycle {
 
     /// If one range of a process with other memory is paged: counts how much of the process's use
     /// is the range's and the pager's. Until the next count, growth counts as the range's.
-    fn measure_range(&self, watch: &mut Watch, range: Range<usize>, now: u64) {
+    fn measure_range(&self, watch: &mut Watch) {
+        let Some(range) = self.process.config.only.clone() else { return };
+        let (now, watch) = (watch.sample.now_ns, &mut watch.count);
         // Zero means that others returned memory that still counted as theirs: count now.
-        let is_hidden = self.program.gauge.resident_bytes() == 0;
-        if now < watch.shared_ns && !is_hidden {
+        let is_hidden = self.process.gauge.resident_bytes() == 0;
+        if now < watch.next_ns && !is_hidden {
             return;
         }
         let mut buffer = [0; 128];
         let mut all =
-            || procfs::anonymous_bytes(self.program.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
+            || procfs::anonymous_bytes(self.process.files.statm.read_at(&mut buffer, 0)).unwrap_or(0);
         let before = all();
         // Compare all memory: the range's part may stay zero after others returned much.
-        if before == watch.counted {
+        if before == watch.resident {
             return;
         }
         watch.runs.resize(RUNS, Run::default());
         let (mut at, mut pages) = (range.start, 0);
         loop {
-            let mapping = self.program.registrations().from(at);
+            let mapping = self.process.registrations().from(at);
             let Some(mapping) = mapping.filter(|mapping| mapping.start < range.end) else { break };
             let start = at.max(mapping.start);
-            let (count, walked) = self.pages.pagemap().present(start, mapping.end, &mut watch.runs);
+            let (count, walked) = self.process.pages.pagemap().present(start, mapping.end, &mut watch.runs);
             pages += pages_in(watch.runs[..count].iter().map(|run| run.end - run.start).sum::<u64>());
             at = walked.max(start + PAGE_SIZE);
         }
-        let store = &self.pages.store;
-        let pages = pages as usize + self.pages.staging.pages();
+        let store = &self.process.pages.store;
+        let pages = pages as usize + self.process.pages.staging.pages();
         let ours = bytes_of(pages) as u64 + store.pool_bytes() + store.metadata_bytes();
         let after = all();
         // Memory that came during the count may be missing from it. It counts as the range's.
         let others = before.min(after).saturating_sub(ours);
-        if before.abs_diff(after) > DRIFT_BYTES && others > self.program.gauge.discount_bytes() {
+        if before.abs_diff(after) > DRIFT_BYTES && others > self.process.gauge.discount_bytes() {
             return;
         }
-        self.program.gauge.set_discount(others);
-        self.program.measure(&self.pages);
-        self.accounts.counted(after.saturating_sub(others));
-        watch.counted = after;
+        self.process.gauge.set_discount(others);
+        self.process.measure();
+        self.process.accounts.counted(after.saturating_sub(others));
+        watch.resident = after;
         // Spend at most a twentieth of the time on this.
-        watch.shared_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
+        watch.next_ns = now + ((sys::now_ns() - now) * 20).clamp(4_000_000, 200_000_000);
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::part_of;
 

@@ -1,17 +1,19 @@
 //! The clock, which chooses the pages to evict. A hand walks the managed address space, and the
 //! policy chooses among each block's pages ([`replacement::policy`]). If uses are tracked
-//! ([`crate::tracker`]), a chosen page is armed first, and evicted if it is unused when the hand
-//! returns.
+//! ([`address_space::AccessTracker`]), a chosen page is armed first, and evicted if it is unused
+//! when the hand returns.
 
+use std::sync::{Arc, Mutex};
+
+use address_space::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTES};
+use address_space::{now_ms, Counter};
 use replacement::policy::{Choice, History, Leaps, Tracked};
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
-use crate::accounts::Counter;
-use crate::pages::now_ms;
-use crate::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTES};
+use crate::process::Process;
 
-use super::Reclaimer;
+use super::evictions::Evictions;
 
 const RUNS: usize = 128;
 /// A scan that finds fewer pages counts the difference as barred, because a scan costs as much as
@@ -20,7 +22,7 @@ const RUNS: usize = 128;
 const SCAN_PAGES: usize = 8;
 
 /// The clock hand: the reclaimer's place in the address space.
-pub struct Hand {
+struct Hand {
     at: usize,
     runs: [Run; RUNS],
     next: usize,
@@ -80,9 +82,19 @@ impl Hand {
     }
 }
 
-impl Reclaimer {
+/// The hand, and the process whose pages it walks.
+pub(crate) struct Clock {
+    process: Arc<Process>,
+    hand: Mutex<Hand>,
+}
+
+impl Clock {
+    pub(super) fn new(process: Arc<Process>) -> Self {
+        Clock { process, hand: Mutex::new(Hand::new()) }
+    }
+
     /// The next block with pages that the policy evicts. `None` if three rounds found none.
-    pub(crate) fn next_candidate(&self) -> Option<(usize, u32)> {
+    pub(super) fn next_candidate(&self, evictions: &Evictions) -> Option<(usize, u32)> {
         let mut hand = self.hand.lock().expect("no panic while held");
         if let Some(candidate) = hand.again.take() {
             return Some(candidate);
@@ -90,8 +102,8 @@ impl Reclaimer {
         let mut looked = Looked::default();
         let candidate = self.look_on(&mut hand, &mut looked);
         drop(hand);
-        self.evictions.note_looked_at(looked.pages);
-        self.evictions.note_barred(looked.barred);
+        evictions.note_looked_at(looked.pages);
+        evictions.note_barred(looked.barred);
         for (count, by) in [
             (Counter::LookedAt, looked.pages),
             (Counter::Spared, looked.spared),
@@ -100,13 +112,13 @@ impl Reclaimer {
             (Counter::SeenUsed, looked.used),
         ] {
             if by > 0 {
-                self.accounts.add(count, by);
+                self.process.accounts.add(count, by);
             }
         }
         candidate
     }
 
-    pub(crate) fn offer_again(&self, candidate: (usize, u32)) {
+    pub(super) fn offer_again(&self, candidate: (usize, u32)) {
         self.hand.lock().expect("no panic while held").again = Some(candidate);
     }
 
@@ -117,11 +129,11 @@ impl Reclaimer {
                 if hand.leaps.skips(mask.count_ones()) {
                     continue;
                 }
-                let Ok(block) = self.pages.table.block(base) else { continue };
+                let Ok(block) = self.process.pages.table().block(base) else { continue };
                 let present = mask;
                 let mask = match block.is_compressing() {
                     true => 0,
-                    false => mask & !block.refused_at(now_ms()) & !self.program.kept.of(base),
+                    false => mask & !block.refused_at(now_ms()) & !self.process.kept.of(base),
                 };
                 looked.barred += u64::from((present & !mask).count_ones());
                 if mask == 0 {
@@ -138,7 +150,7 @@ impl Reclaimer {
                 looked.tried += u64::from(choice.tried.count_ones());
                 if going != 0 {
                     hand.offered += 1;
-                    hand.leaps.went(going.count_ones(), self.pages.policy.all_returned());
+                    hand.leaps.went(going.count_ones(), self.process.pages.policy.all_returned());
                     return Some((base, going));
                 }
             }
@@ -149,7 +161,7 @@ impl Reclaimer {
                     if wraps == 3 {
                         return None;
                     }
-                    self.pages.policy.decide_anew();
+                    self.process.pages.policy.decide_anew();
                 }
                 hand.offered = 0;
             }
@@ -166,7 +178,7 @@ impl Reclaimer {
         used: u32,
         turn: u64,
     ) -> Choice {
-        let (policy, tracker) = (&self.pages.policy, self.pages.tracker());
+        let (policy, tracker) = (&self.process.pages.policy, self.process.pages.tracker());
         if !tracker.sees_uses() {
             return policy.choose(history, mask, turn);
         }
@@ -182,10 +194,10 @@ impl Reclaimer {
     /// Fills the hand with the next present runs. Returns false at the end of the address space.
     fn scan(&self, hand: &mut Hand, looked: &mut Looked) -> bool {
         loop {
-            let mapping = self.program.registrations().from(hand.at);
+            let mapping = self.process.registrations().from(hand.at);
             let Some(mapping) = mapping else { return false };
             let start = hand.at.max(mapping.start);
-            let (count, walked) = self.pages.tracker().look(start, mapping.end, &mut hand.runs);
+            let (count, walked) = self.process.pages.tracker().look(start, mapping.end, &mut hand.runs);
             hand.at = walked.max(start + PAGE_SIZE);
             (hand.next, hand.count) = (0, count);
             let found: u64 = hand.runs[..count].iter().map(|run| run.end - run.start).sum();
@@ -197,11 +209,12 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
+    use address_space::units::BLOCK_PAGES;
+
     use super::*;
-    use crate::trial::tracked_pager;
-    use crate::units::BLOCK_PAGES;
+    use crate::testing::tracked_pager;
 
     const BLOCKS: usize = 40;
 
@@ -210,12 +223,13 @@ mod tests {
         let Some((pager, base, simulated)) = tracked_pager(BLOCKS) else { return };
         let len = BLOCKS * BLOCK_BYTES;
         let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| page_at(base, page));
-        pager.pages().tracker().arm(base, len);
+        pager.process.pages.tracker().arm(base, len);
         used_pages().for_each(|at| simulated.touch(at));
-        let reclaimer = pager.reclaimer();
+        let reclaimer = &*pager.reclaimer;
         let mut offered = Vec::new();
         for _ in 0..BLOCKS {
-            let (block, mask) = reclaimer.next_candidate().expect("pages that are not used");
+            let (block, mask) =
+                reclaimer.clock.next_candidate(&reclaimer.evictions).expect("pages that are not used");
             offered.extend(
                 (0..BLOCK_PAGES).filter(|page| mask >> page & 1 != 0).map(|page| page_at(block, page)),
             );
@@ -231,6 +245,6 @@ mod tests {
     fn room_is_made_where_all_is_used() {
         let Some((pager, ..)) = tracked_pager(BLOCKS) else { return };
         // Never armed, so all pages count as used.
-        assert!(pager.reclaimer().next_candidate().is_some());
+        assert!(pager.reclaimer.clock.next_candidate(&pager.reclaimer.evictions).is_some());
     }
 }

@@ -11,11 +11,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use address_space::AddressSpace;
 use replacement::policy::TICKS;
 use sys::PAGE_SIZE;
 use zswap::TierSample;
-
-use super::Reclaimer;
 
 /// Sampled pages needed for a decision.
 const SAMPLED_MIN: u64 = 32;
@@ -41,7 +40,7 @@ pub(crate) struct Density {
 
 /// The figures behind a decision, used by one thread.
 #[derive(Debug, Default)]
-pub(crate) struct DensityTrial {
+pub(crate) struct DensityFigures {
     /// Pages loaded, stored and returned on demand at the last decision.
     loaded: u64,
     stored: u64,
@@ -68,7 +67,7 @@ impl Density {
     }
 }
 
-impl DensityTrial {
+impl DensityFigures {
     /// Decides whether to use the dense tier. `is_dense` is the present tier, `spared` the per cent
     /// of returning pages that would stay. `suits` says whether the tier is usable.
     fn decide(&mut self, is_dense: bool, spared: u64, suits: bool) -> bool {
@@ -99,33 +98,39 @@ impl DensityTrial {
     }
 }
 
-impl Reclaimer {
+impl Density {
     /// Chooses the tier for a process that has `memory` bytes. Call several times a second.
-    pub(crate) fn choose_density(&self, trial: &mut DensityTrial, memory: u64) {
-        let Density { has_tiers, is_dense, cold_gains } = &self.density;
+    pub(super) fn choose(
+        &self,
+        pages: &AddressSpace,
+        figures: &mut DensityFigures,
+        memory: u64,
+        goes_by_extents: bool,
+    ) {
+        let Density { has_tiers, is_dense, cold_gains } = self;
         if !has_tiers {
             return;
         }
-        let (store, policy) = (&self.pages.store, &self.pages.policy);
+        let (store, policy) = (&pages.store, &pages.policy);
         let pool = store.pool_bytes();
         let more = pages_more(pool, store.stored_pages(), store.tier_sample());
         let stay = memory.saturating_sub(pool) / PAGE_SIZE as u64;
         cold_gains.store(more * 100 >= stay * COLD_GAIN_PERCENT, Ordering::Relaxed);
         let counters = store.counters();
-        let back = counters.zswpin.saturating_sub(trial.loaded);
+        let back = counters.zswpin.saturating_sub(figures.loaded);
         let memory_pages = memory / PAGE_SIZE as u64;
         if back < memory_pages / DECIDED_PER_MEMORY {
             return;
         }
-        let out = counters.zswpout.saturating_sub(trial.stored);
+        let out = counters.zswpout.saturating_sub(figures.stored);
         let (returned, after) = (policy.all_returned(), policy.returned_after());
-        let lately = std::array::from_fn(|ticks| after[ticks].saturating_sub(trial.returned_after[ticks]));
-        let spared = spared_percent(&lately, returned.saturating_sub(trial.returned), more, memory_pages);
-        (trial.loaded, trial.stored) = (counters.zswpin, counters.zswpout);
-        (trial.returned, trial.returned_after) = (returned, after);
+        let lately = std::array::from_fn(|ticks| after[ticks].saturating_sub(figures.returned_after[ticks]));
+        let spared = spared_percent(&lately, returned.saturating_sub(figures.returned), more, memory_pages);
+        (figures.loaded, figures.stored) = (counters.zswpin, counters.zswpout);
+        (figures.returned, figures.returned_after) = (returned, after);
         let before = is_dense.load(Ordering::Relaxed);
-        let suits = back * 2 >= out && !self.evictions.goes_by_extents();
-        let dense = trial.decide(before, spared, suits);
+        let suits = back * 2 >= out && !goes_by_extents;
+        let dense = figures.decide(before, spared, suits);
         if dense != before {
             is_dense.store(dense, Ordering::Relaxed);
             store.set_dense(dense);
@@ -158,7 +163,7 @@ fn spared_percent(after: &[u64; TICKS as usize], returned: u64, more: u64, memor
     spared * 100 / returned.max(1)
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -206,32 +211,32 @@ mod tests {
         assert_eq!(spared_percent(&[0; TICKS as usize], 0, 1, 0), 0, "nothing returned");
     }
 
-    fn until_other(trial: &mut DensityTrial, is_dense: bool, spared: u64) -> u64 {
-        (1..100_000).find(|_| trial.decide(is_dense, spared, true) != is_dense).expect("at some time")
+    fn until_other(figures: &mut DensityFigures, is_dense: bool, spared: u64) -> u64 {
+        (1..100_000).find(|_| figures.decide(is_dense, spared, true) != is_dense).expect("at some time")
     }
 
     #[test]
     fn the_dense_tier_is_kept_the_longer_the_more_often_it_was_found_better() {
-        let mut trial = DensityTrial::default();
+        let mut figures = DensityFigures::default();
         for kept in [KEPT, 2 * KEPT, 4 * KEPT, KEPT_MAX, KEPT_MAX] {
-            assert_eq!(until_other(&mut trial, false, 40), AVERAGED);
-            assert_eq!(until_other(&mut trial, true, 40), kept + 1);
+            assert_eq!(until_other(&mut figures, false, 40), AVERAGED);
+            assert_eq!(until_other(&mut figures, true, 40), kept + 1);
         }
-        assert!((0..AVERAGED).all(|_| !trial.decide(false, 0, true)));
-        assert_eq!(until_other(&mut trial, false, 40), AVERAGED);
-        assert_eq!(until_other(&mut trial, true, 40), KEPT + 1);
+        assert!((0..AVERAGED).all(|_| !figures.decide(false, 0, true)));
+        assert_eq!(until_other(&mut figures, false, 40), AVERAGED);
+        assert_eq!(until_other(&mut figures, true, 40), KEPT + 1);
     }
 
     #[test]
     fn few_pages_that_return_soon_or_streams_leave_it_at_the_quick_tier() {
-        let mut trial = DensityTrial::default();
-        assert!((0..1000).all(|_| !trial.decide(false, SPARED_PERCENT[0] - 1, true)));
-        assert!((0..1000).all(|_| !trial.decide(false, 100, false)));
-        assert_eq!(until_other(&mut trial, false, SPARED_PERCENT[0]), AVERAGED);
-        assert!(!trial.decide(true, 100, false), "a stream ends it at once");
+        let mut figures = DensityFigures::default();
+        assert!((0..1000).all(|_| !figures.decide(false, SPARED_PERCENT[0] - 1, true)));
+        assert!((0..1000).all(|_| !figures.decide(false, 100, false)));
+        assert_eq!(until_other(&mut figures, false, SPARED_PERCENT[0]), AVERAGED);
+        assert!(!figures.decide(true, 100, false), "a stream ends it at once");
         // Once chosen, half the share suffices.
-        assert_eq!(until_other(&mut trial, false, SPARED_PERCENT[0]), AVERAGED);
-        until_other(&mut trial, true, 0);
-        assert_eq!(until_other(&mut trial, false, SPARED_PERCENT[1]), AVERAGED);
+        assert_eq!(until_other(&mut figures, false, SPARED_PERCENT[0]), AVERAGED);
+        until_other(&mut figures, true, 0);
+        assert_eq!(until_other(&mut figures, false, SPARED_PERCENT[1]), AVERAGED);
     }
 }

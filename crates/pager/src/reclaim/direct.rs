@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::pages::{EXTENT_PAGES, EXTENT_SLOTS};
-use crate::units::BLOCK_PAGES;
+use address_space::units::{BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
+use address_space::Counter;
 
 use super::free_list::STREAM_PAGES_MIN;
 use super::steps::Role;
@@ -15,11 +15,16 @@ pub(super) const RESTOCK_PAGES: usize = 16;
 const OVER_BUDGET_STEPS: u32 = 4;
 /// Slots that a handler compresses at most to gain an extent.
 const HELP_SLOTS: usize = 2 * EXTENT_SLOTS;
+/// Longest wait of a fault for the disk while slightly over budget, and time between checks.
+const WAIT_NS_MAX: u64 = 20_000_000;
+const WAIT_LOOK_NS: u64 = 500_000;
+/// Fruitless checks in a row after which waiting for the writer is useless.
+const IN_VAIN_MAX: u32 = 4;
 
 #[derive(Default)]
 pub(crate) struct DirectReclaim {
     running: AtomicU32,
-    /// Value of [`Reclaimer::arrived`] when a handler last measured.
+    /// Value of [`super::evictions::Evictions::arrived`] when a handler last measured.
     measured_at: AtomicU64,
 }
 
@@ -49,12 +54,12 @@ impl Reclaimer {
     ///
     /// `read_on` reads events while this waits for the disk.
     pub(crate) fn direct_reclaim(&self, pages: usize, read_on: &dyn Fn()) {
-        let (low, budget) = (self.low_water(), self.accounts.budget());
-        let mut total = self.accounts.total();
-        if total + self.headroom(true) >= low {
+        let (low, budget) = (self.process.low_water(), self.process.accounts.budget());
+        let mut total = self.process.accounts.total();
+        if total + self.frames.headroom(true) >= low {
             total = self.measure_after(RESTOCK_PAGES as u64);
         }
-        if total + self.headroom(pages >= BLOCK_PAGES) < low {
+        if total + self.frames.headroom(pages >= BLOCK_PAGES) < low {
             if pages >= EXTENT_PAGES / 2 && self.may_share() {
                 self.request_free_pages();
             }
@@ -65,26 +70,26 @@ impl Reclaimer {
         }
         // Single pages and short runs are paid for sixteen at a time, which is cheaper.
         let (floor, enough) = match pages {
-            0..BLOCK_PAGES => (self.config.handlers.max(pages), RESTOCK_PAGES),
-            _ => (self.ready_reserve(), self.ready_reserve()),
+            0..BLOCK_PAGES => (self.process.config.handlers.max(pages), RESTOCK_PAGES),
+            _ => (self.frames.ready_reserve(), self.frames.ready_reserve()),
         };
-        if self.free_pages() >= floor && total <= budget {
+        if self.frames.free_pages() >= floor && total <= budget {
             return;
         }
         // Each page takes two steps: out of the program, and into the pool.
         for _ in 0..2 * pages.max(RESTOCK_PAGES).div_ceil(BLOCK_PAGES) + 2 {
-            if self.free_pages() >= enough && total <= budget || !self.reclaim_step() {
+            if self.frames.free_pages() >= enough && total <= budget || !self.reclaim_step() {
                 break;
             }
         }
         let total = self.measure_after(0);
-        if pages < BLOCK_PAGES && total > self.program.gauge.pressure_mark() {
+        if pages < BLOCK_PAGES && total > self.process.gauge.pressure_mark() {
             self.give_back_some(enough);
         }
         if total > budget {
             let mut steps = 0..OVER_BUDGET_STEPS;
             let found = self.reclaim_over_budget(|| steps.next().is_some());
-            if self.accounts.total() > budget {
+            if self.process.accounts.total() > budget {
                 self.request_reclaim();
             }
             if !found {
@@ -99,20 +104,20 @@ impl Reclaimer {
     fn measure_after(&self, pages: u64) -> u64 {
         let arrived = self.evictions.arrived();
         if arrived.wrapping_sub(self.direct.measured_at.load(Ordering::Relaxed)) < pages {
-            return self.accounts.total();
+            return self.process.accounts.total();
         }
         self.direct.measured_at.store(arrived, Ordering::Relaxed);
-        self.measure()
+        self.process.measure()
     }
 
     /// Makes room while over budget and `goes_on` is true. Returns false if nothing was left.
     pub fn reclaim_over_budget(&self, mut goes_on: impl FnMut() -> bool) -> bool {
-        let budget = self.accounts.budget();
-        while self.accounts.total() > budget && goes_on() {
+        let budget = self.process.accounts.budget();
+        while self.process.accounts.total() > budget && goes_on() {
             if !self.reclaim_step() {
                 return false;
             }
-            self.measure();
+            self.process.measure();
         }
         true
     }
@@ -121,8 +126,8 @@ impl Reclaimer {
     /// evicted pages compress worse than the pages that came in.
     fn give_back_some(&self, kept: usize) {
         for _ in 0..2 * RESTOCK_PAGES.div_ceil(BLOCK_PAGES) + 2 {
-            if self.free_pages() > kept {
-                self.give_back_ready(false);
+            if self.frames.free_pages() > kept {
+                self.frames.give_back_ready(false);
                 return;
             }
             if !self.reclaim_step() {
@@ -138,7 +143,7 @@ impl Reclaimer {
         if !self.can_move_out() {
             return;
         }
-        let over = self.accounts.total().saturating_sub(self.accounts.budget());
+        let over = self.process.accounts.total().saturating_sub(self.process.accounts.budget());
         sys::thread::sleep_ns((over / 40).min(200_000));
     }
 
@@ -150,12 +155,12 @@ impl Reclaimer {
         }
         self.evict_run(pages);
         self.request_free_pages();
-        self.compress_to_an_extent() || self.free_pages() >= STREAM_PAGES_MIN
+        self.compress_to_an_extent() || self.frames.free_pages() >= STREAM_PAGES_MIN
     }
 
     /// Whether a handler and a worker on another CPU can share the work on runs.
     fn may_share(&self) -> bool {
-        self.config.handlers > 1 && self.workers.count() > 0
+        self.process.config.handlers > 1 && self.workers.count() > 0
     }
 
     /// Moves out about `pages` pages, an extent at a time if the clock offers neighbours.
@@ -171,7 +176,7 @@ impl Reclaimer {
         }
         // Wait for room for an extent: single blocks cost eight times the calls and interrupts. So
         // a gap among the candidates does not end an extent, although a few blocks more leave.
-        while left > 0 && self.pages.staging.has_room_for_extent() {
+        while left > 0 && self.process.pages.staging.has_room_for_extent() {
             let mut went = 0;
             self.if_direct_reclaim_is_allowed(|| {
                 went = self.evict_neighbours(Role::Handler);
@@ -184,7 +189,7 @@ impl Reclaimer {
     /// If workers do not keep up, compresses until an extent's worth of pages can be brought in
     /// with one call. Returns false if that is not reached.
     fn compress_to_an_extent(&self) -> bool {
-        let staging = &self.pages.staging;
+        let staging = &self.process.pages.staging;
         let has_extent = || staging.ready_extents() > 0 || staging.has_room_for_extent();
         for _ in 0..HELP_SLOTS {
             if has_extent() {
@@ -197,6 +202,51 @@ impl Reclaimer {
         has_extent()
     }
 
+    /// Called before pages come in while the budget is exceeded: waits until the writer's work is
+    /// on disk. If the budget is exceeded slightly, stops waiting after a timeout. If it is
+    /// exceeded by more, waits until there is room or writing makes no progress.
+    pub(crate) fn wait_for_disk(&self, read_on: &dyn Fn()) {
+        if !self.swap.is_on() {
+            return;
+        }
+        let budget = self.process.accounts.budget();
+        let (some, much) = (budget / 256 + (1 << 20), budget / 64 + (4 << 20));
+        let began_ns = sys::now_ns();
+        let (mut seen, mut in_vain) = (self.swap.checks_done(), 0);
+        loop {
+            let over = self.process.measure().saturating_sub(budget);
+            let waited_ns = sys::now_ns() - began_ns;
+            if over <= some || self.swap.is_paused() || self.process.quiesce.is_on() {
+                break;
+            }
+            if over <= much && waited_ns > WAIT_NS_MAX {
+                break;
+            }
+            let looks = self.swap.checks_done();
+            if looks != seen {
+                seen = looks;
+                in_vain = if self.swap.progresses() { 0 } else { in_vain + 1 };
+            }
+            if self.reclaim_step() {
+                in_vain = 0;
+                continue;
+            }
+            if !self.swap.is_backed_up() {
+                self.swap.note_nothing_left();
+            }
+            self.swap.request_writeback();
+            // If nothing can leave, do not make each fault wait for the writer to find that again.
+            let is_no_use = !self.swap.progresses() && !self.can_move_out();
+            if in_vain >= IN_VAIN_MAX || is_no_use {
+                break;
+            }
+            self.request_reclaim();
+            sys::thread::sleep_ns(WAIT_LOOK_NS);
+            read_on();
+        }
+        self.process.accounts.add(Counter::SwapWaitNs, sys::now_ns() - began_ns);
+    }
+
     pub(crate) fn reclaim_step(&self) -> bool {
         self.if_direct_reclaim_is_allowed(|| self.direct_reclaim_step())
     }
@@ -205,19 +255,20 @@ impl Reclaimer {
     pub(crate) fn if_direct_reclaim_is_allowed(&self, help: impl FnOnce() -> bool) -> bool {
         // Announce first, then check for a halt. The halt is raised first, then checks this count.
         self.direct.running.fetch_add(1, Ordering::SeqCst);
-        let progress = self.quiesce.allows_direct_reclaim() && help();
+        let progress = self.process.quiesce.allows_direct_reclaim() && help();
         self.direct.running.fetch_sub(1, Ordering::SeqCst);
         progress
     }
 
     fn direct_reclaim_step(&self) -> bool {
-        if self.is_backed_up() {
-            self.request_writeback();
+        if self.swap.is_backed_up() {
+            self.swap.request_writeback();
             return false;
         }
-        let is_rich = self.accounts.total() > self.low_water() && self.free_pages() > self.ready_reserve();
+        let is_rich = self.process.accounts.total() > self.process.low_water()
+            && self.frames.free_pages() > self.frames.ready_reserve();
         let streaming = self.workers.is_streaming();
-        is_rich && self.give_back_ready(streaming) != 0 || self.step(Role::Handler)
+        is_rich && self.frames.give_back_ready(streaming) != 0 || self.step(Role::Handler)
     }
 
     /// Moves one block out on behalf of a handler, if staging has room.
@@ -228,15 +279,15 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::{pager, pager_with, pager_with_gap};
+    use crate::testing::{pager, pager_with, pager_with_gap};
 
     #[test]
     fn a_handler_gives_frames_back_and_keeps_some() {
         let Some((pager, _)) = pager_with(8) else { return };
-        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
+        let (reclaimer, staging) = (&*pager.reclaimer, &pager.process.pages.staging);
         while staging.ready_pages() < 3 * BLOCK_PAGES {
             reclaimer.evictions.look_again();
             assert!(reclaimer.evict_step() && reclaimer.compress_oldest());
@@ -248,13 +299,13 @@ mod tests {
         reclaimer.evictions.look_again();
         reclaimer.give_back_some(RESTOCK_PAGES);
         assert_eq!(staging.ready_pages(), BLOCK_PAGES);
-        assert!(pager.pages().pages_out() > 3 * BLOCK_PAGES);
+        assert!(pager.process.pages.pages_out() > 3 * BLOCK_PAGES);
     }
 
     #[test]
     fn pages_that_came_in_near_the_mark_are_measured() {
         let Some(pager) = pager() else { return };
-        let (reclaimer, pages) = (pager.reclaimer(), RESTOCK_PAGES as u64);
+        let (reclaimer, pages) = (&*pager.reclaimer, RESTOCK_PAGES as u64);
         let measured_at = || reclaimer.direct.measured_at.load(Ordering::Relaxed);
         reclaimer.evictions.note_arrivals(RESTOCK_PAGES - 1);
         reclaimer.measure_after(pages);
@@ -272,23 +323,23 @@ mod tests {
     #[test]
     fn a_run_with_a_gap_goes_by_extents_behind_it() {
         let Some((pager, _)) = pager_with_gap(32, 48..49) else { return };
-        pager.reclaimer().evict_run(EXTENT_PAGES);
-        let queued = pager.pages().staging.queued_slots();
+        pager.reclaimer.evict_run(EXTENT_PAGES);
+        let queued = pager.process.pages.staging.queued_slots();
         assert_eq!(queued, 3 + 1 + 8, "an extent, though four blocks were left to move");
     }
 
     #[test]
     fn a_handler_compresses_until_there_is_an_extent() {
         let Some((pager, _)) = pager_with(32) else { return };
-        let staging = &pager.pages().staging;
+        let staging = &pager.process.pages.staging;
         while staging.has_room_for_extent() {
-            pager.reclaimer().evictions.look_again();
-            assert!(pager.reclaimer().evict_neighbours(Role::Handler) > 0);
+            pager.reclaimer.evictions.look_again();
+            assert!(pager.reclaimer.evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (32, false));
-        assert!(pager.reclaimer().compress_to_an_extent());
+        assert!(pager.reclaimer.compress_to_an_extent());
         assert_eq!((staging.queued_slots(), staging.ready_extents() > 0), (24, true));
-        assert!(pager.reclaimer().compress_to_an_extent(), "there is one");
+        assert!(pager.reclaimer.compress_to_an_extent(), "there is one");
         assert_eq!(staging.queued_slots(), 24);
     }
 }

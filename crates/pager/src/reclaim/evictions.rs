@@ -1,9 +1,8 @@
-//! The outcome of recent evictions: whether blocks leave by the extent, and whether another look is
-//! worthwhile.
+//! The outcome of recent evictions: whether another look is worthwhile.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::pages::now_ms;
+use address_space::now_ms;
 
 /// Milliseconds without looks after a look (two rounds through the address space) found nothing.
 /// Doubled each time, up to the maximum. Ends early when [`BACKOFF_PAGES`] pages came in.
@@ -16,13 +15,9 @@ const BARRED_PAGES: u64 = 1024;
 /// Fruitless looks may take 1/8 of the time.
 const LOOK_PART: u64 = 8;
 const LOOK_BACKOFF_MS_MAX: u32 = 8 * BACKOFF_MS_MAX;
-/// The whole of the blocks, for [`Evictions::by_extent`].
-const ALL: u32 = 1 << 16;
 
 #[derive(Default)]
 pub(crate) struct Evictions {
-    /// Share of recently evicted blocks that left by the extent, of [`ALL`].
-    by_extent: AtomicU32,
     /// When a look last found nothing, and for how long no thread looks, in milliseconds.
     backoff_since_ms: AtomicU32,
     backoff_ms: AtomicU32,
@@ -35,7 +30,7 @@ pub(crate) struct Evictions {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum SearchResult {
     Evicted,
     /// The block could not leave.
     Barred,
@@ -43,7 +38,7 @@ pub(crate) enum Found {
     Nothing,
 }
 
-pub(crate) struct Look {
+pub(crate) struct Search {
     began_ns: u64,
     looked_at: u64,
     barred: u64,
@@ -68,8 +63,8 @@ impl Evictions {
         self.barred.fetch_add(pages, Ordering::Relaxed);
     }
 
-    pub fn begin_look(&self) -> Look {
-        Look {
+    pub fn begin_search(&self) -> Search {
+        Search {
             began_ns: sys::now_ns(),
             looked_at: self.looked_at.load(Ordering::Relaxed),
             barred: self.barred.load(Ordering::Relaxed),
@@ -79,30 +74,19 @@ impl Evictions {
     /// Records how a look ended. A long look is not repeated at once if pages that cannot leave
     /// took the time: memory is full of them, and looks may take only a small part of the time. On
     /// a slow or busy machine looks take long, too, but must continue to hold the budget.
-    pub fn end_look(&self, look: &Look, found: Found) {
+    pub fn end_search(&self, look: &Search, found: SearchResult) {
         let ns = sys::now_ns() - look.began_ns;
         let looked_at = self.looked_at.load(Ordering::Relaxed) - look.looked_at;
         let barred = self.barred.load(Ordering::Relaxed) - look.barred;
         let long_ms = ((ns * LOOK_PART / 1_000_000) as u32).min(LOOK_BACKOFF_MS_MAX);
-        if found == Found::Nothing {
+        if found == SearchResult::Nothing {
             let longer_ms = self.backoff_ms.load(Ordering::Relaxed) * 2;
             self.back_off(longer_ms.clamp(BACKOFF_MS, BACKOFF_MS_MAX).max(long_ms));
         } else if ns > LOOK_NS_MAX && barred > BARRED_PAGES.max(looked_at / 4) {
             self.back_off(long_ms.max(BACKOFF_MS));
-        } else if found == Found::Evicted {
+        } else if found == SearchResult::Evicted {
             self.look_again();
         }
-    }
-
-    pub fn note_gone(&self, is_extent: bool) {
-        let share = self.by_extent.load(Ordering::Relaxed);
-        let share = if is_extent { share + (ALL - share) / 8 } else { share - share.div_ceil(64) };
-        self.by_extent.store(share, Ordering::Relaxed);
-    }
-
-    /// Whether most blocks leave by the extent, so that compressing them makes frames for runs.
-    pub fn goes_by_extents(&self) -> bool {
-        self.by_extent.load(Ordering::Relaxed) > ALL / 2
     }
 
     /// Ends the backoff, because new mappings, or a block that left, make a look worthwhile.
@@ -126,7 +110,7 @@ impl Evictions {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -134,11 +118,11 @@ mod tests {
     fn looks_that_take_long_go_on_unless_what_cannot_go_took_the_time() {
         let evictions = Evictions::default();
         let backs_off = |looked_at: u64, barred: u64| {
-            let look = evictions.begin_look();
+            let look = evictions.begin_search();
             evictions.note_looked_at(looked_at);
             evictions.note_barred(barred);
             let began_ns = look.began_ns - 10 * LOOK_NS_MAX;
-            evictions.end_look(&Look { began_ns, ..look }, Found::Evicted);
+            evictions.end_search(&Search { began_ns, ..look }, SearchResult::Evicted);
             evictions.backoff_ms.swap(0, Ordering::Relaxed) != 0
         };
         assert!(!backs_off(100_000, 0), "a slow machine");
@@ -151,8 +135,8 @@ mod tests {
     fn to_find_nothing_takes_a_small_part_of_the_time() {
         let evictions = Evictions::default();
         let backs_off_for = |ns: u64| {
-            let look = evictions.begin_look();
-            evictions.end_look(&Look { began_ns: look.began_ns - ns, ..look }, Found::Nothing);
+            let look = evictions.begin_search();
+            evictions.end_search(&Search { began_ns: look.began_ns - ns, ..look }, SearchResult::Nothing);
             evictions.backoff_ms.load(Ordering::Relaxed)
         };
         assert_eq!(backs_off_for(0), BACKOFF_MS);

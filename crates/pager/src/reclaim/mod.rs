@@ -1,6 +1,6 @@
 //! Reclaim: which thread makes room, when, and how much. It never serves a fault.
 //!
-//! | file | what is there |
+//! | file | content |
 //! |---|---|
 //! | `workers` | threads that make room beside the handlers, and when they are woken |
 //! | `direct` | what handlers do before they serve a fault |
@@ -9,11 +9,11 @@
 //! | `evictions` | whether blocks go by the extent, and whether looking for more is worth its while |
 //! | `clock` | which pages go |
 //! | `free_list` | frames that are ready for pages to come in |
-//! | `swap_out` | what goes to the swap file |
+//! | `swap_out` | writing to the swap file |
 //! | `promotion` | denser objects for cold pages |
 //! | `density` | whether pages are stored densely at once |
 //!
-//! All of it is methods of [`Reclaimer`], which sees only these parts of a pager. A handler that
+//! [`Reclaimer`] owns these parts, and has the process. A handler that
 //! makes room may wait for the disk while it is the one to read events, so it passes a function
 //! that reads them ([`Reclaimer::direct_reclaim`]). `pages` moves pages out of the program and into
 //! the pool.
@@ -29,64 +29,51 @@ mod swap_out;
 mod watermarks;
 mod workers;
 
-use std::sync::Mutex;
+use std::sync::Arc;
 
-use crate::accounts::Accounts;
-use crate::config::{Config, StartError};
-use crate::pages::Pages;
-use crate::program::Program;
-use crate::quiesce::Quiesce;
+use crate::process::Process;
 
-use clock::Hand;
+use clock::Clock;
 use density::Density;
-pub(crate) use density::DensityTrial;
+pub(crate) use density::DensityFigures;
 use direct::DirectReclaim;
 use evictions::Evictions;
+use free_list::FreeList;
 use promotion::Promotion;
-use swap_out::Swap;
+use swap_out::SwapOut;
 use workers::Workers;
 
-/// The lowest of the parts that threads run: it has the others' common parts, too.
+/// Makes room. It never serves a fault, so a handler may call it with a fault at hand.
 pub(crate) struct Reclaimer {
-    pub config: Config,
-    pub accounts: &'static dyn Accounts,
-    pub pages: Pages,
-    pub program: Program,
-    pub quiesce: Quiesce,
+    process: Arc<Process>,
+    pub frames: FreeList,
     pub evictions: Evictions,
-    pub swap: Swap,
+    pub swap: SwapOut,
     pub direct: DirectReclaim,
     workers: Workers,
-    hand: Mutex<Hand>,
+    clock: Clock,
     promotion: Promotion,
     density: Density,
 }
 
 impl Reclaimer {
-    pub fn new(config: Config, pages: Pages, accounts: &'static dyn Accounts) -> Result<Self, StartError> {
-        let store = &pages.store;
-        Ok(Reclaimer {
+    pub fn new(process: Arc<Process>) -> Self {
+        Reclaimer {
+            frames: FreeList::new(process.clone()),
             evictions: Evictions::default(),
-            swap: Swap::new(store.swap_file().is_some()),
+            swap: SwapOut::new(process.clone()),
             direct: DirectReclaim::default(),
             workers: Workers::default(),
-            hand: Mutex::new(Hand::new()),
+            clock: Clock::new(process.clone()),
             promotion: Promotion::new(),
-            density: Density::new(store.has_tiers()),
-            program: Program::new(&config, accounts)?,
-            quiesce: Quiesce::default(),
-            pages,
-            accounts,
-            config,
-        })
+            density: Density::new(process.pages.store.has_tiers()),
+            process,
+        }
     }
 
-    fn measure(&self) -> u64 {
-        self.program.measure(&self.pages)
-    }
-
-    fn low_water(&self) -> u64 {
-        self.program.gauge.low_water()
+    /// Chooses the tier in which this process, which has `memory` bytes, stores pages.
+    pub fn choose_density(&self, figures: &mut DensityFigures, memory: u64) {
+        self.density.choose(&self.process.pages, figures, memory, self.frames.goes_by_extents());
     }
 
     pub fn threads(&self) -> u32 {
@@ -103,6 +90,6 @@ impl Reclaimer {
         self.workers.reset();
         self.direct.reset();
         self.evictions.look_again();
-        self.reset_swap();
+        self.swap.reset();
     }
 }

@@ -3,10 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::accounts::Counter;
-use crate::pages::{now_ms, GROUP};
+use address_space::{now_ms, Counter, GROUP};
 
-use super::Reclaimer;
+use crate::process::Process;
 
 /// Leaves of up to 16 pages promoted at a time: some 0.3 ms, which delays forks and faults on them.
 const LEAVES: u64 = 8;
@@ -31,24 +30,24 @@ impl Promotion {
     }
 }
 
-impl Reclaimer {
+impl Promotion {
     /// Promotes some cold pages, unless another thread does or just did. Returns whether more
     /// remain. Compacting the pool at the end returns the saved bytes to the system.
-    pub(crate) fn promote_cold(&self) -> bool {
-        let Promotion { busy, last_ms, saved } = &self.promotion;
+    pub(super) fn promote_cold(&self, process: &Process) -> bool {
+        let Promotion { busy, last_ms, saved } = self;
         if busy.swap(true, Ordering::Acquire) {
             return false;
         }
         let mut more = true;
         if now_ms().wrapping_sub(last_ms.load(Ordering::Relaxed)) >= PROMOTE_MS {
-            let report = self.pages.store.promote(GROUP, COLD_PERCENT, LEAVES);
-            self.accounts.add(Counter::Promoted, report.pages);
+            let report = process.pages.store.promote(GROUP, COLD_PERCENT, LEAVES);
+            process.accounts.add(Counter::Promoted, report.pages);
             let bytes = saved.fetch_add(report.bytes, Ordering::Relaxed) + report.bytes;
             more = report.leaves == LEAVES;
             // Compacting visits every object.
-            if !more && bytes > self.pages.store.pool_bytes() / 16 {
+            if !more && bytes > process.pages.store.pool_bytes() / 16 {
                 saved.store(0, Ordering::Relaxed);
-                self.pages.store.compact();
+                process.pages.store.compact();
             }
             last_ms.store(now_ms(), Ordering::Relaxed);
         }

@@ -1,9 +1,9 @@
 //! Making room in steps: moving pages out of the program, and compressing them.
 
-use crate::pages::{Compressed, EXTENT_SLOTS};
-use crate::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+use address_space::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, EXTENT_SLOTS};
+use address_space::{Compressed, EmptySlot};
 
-use super::evictions::Found;
+use super::evictions::SearchResult;
 use super::Reclaimer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,27 +15,27 @@ pub(crate) enum Role {
 }
 
 impl Reclaimer {
-    /// Whether blocks may be left to move out or compress: false just after a look found nothing.
+    /// Whether blocks may be left to move out or compress: false just after a search found nothing.
     pub(crate) fn can_move_out(&self) -> bool {
-        !self.evictions.backs_off() || self.pages.staging.queued_slots() > 0
+        !self.evictions.backs_off() || self.process.pages.staging.queued_slots() > 0
     }
 
     /// Takes a slot to move a block into, if that many more pages may be staged.
-    pub(crate) fn room(&self) -> Option<u32> {
+    pub(crate) fn room(&self) -> Option<EmptySlot> {
         self.may_stage_block().then(|| self.slot()).flatten()
     }
 
     /// Takes a slot to move a block into, if staging has room for a block.
-    fn slot(&self) -> Option<u32> {
-        let staging = &self.pages.staging;
+    fn slot(&self) -> Option<EmptySlot> {
+        let staging = &self.process.pages.staging;
         (staging.pages() + BLOCK_PAGES <= staging.pages_max()).then(|| staging.take_empty()).flatten()
     }
 
     /// Whether another block may be staged. One may always wait, however many pages are ready or in
     /// use by other threads: there must be something to compress.
     fn may_stage_block(&self) -> bool {
-        let staging = &self.pages.staging;
-        staging.pages() + BLOCK_PAGES <= self.staged_max() || staging.queued_slots() == 0
+        let staging = &self.process.pages.staging;
+        staging.pages() + BLOCK_PAGES <= self.frames.staged_max() || staging.queued_slots() == 0
     }
 
     /// Moves one block out, or compresses. Workers, and handlers during a stream, move whole
@@ -44,7 +44,7 @@ impl Reclaimer {
     pub(super) fn step(&self, role: Role) -> bool {
         let wide = role == Role::Worker || self.workers.is_streaming();
         if wide {
-            let progress = if self.may_stage_block() && self.pages.staging.has_room_for_extent() {
+            let progress = if self.may_stage_block() && self.process.pages.staging.has_room_for_extent() {
                 self.evict_neighbours(role) > 0
             } else {
                 self.compress_oldest()
@@ -57,32 +57,32 @@ impl Reclaimer {
     }
 
     /// Moves the next block out, into `slot` if it has none. Returns false if none can be moved.
-    pub(super) fn evict_into(&self, slot: u32, role: Role) -> bool {
+    pub(super) fn evict_into(&self, slot: EmptySlot, role: Role) -> bool {
         let mut spare = Some(slot);
-        let mut found = Found::Barred;
+        let mut found = SearchResult::Barred;
         if !self.evictions.backs_off() {
-            let look = self.evictions.begin_look();
+            let search = self.evictions.begin_search();
             for _ in 0..64 {
-                let Some((base, mask)) = self.next_candidate() else {
-                    found = Found::Nothing;
+                let Some((base, mask)) = self.clock.next_candidate(&self.evictions) else {
+                    found = SearchResult::Nothing;
                     break;
                 };
                 if self.evict(&mut spare, base, mask, role) {
-                    found = Found::Evicted;
+                    found = SearchResult::Evicted;
                     break;
                 }
             }
-            self.evictions.end_look(&look, found);
+            self.evictions.end_search(&search, found);
         }
         if let Some(slot) = spare {
-            self.pages.staging.give(slot);
+            self.process.pages.staging.give(slot);
         }
-        found == Found::Evicted
+        found == SearchResult::Evicted
     }
 
     pub(crate) fn compress_oldest(&self) -> bool {
         // Refused pages went back and are skipped for a while, which makes room, too.
-        matches!(self.pages.compress_oldest(), Compressed::Stored | Compressed::Refused)
+        matches!(self.process.pages.compress_oldest(), Compressed::Stored | Compressed::Refused)
     }
 
     /// Moves the next candidates out: adjacent blocks of an extent with one call, else the blocks
@@ -91,24 +91,24 @@ impl Reclaimer {
         if self.evictions.backs_off() {
             return 0;
         }
-        let look = self.evictions.begin_look();
-        let Some((base, mask)) = self.next_candidate() else {
-            self.evictions.end_look(&look, Found::Nothing);
+        let search = self.evictions.begin_search();
+        let Some((base, mask)) = self.clock.next_candidate(&self.evictions) else {
+            self.evictions.end_search(&search, SearchResult::Nothing);
             return 0;
         };
         let mut count = 1;
         while mask == ALL_PAGES && count < EXTENT_SLOTS {
-            let Some(candidate) = self.next_candidate() else { break };
+            let Some(candidate) = self.clock.next_candidate(&self.evictions) else { break };
             if candidate != (base + count * BLOCK_BYTES, ALL_PAGES) {
                 // It may be the first block of an extent.
-                self.offer_again(candidate);
+                self.clock.offer_again(candidate);
                 break;
             }
             count += 1;
         }
-        let mut evicted = count == EXTENT_SLOTS && self.pages.evict_extent(base);
+        let mut evicted = count == EXTENT_SLOTS && self.process.pages.evict_extent(base);
         if evicted {
-            self.evictions.note_gone(true);
+            self.frames.note_gone(true);
         } else {
             for index in 0..count {
                 let mut spare = self.slot();
@@ -117,11 +117,12 @@ impl Reclaimer {
                 }
                 evicted |= self.evict(&mut spare, base + index * BLOCK_BYTES, mask, role);
                 if let Some(slot) = spare {
-                    self.pages.staging.give(slot);
+                    self.process.pages.staging.give(slot);
                 }
             }
         }
-        self.evictions.end_look(&look, if evicted { Found::Evicted } else { Found::Barred });
+        self.evictions
+            .end_search(&search, if evicted { SearchResult::Evicted } else { SearchResult::Barred });
         if evicted {
             count
         } else {
@@ -129,39 +130,39 @@ impl Reclaimer {
         }
     }
 
-    fn evict(&self, spare: &mut Option<u32>, base: usize, mask: u32, role: Role) -> bool {
+    fn evict(&self, spare: &mut Option<EmptySlot>, base: usize, mask: u32, role: Role) -> bool {
         let pages = u64::from(mask.count_ones());
-        let evicted = self.pages.evict(spare, base, mask, role == Role::Worker);
+        let evicted = self.process.pages.evict(spare, base, mask, role == Role::Worker);
         match evicted {
-            true => self.evictions.note_gone(false),
+            true => self.frames.note_gone(false),
             false => self.evictions.note_barred(pages),
         }
         evicted
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::super::evictions::BACKOFF_PAGES;
     use super::*;
-    use crate::trial::{blocks, noise, pager, pager_with, pager_with_gap, read};
+    use crate::testing::{blocks, noise, pager, pager_with, pager_with_gap, read};
 
     #[test]
     fn blocks_behind_a_gap_leave_whole() {
         let Some((pager, _)) = pager_with_gap(16, 48..49) else { return };
         let evict = |_| {
-            pager.reclaimer().evictions.look_again();
-            pager.reclaimer().evict_neighbours(Role::Worker)
+            pager.reclaimer.evictions.look_again();
+            pager.reclaimer.evict_neighbours(Role::Worker)
         };
         let went: Vec<usize> = (0..4).map(evict).collect();
         assert_eq!(went, [3, 1, 8, 4], "before the gap, the block that has one, an extent, the rest");
-        assert_eq!(pager.pages().staging.pages(), 16 * BLOCK_PAGES - 1);
+        assert_eq!(pager.process.pages.staging.pages(), 16 * BLOCK_PAGES - 1);
     }
 
     #[test]
     fn single_blocks_wait_in_a_part_of_staging_and_go_however_much_is_ready() {
         let Some((pager, _)) = pager_with_gap(32, 48..49) else { return };
-        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
+        let (reclaimer, staging) = (&*pager.reclaimer, &pager.process.pages.staging);
         let go = || {
             let goes = || {
                 reclaimer.evictions.look_again();
@@ -169,22 +170,22 @@ mod tests {
             };
             (0..).take_while(|_| goes()).count()
         };
-        let part = reclaimer.staged_max() / BLOCK_PAGES;
+        let part = reclaimer.frames.staged_max() / BLOCK_PAGES;
         assert!(part * BLOCK_PAGES < staging.pages_max(), "{part}");
         assert_eq!(go(), part, "all of the part waits");
         while staging.queued_slots() > 0 {
             assert!(reclaimer.compress_oldest());
         }
-        assert!(staging.pages() + BLOCK_PAGES > reclaimer.staged_max(), "now all of it is ready");
+        assert!(staging.pages() + BLOCK_PAGES > reclaimer.frames.staged_max(), "now all of it is ready");
         assert_eq!(go(), 1, "one has to be compressed before others go");
-        (0..8).for_each(|_| reclaimer.evictions.note_gone(true));
+        (0..8).for_each(|_| reclaimer.frames.note_gone(true));
         assert!(go() > 1, "extents have all of staging");
     }
 
     #[test]
     fn no_thread_looks_again_for_a_while_when_there_is_nothing_to_move_out() {
         let Some(pager) = pager() else { return };
-        let (reclaimer, backs_off) = (pager.reclaimer(), || pager.reclaimer().evictions.backs_off());
+        let (reclaimer, backs_off) = (&*pager.reclaimer, || pager.reclaimer.evictions.backs_off());
         assert!(!backs_off());
         assert!(reclaimer.evict_neighbours(Role::Worker) == 0);
         assert!(backs_off());
@@ -203,12 +204,12 @@ mod tests {
         noise(base, 8 * BLOCK_PAGES);
         let numbers = || (0..8 * BLOCK_PAGES).map(|page| read(base, page));
         let before: Vec<usize> = numbers().collect();
-        assert!(pager.reclaimer().evict_neighbours(Role::Worker) > 0);
-        while pager.pages().staging.queued_slots() > 0 {
-            assert!(pager.reclaimer().compress_oldest(), "all are refused, and back");
+        assert!(pager.reclaimer.evict_neighbours(Role::Worker) > 0);
+        while pager.process.pages.staging.queued_slots() > 0 {
+            assert!(pager.reclaimer.compress_oldest(), "all are refused, and back");
         }
-        assert_eq!(pager.pages().pages_out(), 0);
+        assert_eq!(pager.process.pages.pages_out(), 0);
         assert!(numbers().eq(before));
-        assert!(pager.reclaimer().evict_neighbours(Role::Worker) == 0, "they are not tried again");
+        assert!(pager.reclaimer.evict_neighbours(Role::Worker) == 0, "they are not tried again");
     }
 }

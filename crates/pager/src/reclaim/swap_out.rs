@@ -7,16 +7,14 @@
 //! exceeded, while the disk makes progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use address_space::units::{bytes_of, pages_in};
+use address_space::{now_ms, Counter, GROUP};
 use swapfile::Counters;
 use sys::futex;
 
-use crate::accounts::Counter;
-use crate::pages::{now_ms, GROUP};
-use crate::units::{bytes_of, pages_in};
-
-use super::Reclaimer;
+use crate::process::Process;
 
 /// The pool may have 1/4 of this process's memory before compressible pages go to disk.
 const POOL_PART: u64 = 4;
@@ -37,32 +35,40 @@ const PAUSE_MS: u32 = 1000;
 /// Sleep of the writer when no memory is needed. It then cleans, and frees disk blocks.
 const IDLE_NS: u64 = 500_000_000;
 const CLEAN_SEGMENTS: u64 = 2;
-/// Longest wait of a fault for the disk while slightly over budget, and time between checks.
-const WAIT_NS_MAX: u64 = 20_000_000;
-const WAIT_LOOK_NS: u64 = 500_000;
-/// Fruitless checks in a row after which waiting for the writer is useless.
-const IN_VAIN_MAX: u32 = 4;
 
-#[derive(Default)]
-pub(crate) struct Swap {
-    is_on: bool,
+/// Writes to the swap file. A part of its own, because others only ask it to write, or whether that
+/// makes progress.
+pub(crate) struct SwapOut {
+    process: Arc<Process>,
     /// Raised when a fault was handed to the readers.
     pub(crate) reads: AtomicU32,
     /// Raised when there may be something to write.
     writes: AtomicU32,
     threads: AtomicU32,
-    /// The writer is working, perhaps waiting for the disk.
-    writing: AtomicBool,
-    looks: AtomicU32,
-    /// The last check wrote something or found enough room.
+    checks: Checks,
+    pause: Pause,
+    published: Mutex<Published>,
+    maintained_ms: AtomicU32,
+}
+
+/// The writer's checks for something to write.
+#[derive(Default)]
+struct Checks {
+    /// One is under way, perhaps waiting for the disk.
+    running: AtomicBool,
+    done: AtomicU32,
+    /// The last one wrote something or found enough room.
     progresses: AtomicBool,
     /// No page was left to move out of the program.
     nothing_left: AtomicBool,
-    /// Time when writing paused for lack of room, or 0.
-    paused_ms: AtomicU32,
+}
+
+/// A pause of writing for lack of room.
+#[derive(Default)]
+struct Pause {
+    /// When it began, or 0.
+    since_ms: AtomicU32,
     told: AtomicBool,
-    published: Mutex<Published>,
-    maintained_ms: AtomicU32,
 }
 
 #[derive(Default)]
@@ -71,9 +77,22 @@ struct Published {
     zswpwb: u64,
 }
 
-impl Swap {
-    pub(super) fn new(is_on: bool) -> Self {
-        Swap { is_on, ..Swap::default() }
+impl SwapOut {
+    pub(super) fn new(process: Arc<Process>) -> Self {
+        SwapOut {
+            process,
+            reads: AtomicU32::new(0),
+            writes: AtomicU32::new(0),
+            threads: AtomicU32::new(0),
+            checks: Checks::default(),
+            pause: Pause::default(),
+            published: Mutex::default(),
+            maintained_ms: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.process.pages.store.swap_file().is_some()
     }
 
     pub(crate) fn add_thread(&self) {
@@ -92,50 +111,58 @@ impl Swap {
     }
 
     pub(crate) fn is_writing(&self) -> bool {
-        self.writing.load(Ordering::Acquire)
+        self.checks.running.load(Ordering::Acquire)
     }
 
     /// Records that no page is left to move out, so that memory must come from the pool.
     pub(crate) fn note_nothing_left(&self) {
-        if self.is_on {
-            self.nothing_left.store(true, Ordering::Relaxed);
+        if self.is_on() {
+            self.checks.nothing_left.store(true, Ordering::Relaxed);
         }
     }
 
-    fn is_paused(&self) -> bool {
-        self.paused_ms.load(Ordering::Relaxed) != 0
+    /// Number of checks that have ended.
+    pub(super) fn checks_done(&self) -> u32 {
+        self.checks.done.load(Ordering::Acquire)
     }
-}
 
-impl Reclaimer {
+    /// Whether the last check wrote something or found enough room.
+    pub(super) fn progresses(&self) -> bool {
+        self.checks.progresses.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.pause.since_ms.load(Ordering::Relaxed) != 0
+    }
+
     pub(crate) fn write_to_disk(&self) {
-        self.pages.own_threads.add();
-        self.swap.add_thread();
+        self.process.pages.own_threads.add();
+        self.add_thread();
         loop {
-            let seen = self.swap.writes.load(Ordering::Acquire);
-            if !self.quiesce.worker_enters() {
+            let seen = self.writes.load(Ordering::Acquire);
+            if !self.process.quiesce.worker_enters() {
                 return;
             }
-            self.swap.writing.store(true, Ordering::Release);
+            self.checks.running.store(true, Ordering::Release);
             let more = self.write_some();
-            self.swap.looks.fetch_add(1, Ordering::Release);
-            self.swap.writing.store(false, Ordering::Release);
-            self.quiesce.worker_leaves();
+            self.checks.done.fetch_add(1, Ordering::Release);
+            self.checks.running.store(false, Ordering::Release);
+            self.process.quiesce.worker_leaves();
             if !more {
-                futex::wait(&self.swap.writes, seen, Some(IDLE_NS));
+                futex::wait(&self.writes, seen, Some(IDLE_NS));
             }
         }
     }
 
     pub(crate) fn request_writeback(&self) {
-        if self.swap.is_on && !self.swap.is_writing() {
-            self.swap.writes.fetch_add(1, Ordering::Release);
-            futex::wake(&self.swap.writes, 1);
+        if self.is_on() && !self.is_writing() {
+            self.writes.fetch_add(1, Ordering::Release);
+            futex::wake(&self.writes, 1);
         }
     }
 
     fn raw_bytes(&self) -> u64 {
-        bytes_of(self.pages.store.group_usage(GROUP).incompressible)
+        bytes_of(self.process.pages.store.group_usage(GROUP).incompressible)
     }
 
     /// Writes one piece. Returns whether there may be more.
@@ -143,74 +170,75 @@ impl Reclaimer {
         if self.is_in_pause() {
             return false;
         }
-        let (store, total, low) = (&self.pages.store, self.measure(), self.low_water());
+        let (store, total, low) =
+            (&self.process.pages.store, self.process.measure(), self.process.low_water());
         let need = total.saturating_sub(low);
         if need == 0 {
-            self.swap.progresses.store(true, Ordering::Release);
+            self.checks.progresses.store(true, Ordering::Release);
             self.maintain();
             return false;
         }
         let pool = store.pool_bytes();
-        let floor = self.program.gauge.resident_bytes() / POOL_PART;
+        let floor = self.process.gauge.resident_bytes() / POOL_PART;
         let by_raw = need.min(self.raw_bytes());
         let by_cost = match pool > floor {
             true => (need.saturating_mul(store.costs().share()) / 1024).min(pool - floor),
             false => 0,
         };
         let by_excess = need.min(self.pool_excess());
-        let by_want = if self.swap.nothing_left.swap(false, Ordering::Relaxed) { need } else { 0 };
+        let by_want = if self.checks.nothing_left.swap(false, Ordering::Relaxed) { need } else { 0 };
         let goal = by_raw.max(by_cost).max(by_excess).max(by_want).min(pool);
         if goal == 0 {
-            self.swap.progresses.store(false, Ordering::Release);
+            self.checks.progresses.store(false, Ordering::Release);
             return false;
         }
         let piece = goal.min(PIECE_BYTES.max(pool / PIECE_POOL_PART));
         let report = store.shrink(pool - piece);
-        self.publish_swap();
-        self.swap.progresses.store(report.pages_written > 0, Ordering::Release);
+        self.publish();
+        self.checks.progresses.store(report.pages_written > 0, Ordering::Release);
         if report.no_space || report.error.is_some() {
             self.begin_pause(report.error);
         } else if report.pages_written > 0 {
-            self.swap.told.store(false, Ordering::Relaxed);
+            self.pause.told.store(false, Ordering::Relaxed);
         }
         report.pages_written > 0
     }
 
     /// Pauses writing, because the swap file is full or failed.
     fn begin_pause(&self, error: Option<i32>) {
-        self.pages.store.set_group_writeback(GROUP, false);
-        self.swap.paused_ms.store(now_ms().max(1), Ordering::Release);
-        self.swap.progresses.store(false, Ordering::Release);
-        if !self.swap.told.swap(true, Ordering::Relaxed) {
+        self.process.pages.store.set_group_writeback(GROUP, false);
+        self.pause.since_ms.store(now_ms().max(1), Ordering::Release);
+        self.checks.progresses.store(false, Ordering::Release);
+        if !self.pause.told.swap(true, Ordering::Relaxed) {
             let so = "pages stay in memory, and the limit may be exceeded";
             match error {
-                None => self.pages.say(format_args!("the swap file is full, or its disk: {so}")),
-                Some(error) => {
-                    self.pages.say(format_args!("the swap file cannot be written to (error {error}): {so}"))
-                }
+                None => self.process.pages.say(format_args!("the swap file is full, or its disk: {so}")),
+                Some(error) => self
+                    .process
+                    .pages
+                    .say(format_args!("the swap file cannot be written to (error {error}): {so}")),
             }
         }
     }
 
     fn is_in_pause(&self) -> bool {
-        let since = self.swap.paused_ms.load(Ordering::Acquire);
+        let since = self.pause.since_ms.load(Ordering::Acquire);
         if since == 0 {
             return false;
         }
         if now_ms().wrapping_sub(since) < PAUSE_MS {
             return true;
         }
-        self.swap.paused_ms.store(0, Ordering::Release);
-        self.pages.store.set_group_writeback(GROUP, true);
+        self.pause.since_ms.store(0, Ordering::Release);
+        self.process.pages.store.set_group_writeback(GROUP, true);
         false
     }
 
     fn maintain(&self) {
         let now = now_ms();
-        if u64::from(now.wrapping_sub(self.swap.maintained_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000
-        {
-            self.swap.maintained_ms.store(now, Ordering::Relaxed);
-            self.pages.store.maintain(CLEAN_SEGMENTS);
+        if u64::from(now.wrapping_sub(self.maintained_ms.load(Ordering::Relaxed))) >= IDLE_NS / 1_000_000 {
+            self.maintained_ms.store(now, Ordering::Relaxed);
+            self.process.pages.store.maintain(CLEAN_SEGMENTS);
         }
     }
 
@@ -218,71 +246,26 @@ impl Reclaimer {
     /// finds nothing to write: a thread that waits for a page may need the memory that others then
     /// free.
     pub(crate) fn is_backed_up(&self) -> bool {
-        if !self.swap.is_on || self.swap.is_paused() || !self.swap.progresses.load(Ordering::Acquire) {
+        if !self.is_on() || self.is_paused() || !self.checks.progresses.load(Ordering::Acquire) {
             return false;
         }
-        let most = (self.accounts.budget() / BACKLOG_BUDGET_PART).min(BACKLOG_BYTES_MAX);
+        let most = (self.process.accounts.budget() / BACKLOG_BUDGET_PART).min(BACKLOG_BYTES_MAX);
         let is_much = self.raw_bytes() > most
-            || self.pool_excess() > POOL_EXCESS_MIN + self.program.gauge.resident_bytes() / POOL_EXCESS_PART;
-        is_much && self.accounts.total() > self.low_water()
+            || self.pool_excess() > POOL_EXCESS_MIN + self.process.gauge.resident_bytes() / POOL_EXCESS_PART;
+        is_much && self.process.accounts.total() > self.process.low_water()
     }
 
     /// Bytes of the pool beyond its largest share of this process's memory.
     fn pool_excess(&self) -> u64 {
         let (part, of) = POOL_MOST;
-        self.pages.store.pool_bytes().saturating_sub(self.program.gauge.resident_bytes() / of * part)
-    }
-
-    /// Called before pages come in while the budget is exceeded: waits until the writer's work is
-    /// on disk. If the budget is exceeded slightly, stops waiting after a timeout. If it is
-    /// exceeded by more, waits until there is room or writing makes no progress.
-    pub(crate) fn wait_for_disk(&self, read_on: &dyn Fn()) {
-        if !self.swap.is_on {
-            return;
-        }
-        let budget = self.accounts.budget();
-        let (some, much) = (budget / 256 + (1 << 20), budget / 64 + (4 << 20));
-        let began_ns = sys::now_ns();
-        let (mut seen, mut in_vain) = (self.swap.looks.load(Ordering::Acquire), 0);
-        loop {
-            let over = self.measure().saturating_sub(budget);
-            let waited_ns = sys::now_ns() - began_ns;
-            if over <= some || self.swap.is_paused() || self.quiesce.is_on() {
-                break;
-            }
-            if over <= much && waited_ns > WAIT_NS_MAX {
-                break;
-            }
-            let looks = self.swap.looks.load(Ordering::Acquire);
-            if looks != seen {
-                seen = looks;
-                in_vain = if self.swap.progresses.load(Ordering::Acquire) { 0 } else { in_vain + 1 };
-            }
-            if self.reclaim_step() {
-                in_vain = 0;
-                continue;
-            }
-            if !self.is_backed_up() {
-                self.swap.note_nothing_left();
-            }
-            self.request_writeback();
-            // If nothing can leave, do not make each fault wait for the writer to find that again.
-            let is_no_use = !self.swap.progresses.load(Ordering::Acquire) && !self.can_move_out();
-            if in_vain >= IN_VAIN_MAX || is_no_use {
-                break;
-            }
-            self.request_reclaim();
-            sys::thread::sleep_ns(WAIT_LOOK_NS);
-            read_on();
-        }
-        self.accounts.add(Counter::SwapWaitNs, sys::now_ns() - began_ns);
+        self.process.pages.store.pool_bytes().saturating_sub(self.process.gauge.resident_bytes() / of * part)
     }
 
     /// Publishes changes of the swap file's counters in the ledger.
-    pub(crate) fn publish_swap(&self) {
-        let Some(file) = self.pages.store.swap_file() else { return };
-        let Ok(mut published) = self.swap.published.try_lock() else { return };
-        let (now, zswpwb) = (file.counters(), self.pages.store.group_usage(GROUP).zswpwb);
+    pub(crate) fn publish(&self) {
+        let Some(file) = self.process.pages.store.swap_file() else { return };
+        let Ok(mut published) = self.published.try_lock() else { return };
+        let (now, zswpwb) = (file.counters(), self.process.pages.store.group_usage(GROUP).zswpwb);
         let Published { file: before, zswpwb: zswpwb_before } = &*published;
         for (count, now, before) in [
             (Counter::ZswpWb, zswpwb, *zswpwb_before),
@@ -300,17 +283,17 @@ impl Reclaimer {
             (Counter::SwapReadsFailed, now.reads_failed, before.reads_failed),
         ] {
             if now > before {
-                self.accounts.add(count, now - before);
+                self.process.accounts.add(count, now - before);
             }
         }
-        let on_disk = pages_in(self.pages.store.group_usage(GROUP).on_disk);
-        self.accounts.publish_disk(on_disk, now.live_bytes);
+        let on_disk = pages_in(self.process.pages.store.group_usage(GROUP).on_disk);
+        self.process.accounts.publish_disk(on_disk, now.live_bytes);
         *published = Published { file: now, zswpwb };
     }
 
     /// Before a fork, without readers or writers: waits until the engine's threads are idle.
-    pub(crate) fn still_swap(&self) {
-        if let Some(file) = self.pages.store.swap_file() {
+    pub(crate) fn wait_until_idle(&self) {
+        if let Some(file) = self.process.pages.store.swap_file() {
             while !file.is_engine_idle() {
                 sys::thread::sleep_ns(20_000);
             }
@@ -318,14 +301,14 @@ impl Reclaimer {
     }
 
     /// In a forked child, which has none of the threads. Counts so far are the parent's.
-    pub(crate) fn reset_swap(&self) {
-        self.swap.threads.store(0, Ordering::SeqCst);
-        self.swap.writing.store(false, Ordering::SeqCst);
-        self.swap.paused_ms.store(0, Ordering::SeqCst);
-        if let Some(file) = self.pages.store.swap_file() {
-            self.pages.store.set_group_writeback(GROUP, true);
-            let zswpwb = self.pages.store.group_usage(GROUP).zswpwb;
-            if let Ok(mut published) = self.swap.published.try_lock() {
+    pub(crate) fn reset(&self) {
+        self.threads.store(0, Ordering::SeqCst);
+        self.checks.running.store(false, Ordering::SeqCst);
+        self.pause.since_ms.store(0, Ordering::SeqCst);
+        if let Some(file) = self.process.pages.store.swap_file() {
+            self.process.pages.store.set_group_writeback(GROUP, true);
+            let zswpwb = self.process.pages.store.group_usage(GROUP).zswpwb;
+            if let Ok(mut published) = self.published.try_lock() {
                 *published = Published { file: file.counters(), zswpwb };
             }
         }

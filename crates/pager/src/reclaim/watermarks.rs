@@ -23,11 +23,11 @@ pub(crate) struct Figures {
     /// Ready pages kept for single faults.
     pub reserve_pages: usize,
     /// Set while runs of pages come in.
-    pub stream: Option<Stream>,
+    pub stream: Option<StreamFigures>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stream {
+pub(crate) struct StreamFigures {
     /// Ready pages left to the handlers of streams when frames go back to the system.
     pub left_pages: usize,
     /// Too many frames are scattered although blocks leave by the extent, and no extent has room.
@@ -81,13 +81,13 @@ mod tests {
     const LOW: u64 = 1000 << 20;
     const HEADROOM: u64 = 10 << 20;
 
-    fn figures(total_bytes: u64, ready_pages: usize, stream: Option<Stream>) -> Figures {
+    fn figures(total_bytes: u64, ready_pages: usize, stream: Option<StreamFigures>) -> Figures {
         let (low_bytes, headroom_bytes, reserve_pages) = (LOW, HEADROOM, 96);
         Figures { total_bytes, low_bytes, headroom_bytes, ready_pages, reserve_pages, stream }
     }
 
-    const CALM: Stream =
-        Stream { left_pages: 544, is_fragmented: false, lacks_extents: false, queued_slots: 0 };
+    const CALM: StreamFigures =
+        StreamFigures { left_pages: 544, is_fragmented: false, lacks_extents: false, queued_slots: 0 };
 
     #[test]
     fn without_a_stream_the_low_mark_and_the_reserve_decide() {
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn a_stream_gets_extents_where_there_is_room_for_them() {
-        let lacking = Stream { lacks_extents: true, ..CALM };
-        let queued = Stream { queued_slots: 1, ..lacking };
+        let lacking = StreamFigures { lacks_extents: true, ..CALM };
+        let queued = StreamFigures { queued_slots: 1, ..lacking };
         for (total_bytes, ready_pages, stream, action) in [
             (0, 0, CALM, Action::Rest),
             (0, 0, lacking, Action::MakeExtent),
@@ -124,16 +124,16 @@ mod tests {
             (LOW + 1, 0, queued, Action::Compress),
             (LOW + 1, 545, queued, Action::GiveBack),
             (LOW + 1, 544, CALM, Action::Reclaim),
-            (0, 0, Stream { is_fragmented: true, ..queued }, Action::GiveBack),
+            (0, 0, StreamFigures { is_fragmented: true, ..queued }, Action::GiveBack),
         ] {
             let case = figures(total_bytes, ready_pages, Some(stream));
             assert_eq!(next_action(&case), action, "{case:?}");
         }
     }
 
-    fn stream() -> impl Strategy<Value = Option<Stream>> {
+    fn stream() -> impl Strategy<Value = Option<StreamFigures>> {
         let any = (0..2000usize, any::<bool>(), any::<bool>(), 0..3usize).prop_map(
-            |(left_pages, is_fragmented, lacks_extents, queued_slots)| Stream {
+            |(left_pages, is_fragmented, lacks_extents, queued_slots)| StreamFigures {
                 left_pages,
                 is_fragmented,
                 lacks_extents,

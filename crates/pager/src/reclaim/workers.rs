@@ -2,17 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use address_space::units::{bytes_of, EXTENT_PAGES};
+use address_space::Counter;
 use sys::futex;
-
-use crate::accounts::Counter;
-use crate::pages::EXTENT_PAGES;
-use crate::units::bytes_of;
 
 use super::direct::RESTOCK_PAGES;
 use super::free_list::STREAM_PAGES_LEFT;
 use super::promotion::PROMOTE_MS;
 use super::steps::Role;
-use super::watermarks::{next_action, Action, Figures, Stream};
+use super::watermarks::{next_action, Action, Figures, StreamFigures};
 use super::Reclaimer;
 
 /// Pages that handlers bring in between two looks of another thread, if they measure more often.
@@ -89,13 +87,13 @@ impl Reclaimer {
     /// A worker: sleeps until there is pressure, evicts and compresses until there is none.
     pub(crate) fn run(&self) {
         self.workers.begin();
-        self.pages.own_threads.add();
+        self.process.pages.own_threads.add();
         let mut last = Woken::default();
         loop {
             let (seen, arrived) = (self.workers.asked(), last.arrived);
             let is_wanted = self.is_wanted(seen, &mut last);
             let came_in = last.arrived.wrapping_sub(arrived);
-            if !self.quiesce.worker_enters() {
+            if !self.process.quiesce.worker_enters() {
                 return;
             }
             self.workers.working.fetch_add(1, Ordering::AcqRel);
@@ -104,8 +102,9 @@ impl Reclaimer {
             self.workers.streaming.store(false, Ordering::Relaxed);
             self.workers.working.fetch_sub(1, Ordering::AcqRel);
             // Not counted as working, so that urgent work wakes another worker.
-            let more = !worked && self.density.promotes_cold(came_in) && self.promote_cold();
-            self.quiesce.worker_leaves();
+            let more =
+                !worked && self.density.promotes_cold(came_in) && self.promotion.promote_cold(&self.process);
+            self.process.quiesce.worker_leaves();
             if !worked {
                 let ns = if more { u64::from(PROMOTE_MS) * 1_000_000 } else { SLEEP_NS };
                 futex::wait(&self.workers.pressure, seen, Some(ns));
@@ -124,48 +123,48 @@ impl Reclaimer {
     /// on another CPU is interrupted by every moved page: a worker and the control thread that ran
     /// for 7 % of the time took 9 to 14 % of a handler's.
     pub fn is_seen(&self, came_in: u64) -> bool {
-        came_in >= SEEN_PAGES && !self.program.gauge.grows_unseen()
+        came_in >= SEEN_PAGES && !self.process.gauge.grows_unseen()
     }
 
     /// Works while there is work. Returns false if there was none.
     pub(super) fn reclaim_until_low(&self) -> bool {
         let mut worked = false;
-        let mut total = self.measure();
+        let mut total = self.process.measure();
         let mut turn = 0u32;
-        while !self.quiesce.is_on() {
+        while !self.process.quiesce.is_on() {
             turn += 1;
-            if self.is_backed_up() {
+            if self.swap.is_backed_up() {
                 // Pages that compress badly gain nothing until they are on disk.
-                self.request_writeback();
+                self.swap.request_writeback();
                 sys::thread::sleep_ns(200_000);
-                total = self.measure();
+                total = self.process.measure();
                 continue;
             }
             if turn.is_multiple_of(8) {
-                total = self.measure();
-                if total > self.accounts.budget() {
+                total = self.process.measure();
+                if total > self.process.accounts.budget() {
                     self.workers.wake_another();
                 }
             }
             let figures = self.figures(total);
             match next_action(&figures) {
                 Action::GiveBack => {
-                    let given = bytes_of(self.give_back_ready(figures.stream.is_some()));
+                    let given = bytes_of(self.frames.give_back_ready(figures.stream.is_some()));
                     total = total.saturating_sub(given as u64);
                 }
                 Action::Compress => {
                     self.compress_oldest();
                 }
-                Action::MakeExtent => match self.pages.staging.make_fresh_extent() {
+                Action::MakeExtent => match self.process.pages.staging.make_fresh_extent() {
                     true => total += bytes_of(EXTENT_PAGES) as u64,
                     false => return worked,
                 },
                 Action::Reclaim => {
                     if !self.step(Role::Worker) {
                         self.swap.note_nothing_left();
-                        self.request_writeback();
-                        if total > self.accounts.budget() {
-                            self.accounts.add(Counter::OverBudget, 1);
+                        self.swap.request_writeback();
+                        if total > self.process.accounts.budget() {
+                            self.process.accounts.add(Counter::OverBudget, 1);
                         }
                         return worked;
                     }
@@ -179,26 +178,26 @@ impl Reclaimer {
 
     /// The figures for the next action. Those of a stream take locks and are read only during one.
     fn figures(&self, total_bytes: u64) -> Figures {
-        let stream = self.workers.is_streaming().then(|| Stream {
+        let stream = self.workers.is_streaming().then(|| StreamFigures {
             left_pages: STREAM_PAGES_LEFT,
-            is_fragmented: self.evictions.goes_by_extents()
-                && self.scattered() > self.scattered_max()
-                && !self.pages.staging.has_room_for_extent(),
-            lacks_extents: self.lacks_extents(),
-            queued_slots: self.pages.staging.queued_slots(),
+            is_fragmented: self.frames.goes_by_extents()
+                && self.frames.scattered() > self.frames.scattered_max()
+                && !self.process.pages.staging.has_room_for_extent(),
+            lacks_extents: self.frames.lacks_extents(),
+            queued_slots: self.process.pages.staging.queued_slots(),
         });
         Figures {
             total_bytes,
-            low_bytes: self.low_water(),
-            headroom_bytes: self.headroom(stream.is_some()),
-            ready_pages: self.free_pages(),
-            reserve_pages: self.ready_reserve(),
+            low_bytes: self.process.low_water(),
+            headroom_bytes: self.frames.headroom(stream.is_some()),
+            ready_pages: self.frames.free_pages(),
+            reserve_pages: self.frames.ready_reserve(),
             stream,
         }
     }
 
     pub(super) fn request_free_pages(&self) {
-        if self.lacks_extents() && self.workers.stream() {
+        if self.frames.lacks_extents() && self.workers.stream() {
             self.workers.wake();
         }
     }
@@ -211,30 +210,30 @@ impl Reclaimer {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trial::pager;
+    use crate::testing::pager;
 
     #[test]
     fn growth_that_no_handler_sees_is_remembered_for_a_while() {
         let Some(pager) = pager() else { return };
-        let reclaimer = pager.reclaimer();
+        let reclaimer = &*pager.reclaimer;
         let is_seen = || [SEEN_PAGES - 1, SEEN_PAGES].map(|pages| reclaimer.is_seen(pages));
         assert_eq!(is_seen(), [false, true], "with few faults handlers hardly measure");
-        reclaimer.program.gauge.note_growth(1 << 20);
+        reclaimer.process.gauge.note_growth(1 << 20);
         for _ in 0..64 {
             assert_eq!(is_seen(), [false; 2]);
-            reclaimer.program.gauge.note_growth(0);
+            reclaimer.process.gauge.note_growth(0);
         }
-        (0..1000).for_each(|_| reclaimer.program.gauge.note_growth(0));
+        (0..1000).for_each(|_| reclaimer.process.gauge.note_growth(0));
         assert_eq!(is_seen(), [false, true]);
     }
 
     #[test]
     fn a_worker_leaves_the_room_to_handlers_that_see_all_growth() {
         let Some(pager) = pager() else { return };
-        let (reclaimer, mut last) = (pager.reclaimer(), Woken::default());
+        let (reclaimer, mut last) = (&*pager.reclaimer, Woken::default());
         let mut is_wanted = |pages: u64| {
             reclaimer.evictions.note_arrivals(pages as usize);
             reclaimer.is_wanted(reclaimer.workers.asked(), &mut last)
@@ -244,14 +243,14 @@ mod tests {
         reclaimer.workers.wake();
         assert!(is_wanted(SEEN_PAGES), "it was woken");
         assert!(!is_wanted(SEEN_PAGES), "once");
-        reclaimer.program.gauge.note_growth(1 << 20);
+        reclaimer.process.gauge.note_growth(1 << 20);
         assert!(is_wanted(SEEN_PAGES), "no handler sees all of it");
     }
 
     #[test]
     fn a_worker_makes_pages_for_runs_of_first_touches_while_there_is_room() {
         let Some(pager) = pager() else { return };
-        let (reclaimer, staging) = (pager.reclaimer(), &pager.pages().staging);
+        let (reclaimer, staging) = (&*pager.reclaimer, &pager.process.pages.staging);
         reclaimer.direct_reclaim(1, &|| {});
         reclaimer.direct_reclaim(EXTENT_PAGES, &|| {});
         assert!(!reclaimer.workers.is_streaming(), "there is no worker");
@@ -262,7 +261,7 @@ mod tests {
         assert!(reclaimer.workers.is_streaming());
         assert!(reclaimer.reclaim_until_low());
         let ready = staging.ready_pages();
-        assert!(ready >= reclaimer.stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
+        assert!(ready >= reclaimer.frames.stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
         assert!(staging.ready_extents() > 0);
         assert!(!reclaimer.reclaim_until_low(), "that is enough");
     }

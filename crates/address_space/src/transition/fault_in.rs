@@ -1,0 +1,312 @@
+//! Bringing pages in: zeroes for untouched pages, staged pages, and pages from the pool.
+
+use sys::userfaultfd::Stop;
+use sys::PAGE_SIZE;
+use zswap::Keep;
+
+use super::fault_in_run::fault_in_run;
+use super::inbound::Inbound;
+use super::place::{self, fill_shared, place, place_copies, Placed};
+use crate::accounts::Counter;
+use crate::address_space::{AddressSpace, GROUP};
+use crate::space::block::{BlockGuard, PageState};
+use crate::space::run::PageRun;
+use crate::staging::refs::PageRefs;
+use crate::units::{block_of, bytes_of, index_of, page_at, page_key, span, BLOCK_PAGES};
+
+/// Windows for which a whole run is brought in with one call.
+const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
+
+/// The outcome of bringing pages in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultedIn {
+    /// Number of pages, the faulting one first, that are in place or gone with their mapping.
+    Done(usize),
+    /// An event is unread or unapplied: read messages and try again.
+    Again,
+    /// The kernel has no memory.
+    NoMemory,
+    /// The page is in the swap file, and the caller does not read it.
+    OnDisk,
+}
+
+impl AddressSpace {
+    /// Brings in the page at `at` and following pages in the same state, up to `window` pages.
+    pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
+        self.fault_in_for(inbound, at, at, write, window)
+    }
+
+    /// The same on behalf of a thread that waits for the page at `needed`, there or further on.
+    pub fn fault_in_for(
+        &self,
+        inbound: &mut Inbound,
+        needed: usize,
+        at: usize,
+        write: bool,
+        window: usize,
+    ) -> FaultedIn {
+        if window >= LONG_WINDOW_MIN {
+            if let Some(pages) = fault_in_run(self, at, write, window, inbound.reads_disk) {
+                return FaultedIn::Done(pages);
+            }
+        }
+        let block = self.lock(at);
+        let index = index_of(at);
+        let was_kernels = block.state(index).is_kernels();
+        let brought = fault_in_within(self, &block, inbound, index, write, window.min(BLOCK_PAGES - index));
+        if let FaultedIn::Done(pages) = brought {
+            match was_kernels {
+                true => self.policy.touched(block.history(), span(index, pages)),
+                false => {
+                    let needed = if block_of(needed) == block.base() { span(index_of(needed), 1) } else { 0 };
+                    self.note_returned(block.history(), span(index, pages), needed, false);
+                }
+            }
+        }
+        brought
+    }
+
+    /// Brings in adjacent stored pages from the start of the block at `base`. Returns their number.
+    /// For readahead: stops at any obstacle.
+    pub fn fault_in_ahead(&self, inbound: &mut Inbound, base: usize, window: usize) -> usize {
+        let Some(block) = self.space.table.find(base).and_then(|_| self.space.table.try_lock(base)) else {
+            return 0;
+        };
+        let wanted = block.mask(PageState::Stored) & span(0, window.min(BLOCK_PAGES));
+        match wanted.trailing_ones() as usize {
+            0 => 0,
+            run => match load(self, &block, inbound, 0, run) {
+                FaultedIn::Done(pages) => {
+                    self.note_returned(block.history(), span(0, pages), 0, false);
+                    pages
+                }
+                _ => 0,
+            },
+        }
+    }
+
+    /// Brings in all out pages of a block. Returns their number, and whether an event left some.
+    pub fn fault_in_block(&self, inbound: &mut Inbound, base: usize) -> (usize, bool) {
+        let block = self.lock_settled(base);
+        let mut brought = 0;
+        for index in 0..BLOCK_PAGES {
+            if block.state(index).is_kernels() {
+                continue;
+            }
+            match fault_in_within(self, &block, inbound, index, false, BLOCK_PAGES - index) {
+                FaultedIn::Done(pages) => brought += pages,
+                FaultedIn::Again | FaultedIn::NoMemory | FaultedIn::OnDisk => return (brought, true),
+            }
+        }
+        (brought, false)
+    }
+}
+
+/// Brings in pages of one block. The caller has its lock.
+pub fn fault_in_within(
+    memory: &AddressSpace,
+    block: &BlockGuard<'_>,
+    inbound: &mut Inbound,
+    index: usize,
+    write: bool,
+    window: usize,
+) -> FaultedIn {
+    let alike = |mask: u32| (mask >> index).trailing_ones().min(window as u32) as usize;
+    match block.state(index) {
+        PageState::Staged => unstage(memory, block, index, alike(block.mask(PageState::Staged))),
+        PageState::Stored => load(memory, block, inbound, index, alike(block.mask(PageState::Stored))),
+        _ => fill(memory, block, inbound, index, alike(block.mask_of(PageState::is_kernels)), write),
+    }
+}
+
+/// Fills with zeroes: private pages for a write, the shared zero page for a read.
+fn fill(
+    memory: &AddressSpace,
+    block: &BlockGuard<'_>,
+    inbound: &mut Inbound,
+    index: usize,
+    count: usize,
+    write: bool,
+) -> FaultedIn {
+    let run = PageRun::new(index, count);
+    let Some(quiet) = memory.quiet(block) else { return FaultedIn::Again };
+    let (filled, stop) = match write {
+        false => fill_shared(&quiet, index),
+        true => place::fill(&memory.staging, &quiet, inbound, run),
+    };
+    if filled > 0 {
+        // Filled pages were missing, so their discarding is over, or covers the new page, too.
+        block.change_kernels(span(index, filled), PageState::Kernel);
+        if write {
+            memory.accounts.add(Counter::ZeroFilled, filled as u64);
+        }
+        return FaultedIn::Done(filled);
+    }
+    match stop {
+        Some(Stop::Again) | None => FaultedIn::Again,
+        Some(Stop::NoMemory) => FaultedIn::NoMemory,
+        // Present already, or gone. Either way the thread retries by itself.
+        Some(_) => {
+            quiet.wake(run.one());
+            FaultedIn::Done(1)
+        }
+    }
+}
+
+/// The second chance: staged pages move straight back.
+fn unstage(memory: &AddressSpace, block: &BlockGuard<'_>, index: usize, count: usize) -> FaultedIn {
+    let Some(quiet) = memory.quiet(block) else { return FaultedIn::Again };
+    let (run, slot) = (PageRun::new(index, count), block.slot());
+    let source = memory.staging.frame(slot, index);
+    // The compressor's input must not change: then the page is copied back and its frame stays.
+    let placed = match block.is_compressing() {
+        true => place_copies(&quiet, run, source.address()),
+        false => place(&quiet, run, source),
+    };
+    let back = match placed {
+        Placed::Moved(moved) => {
+            memory.staging.left(slot, span(index, moved));
+            moved
+        }
+        // The frames that copies leave behind are ready pages.
+        Placed::Copied(copied) => copied,
+        Placed::Gone => 1,
+        Placed::Again => return FaultedIn::Again,
+        Placed::NoMemory => return FaultedIn::NoMemory,
+    };
+    block.change(span(index, back), PageState::Staged, PageState::Kernel);
+    if !block.is_compressing() {
+        block.drop_slot_if_unused();
+    }
+    memory.accounts.add(Counter::Refaults, back as u64);
+    FaultedIn::Done(back)
+}
+
+fn load(
+    memory: &AddressSpace,
+    block: &BlockGuard<'_>,
+    inbound: &mut Inbound,
+    index: usize,
+    count: usize,
+) -> FaultedIn {
+    let mut done = 0;
+    while done < count {
+        let first = index + done;
+        let placed = match inbound.frames.pages(&memory.staging, count - done) {
+            Some(pages) => {
+                let source = memory.staging.frame(pages.slot, pages.first);
+                let key = page_key(page_at(block.base(), first));
+                // SAFETY: adjacent frames of this handler's cache.
+                let found =
+                    unsafe { decompress(memory, key, source.address(), pages.count, inbound.reads_disk) };
+                if found == 0 {
+                    return partly(done, FaultedIn::OnDisk);
+                }
+                let Some(quiet) = memory.quiet(block) else { return partly(done, FaultedIn::Again) };
+                let placed = place(&quiet, PageRun::new(first, found), source);
+                if let Placed::Moved(moved) = placed {
+                    inbound.frames.spend(&memory.staging, pages, moved);
+                }
+                drop(quiet);
+                settle_loaded(memory, block, first, placed, found)
+            }
+            None => load_single(memory, block, inbound, first),
+        };
+        match placed {
+            Ok((pages, more)) => {
+                done += pages;
+                if !more {
+                    break;
+                }
+            }
+            Err(other) => return partly(done, other),
+        }
+    }
+    FaultedIn::Done(done)
+}
+
+/// Brings in one page by a copy, when every slot is in use. The copy is faster than a move, but
+/// its new frame must be offset elsewhere by a move and another call.
+fn load_single(
+    memory: &AddressSpace,
+    block: &BlockGuard<'_>,
+    inbound: &mut Inbound,
+    index: usize,
+) -> Result<(usize, bool), FaultedIn> {
+    let at = page_at(block.base(), index);
+    // SAFETY: the handler's own page.
+    if unsafe { decompress(memory, page_key(at), inbound.page, 1, inbound.reads_disk) } == 0 {
+        return Err(FaultedIn::OnDisk);
+    }
+    let Some(quiet) = memory.quiet(block) else { return Err(FaultedIn::Again) };
+    let placed = place_copies(&quiet, PageRun::new(index, 1), inbound.page);
+    drop(quiet);
+    let settled = settle_loaded(memory, block, index, placed, 1)?;
+    note_copied(memory, inbound, 1);
+    Ok(settled)
+}
+
+/// Discards ready frames in exchange for pages that were copied in, sixteen at a time.
+pub(crate) fn note_copied(memory: &AddressSpace, inbound: &mut Inbound, pages: usize) {
+    inbound.copied += pages;
+    while inbound.copied >= BLOCK_PAGES {
+        let Some(slot) = memory.staging.take_ready(BLOCK_PAGES) else { return };
+        let discarded = memory.staging.discard(&slot);
+        inbound.copied -= discarded.min(inbound.copied);
+        memory.staging.give(slot);
+    }
+}
+
+/// Records the placing of pages from the pool. Returns their number, and whether it was all.
+pub(crate) fn settle_loaded(
+    memory: &AddressSpace,
+    block: &BlockGuard<'_>,
+    index: usize,
+    placed: Placed,
+    wanted: usize,
+) -> Result<(usize, bool), FaultedIn> {
+    let pages = match placed {
+        Placed::Moved(pages) | Placed::Copied(pages) => pages,
+        Placed::Gone => 1,
+        Placed::Again => return Err(FaultedIn::Again),
+        Placed::NoMemory => return Err(FaultedIn::NoMemory),
+    };
+    block.change(span(index, pages), PageState::Stored, PageState::Kernel);
+    let key = page_key(page_at(block.base(), index));
+    memory.store.invalidate(GROUP, key, pages as u64);
+    memory.accounts.add(Counter::ZswpIn, pages as u64);
+    Ok((pages, pages == wanted))
+}
+
+/// Loads adjacent pages. Returns their number: all, or, unless `reads_disk`, those before the
+/// first one in the swap file.
+///
+/// # Safety
+/// `target` begins `count` adjacent pages that only the caller uses.
+pub(crate) unsafe fn decompress(
+    memory: &AddressSpace,
+    key: u64,
+    target: usize,
+    count: usize,
+    reads_disk: bool,
+) -> usize {
+    // SAFETY: by this function's contract.
+    let whole = unsafe { std::slice::from_raw_parts_mut(target as *mut [u8; PAGE_SIZE], count) };
+    let mut refs = PageRefs::new();
+    whole.iter_mut().for_each(|page| refs.push(page));
+    let loaded = match reads_disk || memory.store.swap_file().is_none() {
+        true => memory.store.load(GROUP, key, refs.as_mut_slice(), Keep::Shared).map(|()| count),
+        false => memory.store.load_from_pool(GROUP, key, refs.as_mut_slice(), Keep::Shared),
+    };
+    loaded.unwrap_or_else(|error| {
+        memory.fatal(format_args!("page {:#x} is lost: {error}", bytes_of(key)));
+    })
+}
+
+/// The result of an attempt that brought in `done` pages before it ended.
+fn partly(done: usize, otherwise: FaultedIn) -> FaultedIn {
+    match done {
+        0 => otherwise,
+        done => FaultedIn::Done(done),
+    }
+}

@@ -1,0 +1,243 @@
+//! Faulting in a whole run of blocks with one call.
+
+use super::fault_in::decompress;
+use crate::accounts::Counter;
+use crate::address_space::{AddressSpace, GROUP};
+use crate::space::block::{BlockGuard, PageState};
+use crate::space::run::{part, PageRun, RunGuard};
+use crate::units::{bytes_of, index_of, page_at, page_key, runs, span, BLOCK_PAGES};
+use crate::units::{EXTENT_PAGES, EXTENT_SLOTS};
+
+/// Shorter runs are brought in block by block.
+const LONG_MIN: usize = 2 * BLOCK_PAGES;
+/// Brings in up to `window` pages from `at` with one call, all stored or all untouched. Returns
+/// their number, `None` if the first stays out. `fault_in_within` handles obstacles.
+pub(crate) fn fault_in_run(
+    memory: &AddressSpace,
+    at: usize,
+    write: bool,
+    window: usize,
+    reads_disk: bool,
+) -> Option<usize> {
+    let first = memory.lock(at);
+    let skipped = index_of(at);
+    let state = first.state(skipped);
+    let is_stored = state == PageState::Stored;
+    if state == PageState::Staged || !is_stored && !write {
+        return None;
+    }
+    let mut run = RunGuard::of(first);
+    run.extend(&memory.space.table, (skipped + window).div_ceil(BLOCK_PAGES).min(EXTENT_SLOTS));
+    let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
+    let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
+    if is_stored && memory.store.swap_file().is_some() && !reads_disk {
+        // Loading finds swapped pages further on.
+        let on_disk = memory.store.on_disk(GROUP, page_key(at), count.min(64));
+        count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
+    }
+    if count < LONG_MIN {
+        return None;
+    }
+    let extent = memory.staging.filling_extent()?;
+    let source = memory.staging.frame(extent.first(), 0);
+    let count = match is_stored {
+        // SAFETY: the extent was taken for this, and has enough pages.
+        true => unsafe { decompress(memory, page_key(at), source.address(), count, reads_disk) },
+        false => {
+            // SAFETY: as above.
+            unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
+            count
+        }
+    };
+    let Some(quiet) = memory.quiet(&run).filter(|_| count > 0) else {
+        memory.staging.give_extent(extent);
+        return None;
+    };
+    let places = PageRun::new(skipped, count);
+    let progress = quiet.move_in(places, source);
+    let arrived = match progress.stop {
+        None => u128::MAX >> (EXTENT_PAGES - count),
+        Some(_) => quiet.arrived(places, source),
+    };
+    for (index, slot) in extent.numbers().enumerate() {
+        memory.staging.left(slot, part(arrived, index));
+    }
+    for (index, block) in run.iter().enumerate() {
+        let needed = if index == 0 { span(skipped, 1) } else { 0 };
+        note_arrived(memory, block, part(arrived << skipped, index), needed, is_stored);
+    }
+    drop(quiet);
+    drop(run);
+    memory.staging.give_extent(extent);
+    let count_as = if is_stored { Counter::ZswpIn } else { Counter::ZeroFilled };
+    memory.accounts.add(count_as, arrived.count_ones().into());
+    if progress.stop.is_some() && arrived != 0 {
+        memory.space.mover.wake(at, count);
+    }
+    match arrived.trailing_ones() as usize {
+        0 => None,
+        done => Some(done),
+    }
+}
+
+/// Records the pages of `mask`, which were stored or are first touches, as in place.
+fn note_arrived(memory: &AddressSpace, block: &BlockGuard<'_>, mask: u32, needed: u32, is_stored: bool) {
+    if mask == 0 {
+        return;
+    }
+    if !is_stored {
+        memory.policy.touched(block.history(), mask);
+        block.change_kernels(mask, PageState::Kernel);
+        return;
+    }
+    block.change(mask, PageState::Stored, PageState::Kernel);
+    memory.note_returned(block.history(), mask, needed, true);
+    for (page, count) in runs(mask) {
+        memory.store.invalidate(GROUP, page_key(page_at(block.base(), page)), count as u64);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use sys::PAGE_SIZE;
+
+    use super::*;
+    use crate::testing::{blocks, compress_all, evict, inbound, pages_with, pages_with_gap, read, register};
+    use crate::transition::discard::mark_discarding;
+    use crate::transition::fault_in::FaultedIn;
+    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
+
+    fn masks(pages: &AddressSpace, base: usize, state: PageState) -> [u32; EXTENT_SLOTS] {
+        std::array::from_fn(|index| pages.lock(base + index * BLOCK_BYTES).mask(state))
+    }
+
+    fn all_numbers(base: usize, pages: std::ops::Range<usize>) {
+        for page in pages {
+            assert_eq!(read(base, page), page + 1, "page {page}");
+        }
+    }
+
+    #[test]
+    fn an_extent_of_pages_goes_out_is_stored_and_comes_back_with_one_call_each() {
+        let Some((pages, base)) = pages_with(16) else { return };
+        let before = pages.staging.pages();
+        assert!(pages.evict_extent(base));
+        assert_eq!(pages.space.mover.mapped(base, EXTENT_PAGES), 0);
+        assert_eq!(masks(pages, base, PageState::Staged), [ALL_PAGES; 8]);
+        assert_eq!(pages.staging.pages(), before + 128);
+        assert!(!pages.evict_extent(base), "nothing is there");
+        for _ in 0..8 {
+            assert_eq!(pages.staging.ready_pages(), 0);
+            pages.compress_oldest();
+        }
+        assert_eq!(masks(pages, base, PageState::Stored), [ALL_PAGES; 8]);
+        assert_eq!((pages.staging.ready_pages(), pages.store.stored_pages()), (128, 128));
+        assert!(pages.evict_extent(base + 8 * BLOCK_BYTES));
+        compress_all(pages);
+        // From the middle of a block, limited by eight blocks or by the window.
+        assert_eq!(fault_in_run(pages, page_at(base, 5), false, 64, true), Some(64));
+        all_numbers(base, 5..69);
+        assert_eq!(
+            masks(pages, base, PageState::Stored),
+            [0x1f, 0, 0, 0, 0xffe0, ALL_PAGES, ALL_PAGES, ALL_PAGES]
+        );
+        assert_eq!(pages.store.stored_pages(), 192);
+        assert_eq!(fault_in_run(pages, base, false, 128, true), None, "five pages are no long run");
+        assert_eq!(fault_in_run(pages, page_at(base, 69), true, 128, true), Some(123));
+        assert_eq!(
+            fault_in_run(pages, page_at(base, 192), true, 128, true),
+            Some(64),
+            "up to the last stored page"
+        );
+        all_numbers(base, 5..256);
+    }
+
+    #[test]
+    fn a_single_page_comes_in_by_a_move() {
+        let Some((pages, base)) = pages_with(8) else { return };
+        assert!(pages.evict_extent(base));
+        compress_all(pages);
+        let mut inbound = inbound();
+        let frames = pages.staging.pages();
+        assert_eq!(pages.fault_in(&mut inbound, page_at(base, 3), false, 1), FaultedIn::Done(1));
+        assert_eq!(
+            (inbound.copied, pages.staging.pages()),
+            (0, frames - 1),
+            "its frame is the program's now"
+        );
+        inbound.frames.empty_out(&pages.staging);
+        while let Some(first) = pages.staging.take_ready_extent() {
+            pages.staging.discard_extent(first);
+        }
+        while let Some(slot) = pages.staging.take_ready(1) {
+            pages.staging.discard(&slot);
+            pages.staging.give(slot);
+        }
+        assert_eq!(pages.staging.pages(), 0);
+        assert_eq!(pages.fault_in(&mut inbound, page_at(base, 70), true, 1), FaultedIn::Done(1));
+        assert_eq!((inbound.copied, pages.staging.pages()), (0, 0), "in a frame made for it");
+        all_numbers(base, 3..4);
+        all_numbers(base, 70..71);
+        assert_eq!(pages.store.stored_pages(), 126);
+    }
+
+    #[test]
+    fn first_touches_are_brought_up_to_what_is_there() {
+        let Some((pages, base)) = pages_with_gap(8, 1..51) else { return };
+        assert_eq!(fault_in_run(pages, base + PAGE_SIZE, false, 128, true), None, "reading takes no memory");
+        assert_eq!(fault_in_run(pages, base, true, 128, true), None, "the page is there");
+        assert_eq!(fault_in_run(pages, base + PAGE_SIZE, true, 128, true), Some(50));
+        assert!((1..51).all(|page| read(base, page) == 0));
+        all_numbers(base, 51..128);
+        assert_eq!(masks(pages, base, PageState::Kernel), [ALL_PAGES; 8]);
+        assert_eq!(pages.staging.pages(), 78, "the rest of the extent");
+    }
+
+    #[test]
+    fn frames_that_lie_scattered_are_given_up_for_a_run() {
+        let Some((pages, base)) = pages_with_gap(40, 512..640) else { return };
+        for block in 0..32 {
+            evict(pages, base + block * BLOCK_BYTES, ALL_PAGES);
+        }
+        let fresh = base + 32 * BLOCK_BYTES;
+        assert_eq!(fault_in_run(pages, fresh, true, 128, true), None, "all wait to be compressed");
+        compress_all(pages);
+        assert!(pages.staging.ready_extents() == 0 && !pages.staging.has_room_for_extent());
+        assert_eq!(fault_in_run(pages, fresh, true, 128, true), Some(128));
+        assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (384, 384));
+    }
+
+    #[test]
+    fn blocks_that_are_not_whole_or_are_held_are_left_to_others() {
+        let Some((pages, base)) = pages_with(16) else { return };
+        let third = pages.lock(base + 2 * BLOCK_BYTES);
+        assert!(!pages.evict_extent(base), "another thread holds a block");
+        drop(third);
+        assert!(pages.evict_extent(base));
+        assert!(pages.space.table.try_lock(base + 2 * BLOCK_BYTES).is_some(), "and lets go of all");
+        let half = base + 8 * BLOCK_BYTES;
+        mark_discarding(pages, half + 7 * BLOCK_BYTES, half + 8 * BLOCK_BYTES);
+        assert!(!pages.evict_extent(half), "a discard is on its way");
+        assert_eq!(pages.space.mover.mapped(half, EXTENT_PAGES), u128::MAX);
+        // The kernel moves nothing across the border of two mappings.
+        let other = blocks(16);
+        register(pages, other, 16);
+        let reading = libc::PROT_READ;
+        // SAFETY: this test's mapping.
+        unsafe { libc::mprotect((other + 2 * BLOCK_BYTES) as *mut _, BLOCK_BYTES, reading) };
+        assert!(!pages.evict_extent(other));
+        assert_eq!(masks(pages, other, PageState::Kernel), [ALL_PAGES; 8]);
+        all_numbers(other, 0..256);
+    }
+
+    #[test]
+    fn holes_stay_holes_and_the_rest_goes() {
+        let Some((pages, base)) = pages_with_gap(8, 20..21) else { return };
+        assert!(pages.evict_extent(base));
+        let staged = masks(pages, base, PageState::Staged);
+        assert_eq!((staged[0], staged[1] & 0xf), (ALL_PAGES, 0xf), "what lies before the hole went");
+        assert_eq!(pages.staging.pages() as u32, staged.iter().map(|mask| mask.count_ones()).sum::<u32>());
+        compress_all(pages);
+        assert_eq!(masks(pages, base, PageState::Staged), [0; 8]);
+    }
+}
