@@ -21,14 +21,18 @@ use trial::{Settings, Trial};
 const STOPPED_AT: f64 = 4.0;
 const STOPPED_LATER_SECONDS: f64 = 5.0;
 
+/// Shorter programs run once more near their want: far from the budget, their memory is looked at
+/// every 100 ms.
+const SHORT_SECONDS: f64 = 2.0;
+
 /// Measure the cost of less memory: run a program in several budgets, or watch a process
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  uzswap advise -- make -j8                        in all it wants, then in 80, 67 and 50 % of that
+  uzswap advise -- make -j8                        in all it wants, then in 90 to 50 % of that
   uzswap advise --budget 2G,1.5G --runs 3 -- ./job medians of three runs each
   uzswap advise --pid 1234 --seconds 60            how much of its memory a process uses in a minute
 
-The program runs once for each budget and once before, with its side effects. Its input is empty and its output is discarded; \
+The program runs once for each budget and once or twice before, with its side effects. Its input is empty and its output is discarded; \
 messages remain. It is stopped when it takes more than four times as long. The memory limit that it reads follows \
 the budget, as under `run`: a JVM chooses other heaps.
 
@@ -37,7 +41,7 @@ The last line is the command for the smallest budget that costs at most --slowdo
 Exit status: 0; 1 if no budget that was tried does that.")]
 pub struct Arguments {
     /// Budgets to try: sizes, or shares of the memory that the program wants
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["80%", "67%", "50%"])]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values = ["90%", "80%", "67%", "50%"])]
     budget: Vec<String>,
     /// Slowdown to accept
     #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = percent)]
@@ -99,8 +103,12 @@ fn measure(arguments: &Arguments) -> Result<Table> {
     let of = |budget_bytes, seconds_max| trials(arguments, budget_bytes, seconds_max);
     let all_bytes = size::automatic_ram_bytes()?;
     let first = Row::of(all_bytes, 0, &of(all_bytes, None)?);
-    let wanted_bytes = first.wanted_bytes;
+    let mut wanted_bytes = first.wanted_bytes;
     let seconds = first.seconds.expect("it was not stopped");
+    if seconds < SHORT_SECONDS && wanted_bytes >= RAM_BYTES_MIN {
+        let near_bytes = whole_bytes(wanted_bytes);
+        wanted_bytes = wanted_bytes.max(Row::of(near_bytes, 0, &of(near_bytes, None)?).wanted_bytes);
+    }
     let mut budgets: Vec<u64> = amounts.iter().map(|amount| bytes_of(*amount, wanted_bytes)).collect();
     budgets.sort_unstable_by(|a, b| b.cmp(a));
     budgets.dedup();

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::trial::Trial;
+use super::trial::{Report, Trial};
 use crate::size::{self, Size};
 
 /// A budget that was tried. Medians of its runs.
@@ -19,8 +19,8 @@ pub struct Row {
     pub faults: u64,
     pub pages_in: u64,
     pub compression_ratio: f64,
-    /// Whether the budget was exceeded by more than uzswap tolerates.
-    pub was_exceeded: bool,
+    /// Why the budget was exceeded by more than uzswap tolerates; null if it was not.
+    pub exceeded: Option<String>,
     /// Whether the kernel alone ends the program in a cgroup of this size, without swap.
     pub kernel_kills: bool,
 }
@@ -52,7 +52,9 @@ impl Row {
     /// Summarises the runs in a budget, at least one. `wanted_bytes` is the program's want in all
     /// memory, 0 in the run that measures it.
     pub fn of(budget_bytes: u64, wanted_bytes: u64, trials: &[Trial]) -> Self {
-        let reports = || trials.iter().map(|trial| trial.report);
+        let reports = || trials.iter().map(|trial| &trial.report);
+        let exceeded = |report: &&Report| report.over_limit_peak_bytes > size::tolerated_excess(budget_bytes);
+        let why = |report: &Report| report.over_limit_reason.clone().unwrap_or_default();
         let is_stopped = trials.iter().any(|trial| trial.status.is_none());
         Row {
             budget_bytes,
@@ -63,8 +65,7 @@ impl Row {
             faults: median(reports().map(|report| report.faults)),
             pages_in: median(reports().map(|report| report.zswpin)),
             compression_ratio: median(reports().map(|report| report.compression_ratio)),
-            was_exceeded: reports()
-                .any(|report| report.over_limit_peak_bytes > size::tolerated_excess(budget_bytes)),
+            exceeded: reports().find(exceeded).map(why),
             kernel_kills: wanted_bytes > budget_bytes,
         }
     }
@@ -76,7 +77,7 @@ impl Table {
     pub fn best(&self) -> Option<&Row> {
         let is_good = |row: &&Row| {
             let is_fast = row.seconds.is_some_and(|seconds| self.slowdown(seconds) <= self.slowdown_max);
-            is_fast && !row.was_exceeded
+            is_fast && row.exceeded.is_none()
         };
         self.rows.iter().filter(is_good).min_by_key(|row| row.budget_bytes)
     }
@@ -107,6 +108,7 @@ impl Table {
                 }
                 None => ("stopped".to_owned(), String::new()),
             };
+            let exceeded = row.exceeded.as_ref().map(|why| format!("; the budget was exceeded: {why}"));
             let _ = writeln!(
                 text,
                 "{:>9} {:>9} {seconds:>9} {slower:>8} {:>10} {:>6.2}  {}{}",
@@ -115,7 +117,7 @@ impl Table {
                 row.pages_in,
                 row.compression_ratio,
                 if row.kernel_kills { "killed" } else { "fits" },
-                if row.was_exceeded { "; the budget was exceeded" } else { "" },
+                exceeded.unwrap_or_default(),
             );
         }
         let most = self.slowdown_max * 100.0;
@@ -125,14 +127,9 @@ impl Table {
             None => writeln!(
                 text,
                 "\nNone of these costs at most {most:.0} %. This holds all pages:\nuzswap run --ram {} {}\n\
-                 A collector may need another heap: user/sizing.md.{}",
+                 If the program has a collector, try another heap (user/sizing.md).",
                 ram(self.whole_bytes),
                 self.command,
-                if self.rows.iter().any(|row| row.was_exceeded) {
-                    "\nPages that do not compress need a swap file: --swap SIZE."
-                } else {
-                    ""
-                }
             ),
         };
         text
@@ -151,7 +148,6 @@ pub fn quoted<'a>(words: impl Iterator<Item = &'a OsString>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::Report;
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -161,6 +157,7 @@ mod tests {
             elapsed_seconds: seconds,
             ram_wanted_peak_bytes: 100 * MIB,
             over_limit_peak_bytes: over,
+            over_limit_reason: (over > 0).then(|| "it grew".to_owned()),
             ..Report::default()
         };
         Trial { status: Some(0), report }
@@ -182,7 +179,7 @@ mod tests {
     #[test]
     fn the_smallest_budget_that_costs_little_is_advised() {
         let row = |mib: u64, seconds| Row::of(mib * MIB, 100 * MIB, &[trial(seconds, 0)]);
-        let some = table(vec![row(80, 10.2), row(67, 11.0), row(50, 11.1)]);
+        let some = table(vec![row(80, 10.2), row(67, 10.9), row(50, 11.1)]);
         assert_eq!(some.best().map(|row| row.budget_bytes), Some(67 * MIB));
         let text = some.text();
         assert!(text.ends_with("\nuzswap run --ram 67M ./job\n"), "{text}");
@@ -200,7 +197,7 @@ mod tests {
         let table = table(vec![exceeded, stopped]);
         assert!(table.best().is_none());
         let text = table.text();
-        assert!(text.contains("stopped") && text.contains("--swap SIZE"), "{text}");
+        assert!(text.contains("stopped") && text.contains("exceeded: it grew\n"), "{text}");
     }
 
     #[test]

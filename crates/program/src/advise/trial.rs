@@ -37,7 +37,7 @@ impl Settings {
 }
 
 /// A run's figures.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trial {
     /// The program's exit status; `None` if it was stopped.
     pub status: Option<i32>,
@@ -45,12 +45,13 @@ pub struct Trial {
 }
 
 /// The part of a report that is used here (docs/user/report.md).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Report {
     pub elapsed_seconds: f64,
     pub ram_wanted_peak_bytes: u64,
     pub ram_peak_bytes: u64,
     pub over_limit_peak_bytes: u64,
+    pub over_limit_reason: Option<String>,
     pub faults: u64,
     pub zswpin: u64,
     pub compression_ratio: f64,
