@@ -3,6 +3,7 @@
 #[macro_use]
 mod messages;
 
+mod advise;
 mod check;
 pub mod command_line;
 mod device;
@@ -34,13 +35,14 @@ use clap::{CommandFactory, Parser, Subcommand};
     after_help = "Examples:
   uzswap run --ram 2G -- python3 train.py     run a program in 2 GiB
   uzswap attach --ram 2G 1234                 the same for a process that runs already
+  uzswap advise -- ./job                      what less memory costs, by trying it
   uzswap check                                what this machine allows, how to fix what is missing
   uzswap top                                  what runs under `uzswap run`, and how it does
 
 The documents are in share/doc/uzswap beside the program's bin, or in docs of the sources.
 
 Exit status: 0; 125 when something is wrong with the arguments or failed, with a message on standard error. `run` returns \
-its program's own, and `check` 1 where `run` does not work."
+its program's own, `check` 1 where `run` does not work, and `advise` 1 where it finds no budget."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -52,6 +54,7 @@ enum Verb {
     Run(run::Arguments),
     Attach(run::attached::Arguments),
     Detach(run::attached::DetachArguments),
+    Advise(advise::Arguments),
     Check(check::Arguments),
     Top(top::Arguments),
     Pause(pause::PauseArguments),
@@ -97,6 +100,7 @@ pub fn main() -> ! {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Attach(arguments) => run::attached::attach(arguments),
         Verb::Detach(arguments) => run::attached::detach(arguments),
+        Verb::Advise(arguments) => advise::advise(arguments),
         Verb::Check(arguments) => check::run(arguments),
         Verb::Top(arguments) => top::run(arguments),
         Verb::Pause(arguments) => pause::pause(arguments),

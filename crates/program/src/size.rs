@@ -126,6 +126,11 @@ pub fn as_option(bytes: u64) -> String {
     format!("{}M", bytes.div_ceil(1 << 20))
 }
 
+/// Returns the excess over a budget that is not worth a message.
+pub fn tolerated_excess(budget_bytes: u64) -> u64 {
+    budget_bytes / 32 + (8 << 20)
+}
+
 /// Returns the machine's memory.
 pub fn machine_bytes() -> Result<u64> {
     meminfo_bytes(Path::new(MEMINFO), "MemTotal:")

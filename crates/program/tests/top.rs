@@ -6,6 +6,7 @@ mod terminal;
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use support::{answer, can_manage, has, printed, run, uzswap, Ran, Scratch, Started, PROGRAM};
@@ -186,6 +187,37 @@ fn prometheus_reads_tops_output() {
     }
     job.end().assert_status(0);
     answer(&["top", "--prometheus", "--json"]).assert_status(125);
+}
+
+#[test]
+fn a_textfile_stays_current_and_goes_at_the_end() {
+    let scratch = Scratch::new("textfile");
+    let file = scratch.path("uzswap.prom");
+    let Some(job) = job() else { return };
+    let (mut top, _lines) = top(&["--interval", "0.05", "--textfile", file.to_str().unwrap()]);
+    let pid = format!("pid=\"{}\"", job.pid());
+    let wait_until = |what: &str, is: &dyn Fn() -> bool| {
+        let tries = (0..1000).find(|_| {
+            is() || {
+                std::thread::sleep(Duration::from_millis(10));
+                false
+            }
+        });
+        assert!(tries.is_some(), "{what}");
+    };
+    wait_until("the run is in the file", &|| {
+        std::fs::read_to_string(&file).is_ok_and(|text| text.contains(&pid))
+    });
+    // Each text is whole.
+    assert!(!samples(&std::fs::read_to_string(&file).unwrap()).is_empty());
+    job.end().assert_status(0);
+    wait_until("the run is gone", &|| std::fs::read_to_string(&file).is_ok_and(|text| !text.contains(&pid)));
+    // SAFETY: a signal to this test's child.
+    unsafe { libc::kill(top.id() as i32, libc::SIGTERM) };
+    assert!(top.wait().unwrap().success());
+    let left: Vec<_> = std::fs::read_dir(file.parent().unwrap()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    answer(&["top", "--textfile", "/nonexistent/uzswap.prom"]).assert_status(125);
 }
 
 #[test]

@@ -32,7 +32,11 @@ pub fn holding(name: &CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-pub(crate) fn open(name: &CStr) -> io::Result<File> {
+/// Makes an empty memory file, which may grow and is closed on exec.
+///
+/// # Errors
+/// As [`create`].
+pub fn open(name: &CStr) -> io::Result<File> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a terminated name.
     let raw = checked(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;

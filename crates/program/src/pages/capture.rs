@@ -111,34 +111,61 @@ impl Process {
     }
 }
 
+/// Returns about `count` non-zero anonymous pages of a live process, evenly spread.
+///
+/// # Errors
+/// If the process's memory may not be read.
+pub fn sample(pid: u32, count: u64) -> Result<Vec<u8>> {
+    let process = Process::open(pid)?;
+    let present = || anonymous_pages(&process);
+    let step = (present().count() as u64 / count.max(1)).max(1) as usize;
+    let mut pages = Vec::new();
+    for at in present().step_by(step) {
+        let mut page = [0; PAGE_SIZE];
+        if process.memory.read_exact_at(&mut page, at).is_ok() && page != [0; PAGE_SIZE] {
+            pages.extend_from_slice(&page);
+        }
+    }
+    Ok(pages)
+}
+
+/// The addresses of the present anonymous pages.
+fn anonymous_pages(process: &Process) -> impl Iterator<Item = u64> + '_ {
+    private_ranges(&process.maps).flat_map(chunks).flat_map(|(at, pages)| {
+        let mut entries = [[0; 8]; CHUNK_PAGES];
+        let is_read =
+            process.pagemap.read_exact_at(entries[..pages].as_flattened_mut(), at / PAGE_SIZE as u64 * 8);
+        let found = if is_read.is_ok() { pages } else { 0 };
+        (0..found)
+            .filter(move |page| is_anonymous(u64::from_le_bytes(entries[*page])))
+            .map(move |page| at + (page * PAGE_SIZE) as u64)
+    })
+}
+
+fn chunks(range: Range<u64>) -> impl Iterator<Item = (u64, usize)> {
+    let bytes = (CHUNK_PAGES * PAGE_SIZE) as u64;
+    let end = range.end;
+    range.step_by(bytes as usize).map(move |at| (at, ((end - at).min(bytes) / PAGE_SIZE as u64) as usize))
+}
+
 fn capture(process: &Process, max_pages: u64, output: &mut dyn Write) -> Result<Captured> {
-    let Process { maps, pagemap, memory } = process;
     let mut captured = Captured::default();
     let mut last = 0;
-    for range in private_ranges(maps) {
-        let mut at = range.start;
-        while at < range.end && captured.pages < max_pages {
-            let pages = ((range.end - at) / PAGE_SIZE as u64).min(CHUNK_PAGES as u64) as usize;
-            let mut entries = [[0; 8]; CHUNK_PAGES];
-            let entries = &mut entries[..pages];
-            if pagemap.read_exact_at(entries.as_flattened_mut(), at / PAGE_SIZE as u64 * 8).is_err() {
-                break;
-            }
-            for entry in entries {
-                let mut page = [0; PAGE_SIZE];
-                let wanted = is_anonymous(u64::from_le_bytes(*entry)) && captured.pages < max_pages;
-                if wanted && memory.read_exact_at(&mut page, at).is_ok() {
-                    if page == [0; PAGE_SIZE] {
-                        captured.zero_pages += 1;
-                    } else {
-                        output.write_all(&page)?;
-                        captured.pages += 1;
-                        captured.runs += u64::from(captured.pages == 1 || last + PAGE_SIZE as u64 != at);
-                        last = at;
-                    }
-                }
-                at += PAGE_SIZE as u64;
-            }
+    for at in anonymous_pages(process) {
+        let mut page = [0; PAGE_SIZE];
+        if captured.pages == max_pages {
+            break;
+        }
+        if process.memory.read_exact_at(&mut page, at).is_err() {
+            continue;
+        }
+        if page == [0; PAGE_SIZE] {
+            captured.zero_pages += 1;
+        } else {
+            output.write_all(&page)?;
+            captured.pages += 1;
+            captured.runs += u64::from(captured.pages == 1 || last + PAGE_SIZE as u64 != at);
+            last = at;
         }
     }
     Ok(captured)

@@ -5,6 +5,8 @@ mod files;
 
 use anyhow::Result;
 
+pub use capture::sample;
+
 use crate::size::{self, Amount};
 
 /// What to do with pages.

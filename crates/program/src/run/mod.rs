@@ -39,7 +39,7 @@ mod swap_report;
 mod testing;
 
 pub use program_file::exit_status_of;
-pub use report::forms_line;
+pub use report::{forms_line, whole_bytes};
 pub use signals::Signals;
 pub use swap::SwapArguments;
 

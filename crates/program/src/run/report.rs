@@ -225,7 +225,7 @@ impl Report {
         if let Some(swap) = &self.swap {
             swap.summarise(sum(Counter::ZswpWb));
         }
-        let tolerated = self.ram_limit_bytes / 32 + (8 << 20);
+        let tolerated = size::tolerated_excess(self.ram_limit_bytes);
         if let Some(reason) = over.reason().filter(|_| over.bytes > tolerated) {
             eprintln!("uzswap: the budget was exceeded by up to {}: {reason}", Size::from(over.bytes));
             if self.swap.as_ref().is_some_and(SwapReport::was_full) && !over.is_paused() {
@@ -299,7 +299,7 @@ impl Cost {
 }
 
 /// Returns the least budget at which `wanted_bytes` are not paged (docs/user/sizing.md).
-fn whole_bytes(wanted_bytes: u64) -> u64 {
+pub fn whole_bytes(wanted_bytes: u64) -> u64 {
     wanted_bytes.saturating_add((wanted_bytes / 15).max(24 << 20))
 }
 

@@ -7,10 +7,12 @@ pub mod named;
 mod prometheus;
 mod screen;
 mod table;
+mod textfile;
 
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
@@ -32,7 +34,8 @@ USED is what the budget bounds: anonymous resident memory of all processes, with
 what they would use without uzswap. Rates (pages and faults a second) and latencies are of the last interval.
 
 With --json each look is one line, an array of trees; [] when none runs. With --prometheus the output is in Prometheus' text \
-format, for a textfile collector: `uzswap top --prometheus > FILE`. Other users' trees are seen by root only."
+format, once; with --textfile FILE it is written to FILE at each interval, for node_exporter, and FILE is removed at the \
+end. Other users' trees are seen by root only."
 )]
 pub struct Arguments {
     /// A process of the run to show, or its `uzswap run`
@@ -47,6 +50,9 @@ pub struct Arguments {
     /// Print Prometheus' text format: one look, at once
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
+    /// Write Prometheus' text format to FILE at each interval, until ended
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "prometheus", "once"])]
+    textfile: Option<PathBuf>,
     /// Seconds between looks
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
@@ -69,7 +75,12 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
             ),
         },
     };
-    match show(arguments, tree) {
+    let interval = Duration::from_secs_f64(arguments.interval);
+    if let Some(path) = &arguments.textfile {
+        textfile::keep(path, interval, || prometheus_text(&Looks::new(tree)))?;
+        return Ok(0);
+    }
+    match show(arguments, interval, tree) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         Err(error) => Err(error.into()),
         Ok(()) => Ok(0),
@@ -111,14 +122,16 @@ impl Looks {
     }
 }
 
-fn show(arguments: &Arguments, tree: Option<u64>) -> std::io::Result<()> {
+/// Formats the trees without rates, which Prometheus computes itself.
+fn prometheus_text(looks: &Looks) -> String {
+    prometheus::text(&looks.found, &figures::trees(&looks.found, &[], 1.0))
+}
+
+fn show(arguments: &Arguments, interval: Duration, tree: Option<u64>) -> std::io::Result<()> {
     let mut out = std::io::stdout();
-    let interval = Duration::from_secs_f64(arguments.interval);
     let mut looks = Looks::new(tree);
     if arguments.prometheus {
-        // Prometheus computes rates itself.
-        let text = prometheus::text(&looks.found, &figures::trees(&looks.found, &[], 1.0));
-        out.write_all(text.as_bytes())?;
+        out.write_all(prometheus_text(&looks).as_bytes())?;
         return out.flush();
     }
     if out.is_terminal() && !arguments.once && !arguments.json {
