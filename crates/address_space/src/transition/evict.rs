@@ -67,7 +67,7 @@ impl AddressSpace {
             }
             // Pinned, or shared with relatives: the kernel's private copies can be moved.
             let Some((start, len)) = busy else { return false };
-            if self.keeps_shared() {
+            if keeps_shared(self) {
                 kept = wanted & self.pagemap().shared(base, BLOCK_PAGES) as u32;
                 self.accounts.add(Counter::KeptShared, kept.count_ones().into());
             }
@@ -82,18 +82,6 @@ impl AddressSpace {
             runs(busy).for_each(|(first, count)| sys::memory::unshare(page_at(base, first), bytes_of(count)));
             unshared = true;
         }
-    }
-
-    /// Whether pages that relatives share stay in memory: they all would keep a compressed copy,
-    /// which together take more than this part of the one page.
-    fn keeps_shared(&self) -> bool {
-        const PART: (u64, u64) = (3, 4);
-        /// Taken for granted until the pool tells.
-        const COPY: (u64, u64) = (1, 3);
-        let (pool, stored) = (self.store.pool_bytes(), bytes_of(self.store.stored_pages() as usize) as u64);
-        let (copy, page) = if stored == 0 { COPY } else { (pool, stored) };
-        u128::from(self.accounts.share().sharers) * u128::from(copy) * u128::from(PART.1)
-            > u128::from(page) * u128::from(PART.0)
     }
 
     /// Moves an extent's worth of adjacent full blocks out with one call. False if none moved.
@@ -145,6 +133,18 @@ impl AddressSpace {
         }
         moved != 0
     }
+}
+
+/// Whether pages that relatives share stay in memory: they all would keep a compressed copy,
+/// which together take more than this part of the one page.
+fn keeps_shared(pages: &AddressSpace) -> bool {
+    const PART: (u64, u64) = (3, 4);
+    /// Taken for granted until the pool tells.
+    const COPY: (u64, u64) = (1, 3);
+    let (pool, stored) = (pages.store.pool_bytes(), bytes_of(pages.store.stored_pages() as usize) as u64);
+    let (copy, page) = if stored == 0 { COPY } else { (pool, stored) };
+    u128::from(pages.accounts.share().sharers) * u128::from(copy) * u128::from(PART.1)
+        > u128::from(page) * u128::from(PART.0)
 }
 
 fn note_staged(pages: &AddressSpace, block: &BlockGuard<'_>, slot: u32, moved: u32) {
