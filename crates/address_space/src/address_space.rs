@@ -9,7 +9,7 @@
 //! | fault in | staged, stored, nothing | kernel | `fault_in`, `fault_in_run`, `from_disk`; `place` |
 //! | discard | staged, stored | kernel (nothing) | `discard` |
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
-//! | hand over | - | copied into a child | `children` |
+//! | hand over | - | copied into a child | `hand_over` |
 //!
 //! Each takes the lock of the page's block ([`block::BlockGuard`]). To call the kernel for the
 //! page, it makes from that lock the proof that no event about the address space is unread or

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
-use super::job::{Attached, Job};
-use super::looks::look_within;
-use super::{
-    attach, descriptors, needs_pages_of, open, output, peers, report, settings, signals, tell, Options,
-};
+use super::{budget, needs_pages_of, open, peers, report, settings, tell, Options};
+use crate::run::peers::descriptors;
+use crate::run::peers::looks::look_within;
+use crate::run::report::output;
+use crate::run::supervisor::job::{Attached, Job};
+use crate::run::supervisor::signals;
+use crate::run::tree::attach;
 use crate::top::named;
 use crate::{embedded, rights, size};
 
@@ -63,7 +65,7 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
     let maps = look_within(LOOK, move || fs::read_to_string(format!("/proc/{pid}/maps")));
     let maps =
         maps.with_context(|| format!("process {pid} makes who looks into it wait"))?.unwrap_or_default();
-    if maps.contains(&*super::OBJECT_NAME.to_string_lossy()) {
+    if maps.contains(&*crate::run::OBJECT_NAME.to_string_lossy()) {
         bail!("process {pid} belongs to `uzswap run`: `uzswap top` shows which");
     }
     if attach::is_agent(pid as i32) || attach::has_agent(pid as i32) {
@@ -76,7 +78,7 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
     let socket = ledger::wire::new_name(own, size::random_u32());
     let image = attach::Image::new(embedded::AGENT).context("cannot prepare the agent")?;
     let path = format!("/proc/{own}/fd/{}", image.file.as_raw_fd());
-    let mut settings = settings(options)?;
+    let mut settings = settings(options, budget(options)?)?;
     settings.supervisor = own;
     let budget_bytes = settings.budget_bytes;
     let swap = options.swap.open()?;
@@ -86,7 +88,7 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
     let attacher = attach::Attacher::new(image, path, &socket, job.root(), budget_bytes);
     let signals = signals::Signals::new().context("cannot receive signals")?;
     let (started, program) = (Instant::now(), command_of(pid));
-    let mut supervisor = super::supervisor::Supervisor::new(opened, signals, attacher, job);
+    let mut supervisor = crate::run::supervisor::Supervisor::new(opened, signals, attacher, job);
     supervisor.watch(options, &output);
     let status = supervisor.serve();
     supervisor.clear_agents();

@@ -1,47 +1,24 @@
 //! `uzswap run`: start a program in less memory than it needs.
+//!
+//! | part | |
+//! |---|---|
+//! | `supervisor` | waits for the program, keeps the ledgers, serves the tree's processes |
+//! | `peers` | the processes that connect: who they are, what they may, what they are given |
+//! | `tree` | the program and its descendants: starting, finding, attaching, ending them |
+//! | `report` | figures of a run: reasons, advice, history, pages |
 
-mod aside;
-mod attach;
 pub(crate) mod attached;
-mod books;
-mod cgroup_limit;
-mod claims;
-mod connections;
-mod counts;
-mod descriptors;
-mod front;
-mod guardian;
-mod history;
-mod job;
-mod kills;
-mod lending;
-pub(crate) mod looks;
-mod nested;
-mod notes;
-mod orphans;
-mod output;
-mod over_limit;
-mod page;
-mod peaks;
-mod peers;
-mod process;
-mod program_file;
-mod progress;
-mod reaper;
+pub(crate) mod peers;
 mod report;
-mod shares;
-mod signals;
-mod strangers;
 mod supervisor;
-mod swap;
-mod swap_report;
 #[cfg(test)]
 mod testing;
+mod tree;
 
-pub use program_file::exit_status_of;
 pub use report::{forms_line, whole_bytes};
-pub use signals::Signals;
-pub use swap::SwapArguments;
+pub use supervisor::signals::Signals;
+pub use supervisor::swap::SwapArguments;
+pub use tree::program_file::exit_status_of;
 
 use std::ffi::{CStr, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -52,6 +29,10 @@ use anyhow::{bail, Context, Result};
 use ledger::Settings;
 use sys::userfaultfd::OpenError;
 
+use self::peers::descriptors;
+use self::report::{history, output};
+use self::supervisor::{books, front, job, nested, signals, swap};
+use self::tree::{attach, cgroup_limit, guardian, kills, process, program_file, reaper};
 use crate::embedded;
 use crate::place::Place;
 use crate::rights;
@@ -141,6 +122,20 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     if let Some(outer) = nested::outer_run() {
         return nested::execute(outer, arguments);
     }
+    let options = &arguments.options;
+    let budget_bytes = budget(options)?;
+    let cgroup_limit = cgroup_limit::shown(arguments.cgroup_limit.as_deref(), budget_bytes)?;
+    let name = &arguments.program[0];
+    let file = match program_file::find(name) {
+        Ok(file) => file,
+        Err(error) => {
+            let of = if name.is_empty() { String::new() } else { format!("{}: ", name.to_string_lossy()) };
+            eprintln!("uzswap: {of}{error}");
+            return Ok(error.exit_status());
+        }
+    };
+    let unmanaged = program_file::why_unmanaged(&file);
+    let recorder = arguments.recorder.map(recorder).transpose()?;
     let front = front::Front::step_behind().context("cannot start the supervisor")?;
     descriptors::raise();
     // Emulated devices start threads later; this fork needs a single thread.
@@ -153,26 +148,15 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let [object_path, agent_path] = files.map(|file| guardian.path(file));
     // The guardian holds its own copies of the files.
     drop(object);
-    let options = &arguments.options;
-    let mut settings = settings(options)?;
-    settings.batch = arguments.batch.unwrap_or(0);
-    let cgroup_limit = cgroup_limit::shown(arguments.cgroup_limit.as_deref(), settings.budget_bytes)?;
+    // These may start threads, and open files that no other process should hold.
+    let settings = Settings {
+        batch: arguments.batch.unwrap_or(0),
+        supervisor: front.pid,
+        records: recorder.is_some(),
+        ..settings(options, budget_bytes)?
+    };
     let swap = options.swap.open()?;
     let mut output = output::Output::create(&options.report)?;
-    let name = &arguments.program[0];
-    let file = match program_file::find(name) {
-        Ok(file) => file,
-        Err(error) => {
-            let of = if name.is_empty() { String::new() } else { format!("{}: ", name.to_string_lossy()) };
-            eprintln!("uzswap: {of}{error}");
-            return Ok(error.exit_status());
-        }
-    };
-    let unmanaged = program_file::why_unmanaged(&file);
-    settings.supervisor = front.pid;
-    let recorder = arguments.recorder.map(recorder).transpose()?;
-    settings.records = recorder.is_some();
-    let budget_bytes = settings.budget_bytes;
     let opened = open(settings, options, swap, &socket, recorder)?;
     let root = attach::Root::own(Some(guardian.pid));
     let attacher = attach::Attacher::new(image, agent_path.clone(), &socket, root, budget_bytes);
@@ -298,7 +282,8 @@ fn needs_pages_of(kernel_bytes: usize) -> Result<()> {
 }
 
 /// Returns the run's settings.
-fn settings(options: &Options) -> Result<Settings> {
+/// Returns the budget that the options ask for.
+fn budget(options: &Options) -> Result<u64> {
     let budget_bytes = match options.ram.as_str() {
         "auto" => size::automatic_ram_bytes()?,
         text => size::of_option("--ram", text)?,
@@ -309,6 +294,10 @@ fn settings(options: &Options) -> Result<Settings> {
     if let Some(notice) = size::beyond_machine(budget_bytes) {
         eprintln!("uzswap: --ram {}: {notice}", options.ram);
     }
+    Ok(budget_bytes)
+}
+
+fn settings(options: &Options, budget_bytes: u64) -> Result<Settings> {
     let registry = uzswap::registry();
     let compressor = &options.compressor;
     if compressor.starts_with("parallel:") {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ledger::{Ledger, Sight, Snapshot, BOARD_NAME, LEDGER_NAME};
 
 use crate::plain::plain;
-use crate::run::looks::look_within;
+use crate::run::peers::looks::look_within;
 
 const COMMAND: Duration = Duration::from_secs(1);
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::history::Told;
-use super::page;
-use super::report::Report;
+use crate::run::report::history::Told;
+use crate::run::report::page;
+use crate::run::report::Report;
 
 /// The files, opened before the program starts, so that errors appear early.
 pub struct Output(Vec<One>);

@@ -78,7 +78,7 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     let own = Rights::own().ok_or_else(|| Failure::refused("/proc cannot be read"))?;
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
     // The object brings the agent itself: the process will say hello, or cannot be managed.
-    if maps.as_ref().is_ok_and(|maps| maps.contains(&*super::super::OBJECT_NAME.to_string_lossy())) {
+    if maps.as_ref().is_ok_and(|maps| maps.contains(&*crate::run::OBJECT_NAME.to_string_lossy())) {
         return Err(Failure::NotOurs);
     }
     permit(pid, &own)?;

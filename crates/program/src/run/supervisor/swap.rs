@@ -61,7 +61,7 @@ impl SwapArguments {
     }
 
     /// Opens the file, if one was asked for.
-    pub(super) fn open(&self) -> Result<Option<Swap>> {
+    pub fn open(&self) -> Result<Option<Swap>> {
         let Some(text) = &self.swap else { return Ok(None) };
         let size_bytes = size::of_option("--swap", text)?;
         if size_bytes < SWAP_BYTES_MIN {

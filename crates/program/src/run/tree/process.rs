@@ -11,9 +11,9 @@ use std::process::Command;
 use doorway::limits;
 use doorway::runtime::is_runtime;
 
-use super::cgroup_limit::ShownLimit;
-use super::signals::Signals;
 use super::{program_file, reaper};
+use crate::run::supervisor::signals::Signals;
+use crate::run::tree::cgroup_limit::ShownLimit;
 use crate::standard;
 
 const OBJECT_LINK: &[u8] = b"/memfd:libuzswap.so";
@@ -77,7 +77,7 @@ pub fn spawn(file: &Path, argv: &[OsString], signals: &Signals, shown: &Shown<'_
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
             // Rust ignores SIGPIPE; the program must not inherit that.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            super::descriptors::restore();
+            crate::run::peers::descriptors::restore();
             for descriptor in standard::closed() {
                 libc::close(descriptor);
             }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn other_names_in_ld_preload_stay() {
         // SAFETY: a NUL-terminated name.
-        let object = unsafe { libc::memfd_create(super::super::OBJECT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
+        let object = unsafe { libc::memfd_create(crate::run::OBJECT_NAME.as_ptr(), libc::MFD_CLOEXEC) };
         assert!(object >= 0);
         let list = format!("/proc/self/fd/{object}:libm.so.6 /lib/x.so:");
         let others: Vec<&OsStr> = other_preloads(OsStr::new(&list)).collect();

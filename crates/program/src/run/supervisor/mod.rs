@@ -1,5 +1,12 @@
 //! The supervisor: waits for the program, keeps the ledgers, serves the tree's processes.
 
+pub mod books;
+pub mod front;
+pub mod job;
+pub mod nested;
+pub mod signals;
+pub mod swap;
+
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -9,24 +16,24 @@ use ledger::Live;
 
 use sys::privileged::PrivilegedFile;
 
-use super::aside::Foreign;
-use super::attach::{self, Attacher};
-use super::books::Books;
-use super::claims::Claims;
-use super::connections::{Connections, HELLO, RESERVED};
-use super::history::History;
-use super::job::{Attached, Job};
-use super::lending;
-use super::notes::Notes;
-use super::orphans::Orphans;
-use super::output::Output;
-use super::peaks::Peaks;
-use super::progress::Progress;
-use super::shares::{Relative, Shares};
-use super::signals::Signals;
-use super::strangers::Strangers;
-use super::{swap, Options};
 use crate::rights;
+use crate::run::peers::aside::Foreign;
+use crate::run::peers::connections::{Connections, HELLO, RESERVED};
+use crate::run::peers::lending;
+use crate::run::report::history::History;
+use crate::run::report::notes::Notes;
+use crate::run::report::output::Output;
+use crate::run::report::peaks::Peaks;
+use crate::run::report::progress::Progress;
+use crate::run::supervisor::books::Books;
+use crate::run::supervisor::job::{Attached, Job};
+use crate::run::supervisor::signals::Signals;
+use crate::run::tree::attach::{self, Attacher};
+use crate::run::tree::claims::Claims;
+use crate::run::tree::orphans::Orphans;
+use crate::run::tree::shares::{Relative, Shares};
+use crate::run::tree::strangers::Strangers;
+use crate::run::Options;
 use crate::top::find::name_of;
 
 const PACKETS_MAX: usize = 32;

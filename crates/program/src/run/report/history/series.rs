@@ -202,7 +202,7 @@ fn short(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::history::tests::ledger;
+    use crate::run::report::history::tests::ledger;
     use serde_json::Value;
 
     fn values(columns: &Columns) -> Value {

@@ -3,9 +3,9 @@
 use ledger::{Counter, Tree};
 use serde::Serialize;
 
-use super::counts::Counts;
-use super::report::Latency;
-use super::supervisor::Supervisor;
+use crate::run::report::counts::Counts;
+use crate::run::report::Latency;
+use crate::run::supervisor::Supervisor;
 use crate::size::Size;
 
 /// The disk is the bottleneck if faults wait for it during this share of the run.

@@ -7,6 +7,12 @@
 //! (PIDFD_GET_INFO). Before, /proc does; its number belongs to the pidfd's process if that has not
 //! been waited for afterwards.
 
+pub mod aside;
+pub mod connections;
+pub mod descriptors;
+pub mod lending;
+pub mod looks;
+
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,7 +20,7 @@ use std::os::fd::OwnedFd;
 
 use sys::{packets, process};
 
-use super::attach::{program_of, runs_setuid_program, FileId, Root};
+use crate::run::tree::attach::{program_of, runs_setuid_program, FileId, Root};
 use crate::stat::Stat;
 
 /// Maximum length of the chain of parents.

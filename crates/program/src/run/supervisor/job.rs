@@ -3,9 +3,9 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::attach::{Left, Root};
-use super::front::Front;
-use super::guardian::Guardian;
+use crate::run::supervisor::front::Front;
+use crate::run::tree::attach::{Left, Root};
+use crate::run::tree::guardian::Guardian;
 use crate::size::Size;
 use crate::top::find::name_of;
 

@@ -1,7 +1,7 @@
 //! Processes with the preload object and no connection: their pagers do not reach the supervisor.
 
-use super::attach;
-use super::looks::Looks;
+use crate::run::peers::looks::Looks;
+use crate::run::tree::attach;
 use crate::stat::Stat;
 
 /// Consecutive looks with the object and no connection that make a stranger, not a slow process.
@@ -77,7 +77,7 @@ impl Strangers {
 /// Returns whether a process maps the object. May block for as long as the process likes.
 fn has_object(pid: i32) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.contains(&*super::OBJECT_NAME.to_string_lossy())
+    maps.contains(&*crate::run::OBJECT_NAME.to_string_lossy())
 }
 
 /// Returns a process's name if it is alive and at least half a second old.

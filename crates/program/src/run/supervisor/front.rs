@@ -14,8 +14,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use sys::packets;
 
-use super::kills;
-use super::signals::Signals;
+use crate::run::supervisor::signals::Signals;
+use crate::run::tree::kills;
 
 /// Words to the front. A number follows each.
 const STOP: u8 = 1;
@@ -38,7 +38,7 @@ impl Front {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(ours);
-                super::peers::take_name();
+                crate::run::peers::take_name();
                 let front = Front { socket: theirs, pid };
                 front.tie(libc::SIGKILL);
                 // The front may have died before the line above took effect.

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::super::peers::has_supervisor_name;
 use super::process::program_of;
 use crate::rights;
+use crate::run::peers::has_supervisor_name;
 
 /// The process at the top of a supervisor's tree: all its descendants belong to the tree, adopted
 /// orphans included.

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use super::aside::Aside;
 use crate::plain::plain;
+use crate::run::peers::aside::Aside;
 
 const LINES_MAX: usize = 1000;
 /// Burst of lines that processes may print, and the interval at which one more is permitted.

@@ -9,7 +9,7 @@ use ledger::{Counter, Slot, Tree};
 use serde::Serialize;
 
 use crate::plain::plain;
-use crate::run::looks::Looks;
+use crate::run::peers::looks::Looks;
 use crate::stat::Stat;
 
 /// Remembered processes. A build may start a million.
@@ -220,7 +220,7 @@ fn command_of(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::history::tests::ledger;
+    use crate::run::report::history::tests::ledger;
     use crate::run::testing::shell_with_child;
 
     #[test]

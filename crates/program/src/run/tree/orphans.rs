@@ -22,8 +22,8 @@ use sys::memory::USER_END;
 use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
 use sys::PAGE_SIZE;
 
-use super::aside::{Aside, Foreign};
-use super::peers::{Ids, Owner};
+use crate::run::peers::aside::{Aside, Foreign};
+use crate::run::peers::{Ids, Owner};
 
 /// An address for queries, which change nothing there, mapped or not.
 const ASKED: usize = 1 << 30;

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use ledger::{Counter, Live, Share};
 use sys::procfs::kilobytes_field;
 
-use super::attach::anonymous_bytes;
-use super::books::Books;
-use super::looks::Looks;
+use crate::run::peers::looks::Looks;
+use crate::run::supervisor::books::Books;
+use crate::run::tree::attach::anonymous_bytes;
 use crate::stat::Stat;
 
 const PAGE_BYTES: u64 = 4096;

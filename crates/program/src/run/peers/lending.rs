@@ -5,8 +5,8 @@ use std::fs::{File, OpenOptions};
 use sys::capabilities;
 use sys::privileged::PrivilegedFile;
 
-use super::attach;
-use super::peers::{Ids, Peer};
+use crate::run::peers::{Ids, Peer};
+use crate::run::tree::attach;
 
 /// Returns a process's users if it has no rights that this process lacks.
 pub fn entitled(peer: &Peer) -> Option<Ids> {
@@ -41,8 +41,8 @@ fn opened(what: PrivilegedFile, pid: i32) -> Option<File> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::peers::Family;
     use super::*;
+    use crate::run::peers::Family;
     use std::io::Write;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     use std::os::unix::fs::PermissionsExt;

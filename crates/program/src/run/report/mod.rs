@@ -1,15 +1,25 @@
 //! The report of a run.
 
+pub mod counts;
+pub mod history;
+pub mod notes;
+pub mod output;
+pub mod over_limit;
+pub mod page;
+pub mod peaks;
+pub mod progress;
+pub mod swap_report;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ledger::{percentile_ns, Counter};
 use serde::Serialize;
 
-use super::counts::{ratio, Counts};
-use super::over_limit::OverLimit;
-use super::supervisor::Supervisor;
-use super::swap_report::SwapReport;
+use crate::run::report::counts::{ratio, Counts};
+use crate::run::report::over_limit::OverLimit;
+use crate::run::report::swap_report::SwapReport;
+use crate::run::supervisor::Supervisor;
 use crate::size::{self, Size};
 use crate::ways;
 

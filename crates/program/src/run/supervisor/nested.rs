@@ -7,7 +7,8 @@ use std::process::Command;
 
 use anyhow::{bail, Result};
 
-use super::{attach, peers, program_file, Arguments};
+use crate::run::tree::{attach, program_file};
+use crate::run::{peers, Arguments};
 use crate::stat::Stat;
 use crate::{rights, standard};
 

@@ -2,8 +2,8 @@
 
 use ledger::Slot;
 
-use super::books::Books;
-use super::over_limit::OverLimit;
+use crate::run::report::over_limit::OverLimit;
+use crate::run::supervisor::books::Books;
 
 #[derive(Debug, Default, Clone)]
 pub struct Peaks {

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use ledger::wire::{self, Kind, Packet};
 use sys::{packets, process};
 
-use super::aside::Foreign;
-use super::attach::Root;
-use super::descriptors;
-use super::notes::Notes;
-use super::peers::{Family, Owner, Peer, Refusal};
 use crate::rights;
+use crate::run::peers::aside::Foreign;
+use crate::run::peers::descriptors;
+use crate::run::peers::{Family, Owner, Peer, Refusal};
+use crate::run::report::notes::Notes;
+use crate::run::tree::attach::Root;
 use crate::stat::Stat;
 
 /// Time limit from connecting to hello, on a busy machine.

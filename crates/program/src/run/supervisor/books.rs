@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 
 use ledger::{Keeper, Settings, Share, Slot, Tree};
 
-use super::peers::Owner;
-use super::swap::{Swap, SwapArguments};
+use crate::run::peers::Owner;
+use crate::run::supervisor::swap::{Swap, SwapArguments};
 use crate::size::{self, Size};
 
 /// Users of one tree. Each has memfds and may have a swap file.
@@ -226,7 +226,7 @@ mod tests {
     }
 
     fn owner(user: u32) -> Owner {
-        Owner::of(&super::super::peers::Ids::of_user(user))
+        Owner::of(&crate::run::peers::Ids::of_user(user))
     }
 
     const BUDGET: u64 = 32 << 20;

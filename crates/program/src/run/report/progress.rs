@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ledger::{Counter, Slot};
 
-use super::books::Books;
+use crate::run::supervisor::books::Books;
 use crate::size::Size;
 
 const INTERVAL: Duration = Duration::from_secs(1);
