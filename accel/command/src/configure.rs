@@ -13,7 +13,7 @@ use idxd::sysfs::{
 use idxd::DeviceFile;
 use serde_json::json;
 
-use super::place::{Machine, Place};
+use super::place::{DeviceOptions, Machine};
 use super::{list, names, profile};
 
 /// Give devices queues
@@ -73,7 +73,7 @@ pub struct Arguments {
     #[command(flatten)]
     how: How,
     #[command(flatten)]
-    place: Place,
+    place: DeviceOptions,
 }
 
 /// What becomes of devices that are not chosen.
@@ -122,7 +122,7 @@ pub struct LoadArguments {
     #[command(flatten)]
     how: How,
     #[command(flatten)]
-    place: Place,
+    place: DeviceOptions,
 }
 
 /// Write the present configuration to a file in accel-config's format
@@ -134,7 +134,7 @@ pub struct SaveArguments {
     /// The file; - for standard output
     file: PathBuf,
     #[command(flatten)]
-    place: Place,
+    place: DeviceOptions,
 }
 
 fn choice(text: &str) -> Result<Choice, String> {

@@ -6,7 +6,7 @@ use idxd::DeviceFile;
 use serde_json::{json, Value};
 
 use super::names;
-use super::place::{Machine, Place};
+use super::place::{DeviceOptions, Machine};
 use super::table::{or_dash, Table};
 
 /// Devices, engines and queues, and who may use them
@@ -20,7 +20,7 @@ pub struct Arguments {
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
-    place: Place,
+    place: DeviceOptions,
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {

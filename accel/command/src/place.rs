@@ -8,7 +8,7 @@ use idxd::sysfs::{discover, Discovery, Files, Model, Tree};
 
 /// Options that all verbs have.
 #[derive(Debug, clap::Args)]
-pub struct Place {
+pub struct DeviceOptions {
     /// Use emulated devices, as in sockets=2,devices=4,engines=8,queues=2,generation=1 (devices are
     /// per socket)
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["sysfs", "dev"])]
@@ -34,7 +34,7 @@ pub struct Machine {
     pub emulated: Option<EmulateSpec>,
 }
 
-impl Place {
+impl DeviceOptions {
     /// Opens it.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use idxd::emulated::EmulateSpec;
 use idxd::sysfs::Tree;
 use serde_json::{json, Map, Value};
 
-use super::place::{Machine, Place};
+use super::place::{DeviceOptions, Machine};
 use super::table::Table;
 use super::test::pages::{make, Page};
 
@@ -33,7 +33,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "emulate")]
     reset: bool,
     #[command(flatten)]
-    place: Place,
+    place: DeviceOptions,
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {

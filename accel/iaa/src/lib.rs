@@ -38,4 +38,4 @@ pub use settings::{Patience, Settings, SyncMode};
 pub use shared_counters::{published, reset_published, Published, Unreadable};
 pub use statistics::{DeviceStatistics, Health, QueueStatistics, Statistics, Traffic};
 pub use table::QueueKind;
-pub use topology::{Place, Topology};
+pub use topology::{CoreId, Topology};

@@ -10,7 +10,7 @@ use idxd::{DeviceFile, Portal, Refusal};
 use crate::device::{Device, Port};
 use crate::source::{Seen, Sight, Source};
 
-pub(crate) struct Found {
+pub(crate) struct Opened {
     /// Devices with the queues that could be opened.
     pub devices: Vec<Device>,
     /// Reasons for the queues that could not.
@@ -18,13 +18,13 @@ pub(crate) struct Found {
 }
 
 /// Opens every queue that this process may use.
-pub(crate) fn open() -> Found {
+pub(crate) fn open() -> Opened {
     open_below(&Files::system(), Path::new("/dev"))
 }
 
-fn open_below(tree: &dyn Tree, dev: &Path) -> Found {
+fn open_below(tree: &dyn Tree, dev: &Path) -> Opened {
     let discovery = discover(tree);
-    let mut found = Found { devices: Vec::new(), refusals: Vec::new() };
+    let mut found = Opened { devices: Vec::new(), refusals: Vec::new() };
     for device in &discovery.devices {
         let mut queues = Vec::new();
         // Queues without a type are not configured, which needs no message.

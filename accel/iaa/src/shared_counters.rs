@@ -171,7 +171,7 @@ pub struct Unreadable {
     pub cause: io::Error,
 }
 
-struct Place {
+struct Holder {
     process: u32,
     command: String,
     start: u64,
@@ -179,7 +179,7 @@ struct Place {
 
 /// All drivers' memory, below `proc`, which stands for `/proc`. Memory that forks share is found
 /// once.
-fn places(proc: &Path) -> Vec<Place> {
+fn places(proc: &Path) -> Vec<Holder> {
     let mut places = Vec::new();
     let mut seen = Vec::new();
     let processes = fs::read_dir(proc).into_iter().flatten().flatten();
@@ -206,13 +206,13 @@ fn places(proc: &Path) -> Vec<Place> {
             let (Some(start), false) = (start, seen.contains(&identity)) else { continue };
             seen.push(identity);
             let command = fs::read_to_string(directory.join("comm")).unwrap_or_default();
-            places.push(Place { process, command: command.trim().to_owned(), start });
+            places.push(Holder { process, command: command.trim().to_owned(), start });
         }
     }
     places
 }
 
-fn unreadable(place: &Place, cause: io::Error) -> Unreadable {
+fn unreadable(place: &Holder, cause: io::Error) -> Unreadable {
     Unreadable { process: place.process, command: place.command.clone(), cause }
 }
 
@@ -224,7 +224,7 @@ pub fn published(proc: &Path) -> Vec<Result<Published, Unreadable>> {
         .collect()
 }
 
-fn read(proc: &Path, place: &Place) -> io::Result<Option<Published>> {
+fn read(proc: &Path, place: &Holder) -> io::Result<Option<Published>> {
     // Aligned as the layout, since drivers map their memory.
     let copy = SharedCounters { layout: sys::memory::map(SIZE)?.cast(), is_mapped: true };
     let file = File::open(proc.join(place.process.to_string()).join("mem"))?;
@@ -269,7 +269,7 @@ pub fn reset_published(proc: &Path) -> Result<usize, Unreadable> {
     failure.map_or(Ok(count), Err)
 }
 
-fn reset(proc: &Path, place: &Place) -> io::Result<()> {
+fn reset(proc: &Path, place: &Holder) -> io::Result<()> {
     let file =
         File::options().read(true).write(true).open(proc.join(place.process.to_string()).join("mem"))?;
     let mut magic = [0; 8];

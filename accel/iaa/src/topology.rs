@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// A processor's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct CoreId {
     /// Its package, counted from 0 without gaps.
     pub package: usize,
     /// Its core's rank within the package. Hyper-threads share it.
@@ -19,7 +19,7 @@ pub struct Place {
 /// devices belong to packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    places: Vec<Place>,
+    places: Vec<CoreId>,
     packages: usize,
 }
 
@@ -55,11 +55,11 @@ impl Topology {
                 cores.push((die, core));
             }
         }
-        let ranks: BTreeMap<(i64, i64, i64), Place> = packages
+        let ranks: BTreeMap<(i64, i64, i64), CoreId> = packages
             .iter()
             .enumerate()
             .flat_map(|(rank, (&package, cores))| {
-                let place = move |core| Place { package: rank, core };
+                let place = move |core| CoreId { package: rank, core };
                 cores.iter().enumerate().map(move |(core, &(die, id))| ((package, die, id), place(core)))
             })
             .collect();
@@ -70,7 +70,7 @@ impl Topology {
     /// `packages` packages of `cores` single-threaded cores, numbered in sequence.
     pub fn regular(packages: usize, cores: usize) -> Self {
         assert!(packages > 0 && cores > 0);
-        let place = |cpu| Place { package: cpu / cores, core: cpu % cores };
+        let place = |cpu| CoreId { package: cpu / cores, core: cpu % cores };
         Topology { places: (0..packages * cores).map(place).collect(), packages }
     }
 
@@ -95,7 +95,7 @@ impl Topology {
     }
 
     /// The place of processor `cpu`. Processors beyond the known ones wrap around.
-    pub fn place(&self, cpu: usize) -> Place {
+    pub fn place(&self, cpu: usize) -> CoreId {
         self.places.get(cpu % self.places.len().max(1)).copied().unwrap_or_default()
     }
 
@@ -116,18 +116,18 @@ mod tests {
         let ids: Vec<_> = (0..224).map(|cpu| (cpu / 56 % 2, 0, cpu % 56)).collect();
         let topology = Topology::from_ids(&ids);
         assert_eq!((topology.packages(), topology.cores(0), topology.cores(1)), (2, 56, 56));
-        assert_eq!(topology.place(13), Place { package: 0, core: 13 });
-        assert_eq!(topology.place(125), Place { package: 0, core: 13 });
-        assert_eq!(topology.place(56), Place { package: 1, core: 0 });
-        assert_eq!(topology.place(223), Place { package: 1, core: 55 });
+        assert_eq!(topology.place(13), CoreId { package: 0, core: 13 });
+        assert_eq!(topology.place(125), CoreId { package: 0, core: 13 });
+        assert_eq!(topology.place(56), CoreId { package: 1, core: 0 });
+        assert_eq!(topology.place(223), CoreId { package: 1, core: 55 });
     }
 
     #[test]
     fn processors_that_alternate_between_packages_are_ranked_in_their_own() {
         let ids: Vec<_> = (0..8).map(|cpu| (cpu % 2 * 3, 0, cpu / 2)).collect();
         let topology = Topology::from_ids(&ids);
-        assert_eq!(topology.place(6), Place { package: 0, core: 3 });
-        assert_eq!(topology.place(7), Place { package: 1, core: 3 });
+        assert_eq!(topology.place(6), CoreId { package: 0, core: 3 });
+        assert_eq!(topology.place(7), CoreId { package: 1, core: 3 });
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
             fs::write(directory.join("core_id"), format!("{}\n", cpu % 2 * 4)).unwrap();
         }
         let topology = Topology::read(&root, 4);
-        assert_eq!((topology.packages(), topology.place(3)), (2, Place { package: 1, core: 1 }));
+        assert_eq!((topology.packages(), topology.place(3)), (2, CoreId { package: 1, core: 1 }));
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(Topology::read(&root, 4), Topology::regular(1, 4));
         assert!(Topology::of_this_machine().cpus() >= 1);

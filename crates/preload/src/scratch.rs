@@ -25,19 +25,19 @@ pub unsafe trait Plain {}
 unsafe impl<const LEN: usize> Plain for [u8; LEN] {}
 
 #[repr(align(16))]
-struct Place {
+struct Buffer {
     bytes: UnsafeCell<[u8; BYTES]>,
     is_taken: AtomicBool,
 }
 
 // SAFETY: the bytes belong to the thread that has taken the place.
-unsafe impl Sync for Place {}
+unsafe impl Sync for Buffer {}
 
-static ALL: [Place; PLACES] =
-    [const { Place { bytes: UnsafeCell::new([0; BYTES]), is_taken: AtomicBool::new(false) } }; PLACES];
+static ALL: [Buffer; PLACES] =
+    [const { Buffer { bytes: UnsafeCell::new([0; BYTES]), is_taken: AtomicBool::new(false) } }; PLACES];
 
 /// Returns a place, also when a cancelled thread unwinds.
-struct Taken(&'static Place);
+struct Taken(&'static Buffer);
 
 impl Drop for Taken {
     fn drop(&mut self) {
@@ -50,14 +50,14 @@ fn take() -> Option<Taken> {
     if !control_page::is_own_process() {
         return None;
     }
-    let takes = |place: &&Place| {
+    let takes = |place: &&Buffer| {
         place.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
     ALL.iter().find(takes).map(Taken)
 }
 
 pub fn with<T: Plain, R>(act: impl FnOnce(&mut T) -> R) -> R {
-    const { assert!(size_of::<T>() <= BYTES && align_of::<T>() <= align_of::<Place>()) };
+    const { assert!(size_of::<T>() <= BYTES && align_of::<T>() <= align_of::<Buffer>()) };
     let Some(taken) = take() else { return on_stack(act) };
     let room = taken.0.bytes.get().cast::<T>();
     // SAFETY: the place is this call's until `taken` drops; its size and alignment are asserted

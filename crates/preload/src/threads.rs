@@ -36,18 +36,18 @@ const FREE: usize = 0;
 const GIVEN: usize = 1;
 
 /// A thread's function. It belongs to the creating thread, then to the new thread, which frees it.
-struct Place {
+struct Handover {
     /// [`FREE`], [`GIVEN`], or the creating thread's pthread_self(), which a fork preserves.
     owner: AtomicUsize,
     routine: UnsafeCell<(*const c_void, *mut c_void)>,
 }
 
 // SAFETY: the owner writes `routine`, then makes the thread, which reads it and frees the place.
-unsafe impl Sync for Place {}
+unsafe impl Sync for Handover {}
 
-impl Place {
+impl Handover {
     const fn new() -> Self {
-        Place { owner: AtomicUsize::new(FREE), routine: UnsafeCell::new((null(), null_mut())) }
+        Handover { owner: AtomicUsize::new(FREE), routine: UnsafeCell::new((null(), null_mut())) }
     }
 
     fn change(&self, from: usize, to: usize) -> bool {
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-static ALL: [Place; PLACES] = [const { Place::new() }; PLACES];
+static ALL: [Handover; PLACES] = [const { Handover::new() }; PLACES];
 
 /// The calling thread's pointer. Never [`FREE`] or [`GIVEN`]: it is an address.
 pub fn pointer() -> usize {
@@ -67,8 +67,9 @@ pub fn pointer() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-fn take(places: &'static [Place]) -> Option<&'static Place> {
-    let takes = |place: &&Place| place.owner.load(Ordering::Relaxed) == FREE && place.change(FREE, pointer());
+fn take(places: &'static [Handover]) -> Option<&'static Handover> {
+    let takes =
+        |place: &&Handover| place.owner.load(Ordering::Relaxed) == FREE && place.change(FREE, pointer());
     for _ in 0..LOOKS_MAX {
         if let Some(place) = places.iter().find(takes) {
             return Some(place);
@@ -83,14 +84,14 @@ pub fn forget() {
     forget_others(&ALL);
 }
 
-fn forget_others(places: &[Place]) {
-    places.iter().filter(|place| place.owner.load(Ordering::Relaxed) != pointer()).for_each(Place::free);
+fn forget_others(places: &[Handover]) {
+    places.iter().filter(|place| place.owner.load(Ordering::Relaxed) != pointer()).for_each(Handover::free);
 }
 
 /// The new thread's first step. Returns its function.
 unsafe extern "C" fn begin(place: *const c_void) -> Onward {
     // SAFETY: `create` passed it, and no other thread uses it until this one frees it.
-    let place = unsafe { &*place.cast::<Place>() };
+    let place = unsafe { &*place.cast::<Handover>() };
     // SAFETY: as above.
     let (function, argument) = unsafe { *place.routine.get() };
     place.free();
@@ -139,7 +140,7 @@ unsafe extern "C" fn trampoline() {
 /// Makes a thread by `make`, which gets the function and argument that it begins with, and returns
 /// 0 if there is a thread; otherwise the thread never begins.
 fn create(
-    places: &'static [Place],
+    places: &'static [Handover],
     routine: *const c_void,
     argument: *mut c_void,
     make: impl Fn(*const c_void, *mut c_void) -> c_int,
@@ -201,7 +202,7 @@ mod tests {
     /// As many threads as there are places, which no other test uses.
     #[test]
     fn threads_begin_with_their_own_arguments_and_are_noted() {
-        static OWN: [Place; PLACES] = [const { Place::new() }; PLACES];
+        static OWN: [Handover; PLACES] = [const { Handover::new() }; PLACES];
         control_page::note_process();
         let next = CREATE.function().expect("the C library makes threads");
         let make = |number: usize| {
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_not_made_gives_its_place_back() {
-        static OWN: [Place; 2] = [const { Place::new() }; 2];
+        static OWN: [Handover; 2] = [const { Handover::new() }; 2];
         control_page::note_process();
         for _ in 0..5 {
             let answer = create(&OWN, null(), null_mut(), |routine, _| {
@@ -241,7 +242,7 @@ mod tests {
     /// the place of the one that had not begun.
     #[test]
     fn a_forked_child_keeps_the_place_that_its_thread_uses_and_no_other() {
-        static OWN: [Place; 4] = [const { Place::new() }; 4];
+        static OWN: [Handover; 4] = [const { Handover::new() }; 4];
         control_page::note_process();
         // A thread that was not forked, and one of this thread that had not begun.
         OWN[0].owner.store(pointer() + 8, Ordering::Relaxed);

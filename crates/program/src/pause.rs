@@ -147,14 +147,14 @@ struct Meant {
     ledgers: Vec<Ledger>,
 }
 
-struct Place<'a> {
+struct Member<'a> {
     ledger: &'a Ledger,
     index: usize,
     pid: u32,
     slot: &'a Slot,
 }
 
-impl Place<'_> {
+impl Member<'_> {
     fn is_there(&self) -> bool {
         self.ledger.pid(self.index) == self.pid
     }
@@ -187,9 +187,9 @@ impl Meant {
         Ok(meant)
     }
 
-    fn places(&self) -> impl Iterator<Item = Place<'_>> {
+    fn places(&self) -> impl Iterator<Item = Member<'_>> {
         let all = self.ledgers.iter().flat_map(|ledger| {
-            ledger.live().map(move |(index, pid, slot)| Place { ledger, index, pid, slot })
+            ledger.live().map(move |(index, pid, slot)| Member { ledger, index, pid, slot })
         });
         all.filter(|place| self.named.is_run || place.pid == self.pid)
     }
@@ -211,12 +211,12 @@ impl Meant {
 }
 
 /// Pauses or resumes processes; returns those that are still alive.
-fn change(places: Vec<Place<'_>>, pauses: bool, timeout_seconds: u64) -> Result<Vec<u32>> {
+fn change(places: Vec<Member<'_>>, pauses: bool, timeout_seconds: u64) -> Result<Vec<u32>> {
     places.iter().for_each(|place| place.slot.want_pause(pauses));
     let give_up = Instant::now() + Duration::from_secs(timeout_seconds);
     // Do not wait for a process that ends.
-    let waits = |place: &&Place<'_>| place.is_there() && place.slot.is_paused() != pauses;
-    while let Some(Place { pid, .. }) = places.iter().find(waits) {
+    let waits = |place: &&Member<'_>| place.is_there() && place.slot.is_paused() != pauses;
+    while let Some(Member { pid, .. }) = places.iter().find(waits) {
         if Instant::now() > give_up {
             let what = if pauses { "paused" } else { "gone on" };
             bail!("process {pid} has not {what} within {timeout_seconds} s; is it stopped?");

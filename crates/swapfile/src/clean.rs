@@ -8,7 +8,7 @@ use crate::pack::last_directory;
 use crate::place::{GRAIN_BYTES, SEGMENT_BYTES};
 use crate::segments::Candidate;
 use crate::writer::{Age, Writer};
-use crate::{Pack, Place, Record, SwapFile, WriteError};
+use crate::{Location, Pack, Record, SwapFile, WriteError};
 
 /// Segments with a larger live share are skipped: moving their objects frees little.
 const LIVE_PERCENT_MAX: u64 = 75;
@@ -18,12 +18,12 @@ const SHARED_PERCENT_MAX: u64 = 25;
 /// Knows which objects are needed, and where.
 pub trait Owner {
     /// Whether the object at this place is needed.
-    fn holds(&self, record: &Record, place: Place) -> bool;
+    fn holds(&self, record: &Record, place: Location) -> bool;
 
     /// Notes that the object is at `to` as well, which replaces `from`. Returns whether it is still
     /// needed: if it is, the caller frees `from`, which is no longer used; otherwise the caller
     /// frees `to`. May wait for readers of the object.
-    fn moved(&self, record: &Record, from: Place, to: Place) -> bool;
+    fn moved(&self, record: &Record, from: Location, to: Location) -> bool;
 }
 
 /// Result of cleaning.
@@ -77,7 +77,7 @@ struct Cleaning<'a> {
     owner: &'a dyn Owner,
     /// An unfinished pack, and the old places of its objects.
     pack: Option<Pack>,
-    from: Vec<Place>,
+    from: Vec<Location>,
     report: CleanReport,
 }
 
@@ -158,7 +158,7 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    fn move_block(&mut self, objects: &[(Record, Place)], buffer: &mut [u8]) -> Result<(), WriteError> {
+    fn move_block(&mut self, objects: &[(Record, Location)], buffer: &mut [u8]) -> Result<(), WriteError> {
         let seal = &self.file.seal;
         let mut live = [const { None }; crate::TOGETHER_MAX];
         let mut records = [objects[0].0; crate::TOGETHER_MAX];

@@ -1,6 +1,7 @@
 //! Compressed objects on disk: a log of segments in an unnamed file.
 //!
-//! The holder of pages keeps, for each object, a [`Place`] of eight bytes: its position and length.
+//! The holder of pages keeps a [`Location`] of eight bytes for each object: its position, and its
+//! length.
 //! It submits objects in [`Pack`]s to the [`Writer`], which writes many at once. [`SwapFile::read`]
 //! reads up to 64 together, and [`SwapFile::free`] releases one. When enough of the file is dead,
 //! [`Writer::clean`] moves the live objects.
@@ -46,7 +47,7 @@ pub use engine::{Done, Engine, Kind, Lane, Room, Transfer, LANE_DEPTH};
 pub use faults::{Fault, Faults, FaultyEngine, Rates};
 pub use memory::MemoryEngine;
 pub use pack::{Pack, Record, PACK_BYTES_MAX, TOGETHER_MAX};
-pub use place::{Place, BLOCK_BYTES, GRAIN_BYTES, OBJECT_BYTES_MAX, SEGMENTS_MAX, SEGMENT_BYTES};
+pub use place::{Location, BLOCK_BYTES, GRAIN_BYTES, OBJECT_BYTES_MAX, SEGMENTS_MAX, SEGMENT_BYTES};
 pub use read::{Objects, READ_MAX};
 pub use seal::Seal;
 pub use shared::{Shared, TABLE_NAME};

@@ -22,7 +22,7 @@
 
 use crate::place::{grains, GRAIN_BYTES, OBJECT_BYTES_MAX, SEGMENT_BYTES};
 use crate::seal::{Nonce, Sealer};
-use crate::{Buffer, Place, BLOCK_BYTES};
+use crate::{Buffer, Location, BLOCK_BYTES};
 
 /// Most bytes of a pack, and so of one write.
 pub const PACK_BYTES_MAX: usize = 256 << 10;
@@ -195,9 +195,9 @@ impl Pack {
         &mut self.buffer.as_mut().expect("a pack that is filled has its buffer")[start..start + len]
     }
 
-    pub(crate) fn place(&self, number: usize) -> Place {
+    pub(crate) fn place(&self, number: usize) -> Location {
         let position = self.slot.start as usize + self.positions[number] as usize;
-        Place::new(self.slot.segment as usize, position, self.records[number].len as usize)
+        Location::new(self.slot.segment as usize, position, self.records[number].len as usize)
     }
 
     pub(crate) fn grains(&self) -> u32 {
@@ -289,7 +289,7 @@ pub(crate) fn last_directory(
     generation: u32,
     bytes: &mut [u8],
     seal: &Sealer,
-) -> Option<(usize, Vec<(Record, Place)>)> {
+) -> Option<(usize, Vec<(Record, Location)>)> {
     let end = bytes.len();
     let footer_at = end.checked_sub(FOOTER_BYTES)?;
     let footer_bytes: [u8; FOOTER_BYTES] = bytes[footer_at..].try_into().ok()?;
@@ -310,7 +310,7 @@ pub(crate) fn last_directory(
     }
     let records = directory[..len - seal.tail_bytes()].chunks_exact(RECORD_BYTES).map(Record::decode);
     let placed = records.map(|(record, grain)| {
-        let place = Place::new(segment as usize, grain as usize * GRAIN_BYTES, record.len as usize);
+        let place = Location::new(segment as usize, grain as usize * GRAIN_BYTES, record.len as usize);
         (record, place)
     });
     Some((start, placed.collect()))

@@ -19,16 +19,16 @@ const _: () = assert!(GRAINS == 1 << 16);
 /// The holder may use the 11 bits above. A place contains neither the segment's key nor its
 /// generation: its holder keeps the segment from being reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(u64);
+pub struct Location(u64);
 
-impl Place {
-    /// Bits that [`Place::to_bits`] uses.
+impl Location {
+    /// Bits that [`Location::to_bits`] uses.
     pub const BITS: u32 = 53;
 
     pub(crate) fn new(segment: usize, position: usize, len: usize) -> Self {
         assert!(segment < SEGMENTS_MAX && position < SEGMENT_BYTES && position.is_multiple_of(GRAIN_BYTES));
         assert!((1..=OBJECT_BYTES_MAX).contains(&len));
-        Place((segment as u64) << 32 | ((position / GRAIN_BYTES) as u64) << 16 | (len as u64 - 1))
+        Location((segment as u64) << 32 | ((position / GRAIN_BYTES) as u64) << 16 | (len as u64 - 1))
     }
 
     /// The place as a number below 2^53.
@@ -36,13 +36,13 @@ impl Place {
         self.0
     }
 
-    /// The place of a number from [`Place::to_bits`].
+    /// The place of a number from [`Location::to_bits`].
     ///
     /// # Panics
     /// If a higher bit is set.
     pub fn from_bits(bits: u64) -> Self {
-        assert!(bits >> Place::BITS == 0);
-        Place(bits)
+        assert!(bits >> Location::BITS == 0);
+        Location(bits)
     }
 
     /// The segment's number.
@@ -80,7 +80,7 @@ mod tests {
         for (segment, position, len) in
             [(0, 0, 1), (SEGMENTS_MAX - 1, SEGMENT_BYTES - 16, OBJECT_BYTES_MAX), (77, 4096, 4096)]
         {
-            let place = Place::from_bits(Place::new(segment, position, len).to_bits());
+            let place = Location::from_bits(Location::new(segment, position, len).to_bits());
             assert_eq!((place.segment(), place.position(), place.len()), (segment, position, len));
             assert_eq!(place.offset(), (segment * SEGMENT_BYTES + position) as u64);
         }

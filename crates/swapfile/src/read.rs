@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::engine::{continued, Kind, Lane, Outcome, Transfer, LANE_DEPTH};
 use crate::place::SEGMENT_BYTES;
 use crate::seal::Nonce;
-use crate::{Buffer, Place, ReadError, ReadFault, SwapFile, BLOCK_BYTES};
+use crate::{Buffer, Location, ReadError, ReadFault, SwapFile, BLOCK_BYTES};
 
 /// Most objects of one request.
 pub const READ_MAX: usize = 64;
@@ -49,7 +49,7 @@ impl Drop for Objects<'_> {
     }
 }
 
-fn plan(places: &[Place], tail: usize) -> (Vec<Span>, Vec<(u16, u32, u32)>) {
+fn plan(places: &[Location], tail: usize) -> (Vec<Span>, Vec<(u16, u32, u32)>) {
     let mut order: Vec<u16> = (0..places.len() as u16).collect();
     order.sort_unstable_by_key(|&index| places[index as usize]);
     let mut spans: Vec<Span> = Vec::with_capacity(4);
@@ -83,7 +83,7 @@ impl SwapFile {
     ///
     /// # Panics
     /// If there are more objects.
-    pub fn read(&self, places: &[Place]) -> Result<Objects<'_>, ReadError> {
+    pub fn read(&self, places: &[Location]) -> Result<Objects<'_>, ReadError> {
         assert!(places.len() <= READ_MAX);
         let began = Instant::now();
         let (spans, found) = plan(places, self.seal.tail_bytes());
@@ -136,7 +136,7 @@ impl SwapFile {
         Transfer { kind: Kind::Read, offset, buffer, start: 0, end: len, token: number as u64 }
     }
 
-    fn unseal(&self, places: &[Place], objects: &mut Objects<'_>) -> Result<(), ReadError> {
+    fn unseal(&self, places: &[Location], objects: &mut Objects<'_>) -> Result<(), ReadError> {
         for (index, (place, &(span, start, len))) in places.iter().zip(&objects.found).enumerate() {
             let buffer = objects.spans[span as usize].buffer.as_mut().expect("all spans were read");
             let sealed = &mut buffer[start as usize..(start + len) as usize + self.seal.tail_bytes()];
@@ -147,7 +147,7 @@ impl SwapFile {
         Ok(())
     }
 
-    pub(crate) fn nonce_of(&self, place: Place) -> Nonce {
+    pub(crate) fn nonce_of(&self, place: Location) -> Nonce {
         Nonce {
             segment: place.segment() as u32,
             grain: (place.position() / crate::GRAIN_BYTES) as u32,
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn adjacent_objects_are_read_at_once() {
-        let place = |segment, position, len| Place::new(segment, position, len);
+        let place = |segment, position, len| Location::new(segment, position, len);
         // A block's objects, unsorted; a neighbour within the gap; a distant one; another segment.
         let places = [
             place(1, 4096, 3000),

@@ -17,7 +17,7 @@ use crate::segments::Segments;
 use crate::sync::lock;
 use crate::threads::{Spawn, Threads};
 use crate::writer::PACKS_MAX;
-use crate::{Age, Config, OpenError, Place, Seal, Space, WriteError};
+use crate::{Age, Config, Location, OpenError, Seal, Space, WriteError};
 
 /// Segments that get blocks with one call, if there is room: on ext4 every such call waits for all
 /// writes in flight, some milliseconds.
@@ -189,7 +189,7 @@ impl SwapFile {
     }
 
     /// Releases an object: it is never read again, and its place is free.
-    pub fn free(&self, place: Place) {
+    pub fn free(&self, place: Location) {
         let dead = grains(place.len() + self.seal.tail_bytes());
         self.live_bytes.fetch_sub(u64::from(dead) * GRAIN_BYTES as u64, Ordering::Relaxed);
         if self.segments.subtract(place.segment(), dead) {

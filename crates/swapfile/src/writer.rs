@@ -9,7 +9,7 @@ use crate::engine::{continued, Kind, Lane, Outcome, Transfer, LANE_DEPTH};
 use crate::pack::{Pack, Slot, PACK_BYTES_MAX, PACK_BYTES_MIN};
 use crate::place::{GRAIN_BYTES, SEGMENT_BYTES};
 use crate::swapfile::is_no_space;
-use crate::{Place, Record, SwapFile, WriteError};
+use crate::{Location, Record, SwapFile, WriteError};
 
 /// Attempts to write a pack, each in another place.
 const TRIES: u32 = 3;
@@ -36,7 +36,7 @@ pub struct Finished {
 
 impl Finished {
     /// The objects, and their places if they were written.
-    pub fn objects(&self) -> impl Iterator<Item = (Record, Place)> + '_ {
+    pub fn objects(&self) -> impl Iterator<Item = (Record, Location)> + '_ {
         self.pack.records.iter().enumerate().map(|(number, record)| (*record, self.pack.place(number)))
     }
 }

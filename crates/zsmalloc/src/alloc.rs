@@ -3,7 +3,7 @@
 use sys::PAGE_SIZE;
 
 use crate::class::OBJECT_BYTES_MAX;
-use crate::entry::{Object, Place};
+use crate::entry::{FrameOffset, Object};
 use crate::frame::{kind, Field};
 use crate::handles::Handle;
 use crate::mixed;
@@ -104,7 +104,7 @@ impl Pool {
     fn reserve(&self, shard: &mut Shard, sizes: &[u32], node: u8, handles: &mut [Handle]) -> (usize, bool) {
         let class = self.table.class_of(sizes[0]);
         let run = sizes.iter().take_while(|&&size| self.table.class_of(size) == class).count();
-        let mut places = [Place::NOWHERE; BATCH];
+        let mut places = [FrameOffset::NOWHERE; BATCH];
         let allowed = (0..run).take_while(|_| !self.faults.object_fails()).count();
         let placed = self.place(shard, &sizes[..allowed], class, node, &mut places[..allowed]);
         for index in 0..placed {
@@ -135,7 +135,14 @@ impl Pool {
 
     /// Finds room for objects of `class`, in order, while there is memory. Returns for how many.
     #[inline]
-    fn place(&self, shard: &mut Shard, sizes: &[u32], class: u16, node: u8, places: &mut [Place]) -> usize {
+    fn place(
+        &self,
+        shard: &mut Shard,
+        sizes: &[u32],
+        class: u16,
+        node: u8,
+        places: &mut [FrameOffset],
+    ) -> usize {
         let (list, at) = self.class_list(node, class);
         // A class may have one zspage less than its objects would fill, so the slots of its zspages
         // are always in demand and objects beyond that number live elsewhere.
@@ -157,30 +164,36 @@ impl Pool {
         done
     }
 
-    pub(crate) fn free_slot(&self, class: u16, node: u8) -> Option<Place> {
+    pub(crate) fn free_slot(&self, class: u16, node: u8) -> Option<FrameOffset> {
         let (list, at) = self.class_list(node, class);
-        let mut place = [Place::NOWHERE];
+        let mut place = [FrameOffset::NOWHERE];
         (list.has_room() && list.allocate(at, 0, &mut place, self.ground()) == 1).then_some(place[0])
     }
 
     /// Finds a free slot of a slightly larger class. Otherwise a change of sizes leaves half a
     /// zspage per class free for good.
     #[inline]
-    pub(crate) fn place_in_larger(&self, size: u32, class: u16, node: u8) -> Option<Place> {
+    pub(crate) fn place_in_larger(&self, size: u32, class: u16, node: u8) -> Option<FrameOffset> {
         let fits = |class: &u16| self.table.geometry(*class).slot_bytes <= size + size / LARGER_DIVISOR;
         let mut larger = (class + 1..self.table.len() as u16).take_while(fits);
         larger.find_map(|class| self.free_slot(class, node))
     }
 
     #[inline]
-    pub(crate) fn place_mixed(&self, shard: &mut Shard, size: u32, node: u8, taker: Taker) -> Option<Place> {
+    pub(crate) fn place_mixed(
+        &self,
+        shard: &mut Shard,
+        size: u32,
+        node: u8,
+        taker: Taker,
+    ) -> Option<FrameOffset> {
         let open = &mut shard.open[usize::from(node)];
         open.allocate(size, node, taker, &mut shard.ledger, self.ground())
     }
 
     /// The last resort when there is no free frame: any zspage of the class, or mixed, with room.
     #[cold]
-    fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<Place> {
+    fn place_anywhere(&self, shard: &mut Shard, size: u32, class: u16) -> Option<FrameOffset> {
         for node in 0..self.supplies.len() as u8 {
             if let Some(place) = self.free_slot(class, node) {
                 return Some(place);

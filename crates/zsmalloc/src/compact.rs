@@ -14,7 +14,7 @@ use std::collections::TryReserveError;
 
 use sys::PAGE_SIZE;
 
-use crate::entry::{Entry, Object, Place};
+use crate::entry::{Entry, FrameOffset, Object};
 use crate::frame::{kind, Field, FRAME_BYTES};
 use crate::live;
 use crate::pool::Pool;
@@ -306,7 +306,7 @@ impl Pool {
         Moved::Yes
     }
 
-    fn find_place(&self, shard: &mut Shard, object: Object, mark: Mark, node: u8) -> Option<Place> {
+    fn find_place(&self, shard: &mut Shard, object: Object, mark: Mark, node: u8) -> Option<FrameOffset> {
         if mark == Mark::ToClass {
             let class = self.table.class_of(object.len);
             // The class may be full, or other threads have taken the room.

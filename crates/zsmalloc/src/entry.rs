@@ -21,7 +21,7 @@ const READERS_MAX: u64 = 0x7e;
 const LIVE: u64 = 0x80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FrameOffset {
     pub(crate) frame: u32,
     /// Bytes from the start of the frame.
     pub(crate) offset: u16,
@@ -33,17 +33,17 @@ pub(crate) const FRAME_LIMIT: u32 = 1 << 24;
 /// The content of an entry, pins left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Object {
-    pub(crate) place: Place,
+    pub(crate) place: FrameOffset,
     /// Bytes, 1..=65536.
     pub(crate) len: u32,
 }
 
-impl Place {
-    pub(crate) const NOWHERE: Place = Place { frame: 0, offset: 0 };
+impl FrameOffset {
+    pub(crate) const NOWHERE: FrameOffset = FrameOffset { frame: 0, offset: 0 };
 }
 
 impl Object {
-    pub(crate) const NOWHERE: Object = Object { place: Place::NOWHERE, len: 1 };
+    pub(crate) const NOWHERE: Object = Object { place: FrameOffset::NOWHERE, len: 1 };
 
     fn encode(self) -> u64 {
         debug_assert!((1..=65536).contains(&self.len) && self.place.frame < FRAME_LIMIT);
@@ -55,7 +55,7 @@ impl Object {
 
     fn decode(word: u64) -> Self {
         Object {
-            place: Place { frame: (word >> 40) as u32, offset: (word >> 24) as u16 },
+            place: FrameOffset { frame: (word >> 40) as u32, offset: (word >> 24) as u16 },
             len: u32::from((word >> 8) as u16) + 1,
         }
     }

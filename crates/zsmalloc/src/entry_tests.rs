@@ -1,8 +1,8 @@
 //! Tests of [`crate::entry`], in their own file because the model checker compiles that file alone.
 
-use crate::entry::{Entry, Object, Place, FRAME_LIMIT};
+use crate::entry::{Entry, FrameOffset, Object, FRAME_LIMIT};
 
-const OBJECT: Object = Object { place: Place { frame: 0xabcdef, offset: 0x1234 }, len: 65536 };
+const OBJECT: Object = Object { place: FrameOffset { frame: 0xabcdef, offset: 0x1234 }, len: 65536 };
 
 fn published() -> Entry {
     let entry = Entry::free();
@@ -18,7 +18,7 @@ fn content_survives_the_packing() {
     for len in [1, 2, 4096, 65535, 65536] {
         for frame in [0, 1, FRAME_LIMIT - 1] {
             for offset in [0, 1, 65535] {
-                let object = Object { place: Place { frame, offset }, len };
+                let object = Object { place: FrameOffset { frame, offset }, len };
                 let entry = Entry::free();
                 entry.reserve(object);
                 entry.publish();
@@ -38,7 +38,7 @@ fn readers_share_and_movers_keep_off() {
     assert!(!entry.try_lock(OBJECT));
     entry.unpin();
     assert!(entry.try_lock(OBJECT));
-    let moved = Object { place: Place { frame: 1, offset: 2 }, len: 65536 };
+    let moved = Object { place: FrameOffset { frame: 1, offset: 2 }, len: 65536 };
     entry.unlock(moved);
     assert!(!entry.try_lock(OBJECT), "it is elsewhere now");
     assert_eq!(entry.claim(), moved);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use sys::PAGE_SIZE;
 
 use crate::blocks::Block;
-use crate::entry::{Place, FRAME_LIMIT};
+use crate::entry::{FrameOffset, FRAME_LIMIT};
 use crate::table::{Table, Zero};
 
 pub(crate) const FRAME_PAGES: usize = 16;
@@ -110,7 +110,7 @@ impl Frames {
     }
 
     #[inline]
-    pub(crate) fn address(&self, place: Place) -> *mut u8 {
+    pub(crate) fn address(&self, place: FrameOffset) -> *mut u8 {
         let base = self.get(place.frame).base.load(Ordering::Relaxed);
         debug_assert_ne!(base, 0);
         (base + usize::from(place.offset)) as *mut u8

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::entry::{Object, Place};
+use crate::entry::{FrameOffset, Object};
 use crate::frame::{kind, Field, FRAME_BYTES};
 use crate::live;
 use crate::shard::Ledger;
@@ -35,7 +35,7 @@ impl OpenSet {
         taker: Taker,
         ledger: &mut Ledger,
         ground: Ground<'_>,
-    ) -> Option<Place> {
+    ) -> Option<FrameOffset> {
         let fits = (0..OPEN_MAX).filter(|&index| self.left[index] >= size);
         let index = match fits.min_by_key(|&index| self.left[index]) {
             Some(index) => index,
@@ -46,7 +46,7 @@ impl OpenSet {
         let offset = FRAME_BYTES as u32 - self.left[index];
         self.left[index] -= size;
         ground.reach(number, (offset + size) as usize);
-        Some(Place { frame: number, offset: offset as u16 })
+        Some(FrameOffset { frame: number, offset: offset as u16 })
     }
 
     #[cold]

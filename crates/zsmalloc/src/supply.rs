@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sys::{memory, PAGE_SIZE};
 
-use crate::entry::Place;
+use crate::entry::FrameOffset;
 use crate::faults::Faults;
 use crate::frame::{kind, Field, Frames, CHUNK_FRAMES, FRAME_BYTES};
 use crate::lock::Lock;
@@ -239,7 +239,7 @@ impl Supply {
         let frame = frames.get(number);
         let (keep, resident) = (used.div_ceil(PAGE_SIZE), usize::from(frame.resident.get()));
         if keep < resident {
-            let start = frames.address(Place { frame: number, offset: (keep * PAGE_SIZE) as u16 });
+            let start = frames.address(FrameOffset { frame: number, offset: (keep * PAGE_SIZE) as u16 });
             let start = std::ptr::NonNull::new(start).expect("inside a frame");
             // SAFETY: pages of the caller's frame that hold no object.
             unsafe { memory::discard(start, (resident - keep) * PAGE_SIZE) };

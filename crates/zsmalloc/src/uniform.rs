@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::PAGE_SIZE;
 
 use crate::class::Geometry;
-use crate::entry::Place;
+use crate::entry::FrameOffset;
 use crate::faults::Faults;
 use crate::frame::{kind, Field, Frame, Frames};
 use crate::lock::Lock;
@@ -130,7 +130,7 @@ impl ClassList {
         &self,
         at: At,
         zspages_max: u64,
-        places: &mut [Place],
+        places: &mut [FrameOffset],
         ground: Ground<'_>,
     ) -> usize {
         let mut lists = self.lists.lock();
@@ -169,13 +169,13 @@ impl ClassList {
     }
 
     /// Frees the slots at `places`, and a zspage with its last object.
-    pub(crate) fn free(&self, places: &[Place], geometry: Geometry, ground: Ground<'_>) {
+    pub(crate) fn free(&self, places: &[FrameOffset], geometry: Geometry, ground: Ground<'_>) {
         let mut lists = self.lists.lock();
         places.iter().for_each(|at| self.free_one(&mut lists, *at, geometry, ground));
     }
 
     #[inline]
-    fn free_one(&self, lists: &mut Lists, at: Place, geometry: Geometry, ground: Ground<'_>) {
+    fn free_one(&self, lists: &mut Lists, at: FrameOffset, geometry: Geometry, ground: Ground<'_>) {
         let frame = ground.frames.get(at.frame);
         let slot = u32::from(at.offset) / geometry.slot_bytes;
         debug_assert_eq!(place(at.frame, slot, geometry), at, "not the start of a slot");
@@ -241,7 +241,7 @@ impl ClassList {
 }
 
 /// Takes slots of a zspage with room, for as many of `places` as it has. The class is locked.
-fn take_slots(number: u32, geometry: Geometry, places: &mut [Place], ground: Ground<'_>) -> usize {
+fn take_slots(number: u32, geometry: Geometry, places: &mut [FrameOffset], ground: Ground<'_>) -> usize {
     let frame = ground.frames.get(number);
     let (live, used) = (frame.live.get(), frame.used.get());
     let count = places.len().min((u32::from(geometry.slots) - live) as usize);
@@ -270,8 +270,8 @@ fn take_slots(number: u32, geometry: Geometry, places: &mut [Place], ground: Gro
     count
 }
 
-fn place(frame: u32, slot: u32, geometry: Geometry) -> Place {
-    Place { frame, offset: (slot * geometry.slot_bytes) as u16 }
+fn place(frame: u32, slot: u32, geometry: Geometry) -> FrameOffset {
+    FrameOffset { frame, offset: (slot * geometry.slot_bytes) as u16 }
 }
 
 #[inline]

@@ -17,14 +17,14 @@ mod sync {
     }
 }
 
-use entry::{Entry, Object, Place};
+use entry::{Entry, FrameOffset, Object};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
-const OLD: Object = Object { place: Place { frame: 0, offset: 0 }, len: 8 };
-const NEW: Object = Object { place: Place { frame: 1, offset: 0 }, len: 8 };
+const OLD: Object = Object { place: FrameOffset { frame: 0, offset: 0 }, len: 8 };
+const NEW: Object = Object { place: FrameOffset { frame: 1, offset: 0 }, len: 8 };
 const GONE: u64 = 0xdead;
 
 /// An entry, and the memory at the object's two possible places. The checker reports any access to

@@ -1,7 +1,7 @@
 //! Loading objects from the swap file.
 
 use acomp::Object;
-use swapfile::{Objects, Place, READ_MAX};
+use swapfile::{Location, Objects, READ_MAX};
 
 use crate::config::LoadError;
 use crate::group::Freed;
@@ -11,7 +11,7 @@ use crate::Zswap;
 /// The objects read for a chunk of pages.
 pub(crate) struct DiskRead<'a> {
     objects: Objects<'a>,
-    places: Vec<Place>,
+    places: Vec<Location>,
     /// Each page's object, by the page's index in the chunk.
     object_of: [u8; READ_MAX],
 }
@@ -25,7 +25,7 @@ impl DiskRead<'_> {
 impl Zswap {
     /// Reads the chunk's objects that are in the swap file, all at once. Its pages are pinned.
     pub(crate) fn read_disk(&self, chunk: &Chunk) -> Result<Option<DiskRead<'_>>, LoadError> {
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<Location> = Vec::new();
         let mut object_of = [0; READ_MAX];
         let mut first_page = [0; READ_MAX];
         for (index, entry) in chunk.on_disk() {

@@ -21,7 +21,7 @@
 //! object is freed with the last page of its unit.
 
 use acomp::PAGE_SIZE;
-use swapfile::Place;
+use swapfile::Location;
 
 /// Pages whose entries share a leaf.
 pub const LEAF_PAGES: usize = 16;
@@ -103,16 +103,16 @@ impl Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DiskEntry(pub(crate) u64);
 
-const _: () = assert!(Place::BITS == 53);
+const _: () = assert!(Location::BITS == 53);
 
 impl DiskEntry {
-    pub(crate) fn new(place: Place, position: usize, pages: usize, pool: usize) -> Self {
+    pub(crate) fn new(place: Location, position: usize, pages: usize, pool: usize) -> Self {
         debug_assert!(pages <= LEAF_PAGES && position < pages && pool < 8);
         DiskEntry(place.to_bits() << 11 | (position as u64) << 7 | (pages as u64 - 1) << 3 | pool as u64)
     }
 
-    pub(crate) fn place(self) -> Place {
-        Place::from_bits(self.0 >> 11)
+    pub(crate) fn place(self) -> Location {
+        Location::from_bits(self.0 >> 11)
     }
 
     pub(crate) fn position(self) -> usize {
@@ -294,7 +294,7 @@ impl Leaf {
 
     /// Moves an object within the swap file, for those of a unit's pages that are still in `from`;
     /// returns these pages.
-    pub(crate) fn move_on_disk(&mut self, first: usize, pages: usize, from: Place, to: Place) -> u16 {
+    pub(crate) fn move_on_disk(&mut self, first: usize, pages: usize, from: Location, to: Location) -> u16 {
         let all = self.in_place(first, pages, from);
         for slot in crate::group::slots(all) {
             let before = DiskEntry(self.words[slot]);
@@ -304,7 +304,7 @@ impl Leaf {
     }
 
     /// Those of a unit's pages that are in this place of the swap file.
-    pub(crate) fn in_place(&self, first: usize, pages: usize, place: Place) -> u16 {
+    pub(crate) fn in_place(&self, first: usize, pages: usize, place: Location) -> u16 {
         (first..(first + pages).min(LEAF_PAGES))
             .filter(|&slot| self.on_disk >> slot & 1 == 1 && DiskEntry(self.words[slot]).place() == place)
             .fold(0, |mask, slot| mask | 1 << slot)
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_unit_on_disk_is_one_object_and_moves_as_one() {
-        let (from, to) = (Place::from_bits(0x1F_FFFF_FFFF_0FFF), Place::from_bits(0xFFF));
+        let (from, to) = (Location::from_bits(0x1F_FFFF_FFFF_0FFF), Location::from_bits(0xFFF));
         let mut leaf = empty();
         let unit = Entry::new(9, 4096, 0, 4, 1, 0);
         for position in 0..4 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use swapfile::{CleanReport, Engine, ForkedRow, Owner, Place, Record, SwapFile};
+use swapfile::{CleanReport, Engine, ForkedRow, Location, Owner, Record, SwapFile};
 
 use crate::config::Group;
 use crate::leaf::{LEAF_BITS, LEAF_PAGES};
@@ -83,7 +83,7 @@ impl Zswap {
 struct Holder<'a>(&'a Zswap);
 
 impl Owner for Holder<'_> {
-    fn holds(&self, record: &Record, place: Place) -> bool {
+    fn holds(&self, record: &Record, place: Location) -> bool {
         let zswap = self.0;
         let Some(cell) = zswap.group(Group(record.group)) else { return false };
         let mut state = cell.lock();
@@ -94,7 +94,7 @@ impl Owner for Holder<'_> {
         state.tree.leaf(&zswap.slabs, name).in_place(first, record.pages as usize, place) != 0
     }
 
-    fn moved(&self, record: &Record, from: Place, to: Place) -> bool {
+    fn moved(&self, record: &Record, from: Location, to: Location) -> bool {
         let zswap = self.0;
         let Some(cell) = zswap.group(Group(record.group)) else { return false };
         let (first, pages) = ((record.key & (LEAF_PAGES as u64 - 1)) as usize, record.pages as usize);

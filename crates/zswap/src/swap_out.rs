@@ -6,7 +6,7 @@
 //! on-disk copy is discarded. Pages that are still writing afterwards change their object's place
 //! under the group's lock.
 
-use swapfile::{Age, Finished, Pack, Place, Record, WriteError, Writer, TOGETHER_MAX};
+use swapfile::{Age, Finished, Location, Pack, Record, WriteError, Writer, TOGETHER_MAX};
 
 use crate::config::{Group, NODES_MAX};
 use crate::group::{slots, Freed, GroupCell};
@@ -337,7 +337,7 @@ impl Zswap {
     }
 
     /// Ends a write for a leaf's objects; returns how many pages it moved to disk.
-    fn settle_leaf(&self, objects: &[Option<(Record, Place)>], is_written: bool) -> u64 {
+    fn settle_leaf(&self, objects: &[Option<(Record, Location)>], is_written: bool) -> u64 {
         let (record, _) = objects[0].expect("a leaf that was written has objects");
         let cell = self.group(Group(record.group)).expect("groups stay");
         let key_high = (record.key >> LEAF_BITS) as u32;

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::list;
-use super::place::{Machine, Place};
+use super::place::{DeviceOptions, Machine};
 use super::table::Table;
 use round_trip::{Latency, Mode, Report};
 use session::{Failure, Session};
@@ -52,7 +52,7 @@ pub struct Arguments {
     #[arg(long)]
     no_probes: bool,
     #[command(flatten)]
-    place: Place,
+    place: DeviceOptions,
 }
 
 #[derive(Debug, Serialize)]

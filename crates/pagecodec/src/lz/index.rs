@@ -41,7 +41,7 @@ struct Hashed {
 /// The found entry minus its own, for each position of a group.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Found([u32; GROUP]);
+struct Distances([u32; GROUP]);
 
 impl Hashed {
     /// Hashes the group at `base`, reading the bytes behind it.
@@ -88,7 +88,7 @@ impl Index {
         // last. Each loads in other sizes than the step before stored, but those stores have left
         // the store buffer by then.
         let mut hashed = [Hashed { slots: [[0; GROUP / 4]; 4], entries: [[0; GROUP / 4]; 4] }; 2];
-        let mut found = [Found([0; GROUP]); 2];
+        let mut found = [Distances([0; GROUP]); 2];
         let groups = len.div_ceil(GROUP);
         for turn in 0..groups + 2 {
             if turn < groups {
@@ -107,7 +107,7 @@ impl Index {
 
     /// Exchanges a group's entries with their slots one by one. Returns old minus new entries.
     #[inline(always)]
-    fn exchange_group<const STEP: usize>(&mut self, hashed: &Hashed, Found(found): &mut Found) {
+    fn exchange_group<const STEP: usize>(&mut self, hashed: &Hashed, Distances(found): &mut Distances) {
         for four in 0..GROUP / 4 {
             for k in (0..4).step_by(STEP) {
                 let slot = hashed.slots[k][four] as usize % (1 << TABLE_BITS);
@@ -120,7 +120,7 @@ impl Index {
 
     /// Makes candidates of the result of a group's exchange.
     #[inline(always)]
-    fn compare<const STEP: usize>(&mut self, group: usize, Found(found): &Found) {
+    fn compare<const STEP: usize>(&mut self, group: usize, Distances(found): &Distances) {
         let base = (GROUP * group) as u32;
         let candidates: &mut [u16; GROUP] =
             self.candidates[GROUP * group..].first_chunk_mut().expect("a place for every position");

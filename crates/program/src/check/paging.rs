@@ -10,7 +10,7 @@ use sys::PAGE_SIZE;
 
 use super::machine::UPGRADE;
 use super::row::Row;
-use crate::place::Place;
+use crate::environment::Environment;
 use crate::{rights, ways};
 
 /// Features that paging needs, and the use of each.
@@ -77,12 +77,12 @@ fn opened(result: Result<(), OpenError>) -> Row {
     match result {
         Ok(()) => Row::needed(name, true, "opens, for the kernel's own accesses too", ""),
         Err(OpenError::NotPermitted) => {
-            let place = Place::here();
+            let place = Environment::here();
             Row::needed(name, false, format!("not permitted here: {}", place.name()), place.fix())
         }
         Err(error) => {
-            let fix = match Place::here() {
-                Place::Gvisor => Place::Gvisor.fix(),
+            let fix = match Environment::here() {
+                Environment::Gvisor => Environment::Gvisor.fix(),
                 _ => "use a kernel that is built with CONFIG_USERFAULTFD",
             };
             Row::needed(name, false, error.to_string(), fix)
@@ -105,7 +105,7 @@ fn features(offered: u64, granted: u64) -> Vec<Row> {
         let (ok, detail, fix) = if granted & bit != 0 {
             (true, use_.to_owned(), "")
         } else if offered & bit != 0 {
-            (false, format!("not permitted to this user; {without}"), Place::here().forks_fix())
+            (false, format!("not permitted to this user; {without}"), Environment::here().forks_fix())
         } else {
             (false, format!("not in this kernel; {without}"), upgrade)
         };
@@ -253,7 +253,7 @@ fn rights() -> Vec<Row> {
     };
     let node = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
     let opened = node.as_ref().map_or_else(|error| format!(": {error}"), |_| " opens".to_owned());
-    let place = Place::here();
+    let place = Environment::here();
     let forks = "forks are reported; root may page with it, others need one of the next two";
     vec![
         Row::known("right: CAP_SYS_PTRACE", rights::reports_forks(), forks, place.forks_fix()),
@@ -276,7 +276,7 @@ mod tests {
         let all = all_names();
         assert!(features(all, all).iter().all(|row| row.ok && row.fix.is_none() && row.limit.is_none()));
         let fork = row(all, all & !feature::EVENT_FORK, "EVENT_FORK");
-        assert!(!fork.needed && !fork.ok && fork.fix.unwrap() == Place::here().forks_fix());
+        assert!(!fork.needed && !fork.ok && fork.fix.unwrap() == Environment::here().forks_fix());
         assert!(fork.limit.unwrap().contains("forks bring all pages in"));
         let old = all & !feature::MOVE & !feature::RWP;
         let moving = row(old, old, "MOVE");
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn refusals_name_the_fix() {
         let row = opened(Err(OpenError::NotPermitted));
-        assert!(!row.ok && row.fix.unwrap() == Place::here().fix());
+        assert!(!row.ok && row.fix.unwrap() == Environment::here().fix());
         assert!(opened(Err(OpenError::Missing)).fix.unwrap().contains("CONFIG_USERFAULTFD"));
         assert!(opened(Ok(())).ok);
     }

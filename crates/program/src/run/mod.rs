@@ -3,7 +3,7 @@
 //! | part | |
 //! |---|---|
 //! | `supervisor` | waits for the program, keeps the ledgers, serves the tree's processes |
-//! | `peers` | the processes that connect: who they are, what they may, what they are given |
+//! | `peers` | the processes that connect: their identity, rights and limits |
 //! | `tree` | the program and its descendants: starting, finding, attaching, ending them |
 //! | `report` | figures of a run: reasons, advice, history, pages |
 
@@ -34,7 +34,7 @@ use self::report::{history, output};
 use self::supervisor::{books, front, job, nested, signals, swap};
 use self::tree::{attach, cgroup_limit, guardian, kills, process, program_file, reaper};
 use crate::embedded;
-use crate::place::Place;
+use crate::environment::Environment;
 use crate::rights;
 use crate::size::{self, Size};
 use crate::ways::{self, Without};
@@ -223,10 +223,12 @@ fn open(
         Ok(None) => {}
         Ok(Some(why)) => bail!("{why}"),
         Err(OpenError::NotPermitted) => {
-            let place = Place::here();
+            let place = Environment::here();
             bail!("userfaultfd is not permitted here ({}): {}", place.name(), place.fix());
         }
-        Err(OpenError::Missing) if Place::here() == Place::Gvisor => bail!("{}", Place::Gvisor.fix()),
+        Err(OpenError::Missing) if Environment::here() == Environment::Gvisor => {
+            bail!("{}", Environment::Gvisor.fix())
+        }
         Err(error) => bail!("{error}"),
     }
     settings.swap_bytes = swap.as_ref().map_or(0, |swap| swap.shared.size_bytes());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ledger::{percentile_ns, Counter, Seen, Slot, BUCKETS};
 use serde::Serialize;
 
-use super::find::{name_of, Found};
+use super::find::{name_of, RunningTree};
 use crate::plain::plain;
 
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
@@ -93,23 +93,23 @@ pub struct Before {
 }
 
 impl Before {
-    pub fn of(found: &Found) -> Self {
+    pub fn of(found: &RunningTree) -> Self {
         Before { tree: found.tree, counts: counts(found), faults: Box::new(found.snapshot.fault_counts()) }
     }
 }
 
-fn counts(found: &Found) -> [u64; 4] {
+fn counts(found: &RunningTree) -> [u64; 4] {
     [Counter::ZswpOut, Counter::ZswpIn, Counter::Faults, Counter::SwapBytesWritten]
         .map(|counter| found.snapshot.sum(counter))
 }
 
 /// Returns the trees' figures, `seconds` after the samples in `before`.
-pub fn trees(found: &[Found], before: &[Before], seconds: f64) -> Vec<Tree> {
-    let before = |tree: &Found| before.iter().find(|before| before.tree == tree.tree);
+pub fn trees(found: &[RunningTree], before: &[Before], seconds: f64) -> Vec<Tree> {
+    let before = |tree: &RunningTree| before.iter().find(|before| before.tree == tree.tree);
     found.iter().map(|tree| figures(tree, before(tree), seconds)).collect()
 }
 
-fn figures(found: &Found, before: Option<&Before>, seconds: f64) -> Tree {
+fn figures(found: &RunningTree, before: Option<&Before>, seconds: f64) -> Tree {
     let snapshot = &found.snapshot;
     let settings = snapshot.settings();
     let sum =
@@ -194,7 +194,7 @@ mod tests {
             let mut snapshot = ledger::Snapshot::default();
             let sight = ledger::Sight::read(keeper.board_file()).unwrap();
             snapshot.add(sight, keeper.ledger_file()).unwrap();
-            Found { tree: 1, pid: 5, holder: 5, program: vec!["sort".into()], snapshot }
+            RunningTree { tree: 1, pid: 5, holder: 5, program: vec!["sort".into()], snapshot }
         };
         slot.add(Counter::ZswpOut, 1000);
         slot.add_form(1, 1000);

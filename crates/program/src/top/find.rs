@@ -16,7 +16,7 @@ use crate::run::peers::looks::look_within;
 const COMMAND: Duration = Duration::from_secs(1);
 
 /// A running tree at one moment.
-pub struct Found {
+pub struct RunningTree {
     /// The tree's unique number.
     pub tree: u64,
     /// The process id that users know.
@@ -29,9 +29,9 @@ pub struct Found {
 }
 
 /// Returns all trees whose supervisors this user may inspect, by process id.
-pub fn trees() -> Vec<Found> {
+pub fn trees() -> Vec<RunningTree> {
     let own = fs::metadata("/proc/self/exe").ok().map(|file| (file.dev(), file.ino()));
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<RunningTree> = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
         let Some(pid) = pid.filter(|_| may_supervise(&entry.path(), own)) else { continue };
@@ -63,15 +63,15 @@ fn is_named_uzswap(exe: &Path) -> bool {
     matches!(name.strip_suffix(b" (deleted)").unwrap_or(name), b"uzswap" | b"uzswap-lab")
 }
 
-fn snapshots(pid: u32) -> Vec<Found> {
-    let mut trees: Vec<Found> = Vec::new();
+fn snapshots(pid: u32) -> Vec<RunningTree> {
+    let mut trees: Vec<RunningTree> = Vec::new();
     let text = look_within(COMMAND, move || fs::read(format!("/proc/{pid}/cmdline")));
     let text = text.and_then(Result::ok).unwrap_or_default();
     for (sight, _, ledger) in pairs(pid) {
         let number = sight.tree();
         let at = trees.iter().position(|other| other.tree == number).unwrap_or_else(|| {
             let (program, snapshot) = (program_of(&text), Snapshot::default());
-            trees.push(Found { tree: number, pid, holder: pid, program, snapshot });
+            trees.push(RunningTree { tree: number, pid, holder: pid, program, snapshot });
             trees.len() - 1
         });
         // Skips ledgers of another version.

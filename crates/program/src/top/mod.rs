@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Result};
 
 use figures::{Before, Tree};
-use find::Found;
+use find::RunningTree;
 use minute::Minute;
 use screen::{Screen, Wish};
 use termion::event::{parse_event, Event};
@@ -92,7 +92,7 @@ struct Looks {
     tree: Option<u64>,
     started: Instant,
     looked: Instant,
-    found: Vec<Found>,
+    found: Vec<RunningTree>,
     minute: Minute,
 }
 
@@ -105,8 +105,8 @@ impl Looks {
         looks
     }
 
-    fn trees(&self) -> Vec<Found> {
-        let is_meant = |found: &Found| self.tree.is_none_or(|tree| found.tree == tree);
+    fn trees(&self) -> Vec<RunningTree> {
+        let is_meant = |found: &RunningTree| self.tree.is_none_or(|tree| found.tree == tree);
         find::trees().into_iter().filter(is_meant).collect()
     }
 

@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use super::find::{self, name_of, Found};
+use super::find::{self, name_of, RunningTree};
 use crate::stat::Stat;
 
 /// Bound on the ancestors between a process and its supervisor.
@@ -14,7 +14,7 @@ const DEPTH_MAX: usize = 1000;
 
 /// A run that contains the given process.
 pub struct Named {
-    pub found: Found,
+    pub found: RunningTree,
     /// Whether the process is one of uzswap's own and stands for the whole run.
     pub is_run: bool,
 }
@@ -40,7 +40,7 @@ pub fn run_of(pid: u32) -> Option<Named> {
 }
 
 /// Returns the process that stands for a run: the program, or after it the oldest process left.
-pub fn program_of(found: &Found) -> Option<Chosen> {
+pub fn program_of(found: &RunningTree) -> Option<Chosen> {
     let mut members: Vec<Member> = members(found.holder);
     // The supervisor's children are the program and orphans. The program is the oldest.
     members.sort_by_key(|member| (member.depth, member.started, member.pid));

@@ -5,13 +5,13 @@ use std::fmt::Write;
 use ledger::{bucket_range_ns, Counter, Unit, BUCKETS, COUNTERS};
 
 use super::figures::Tree;
-use super::find::Found;
+use super::find::RunningTree;
 
 /// Bounds of the latency histogram's buckets: powers of two from 1 µs to 17 s.
 const EXPONENTS: std::ops::RangeInclusive<u32> = 10..=34;
 
 struct Known<'a> {
-    found: &'a Found,
+    found: &'a RunningTree,
     tree: &'a Tree,
     labels: Labels,
 }
@@ -59,7 +59,7 @@ fn escaped(value: &str) -> String {
 }
 
 /// Formats all trees. Both slices have the same order. Empty if no tree runs.
-pub fn text(found: &[Found], trees: &[Tree]) -> String {
+pub fn text(found: &[RunningTree], trees: &[Tree]) -> String {
     let labels = |tree: &Tree| vec![("pid", tree.pid.to_string()), ("program", program(&tree.program))];
     let known = found.iter().zip(trees).map(|(found, tree)| Known { found, tree, labels: labels(tree) });
     let known: Vec<Known<'_>> = known.collect();

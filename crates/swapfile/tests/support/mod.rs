@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use swapfile::{
-    Age, CleanReport, Config, Engine, Faults, FaultyEngine, MemoryEngine, Owner, Pack, Place, ReadError,
+    Age, CleanReport, Config, Engine, Faults, FaultyEngine, Location, MemoryEngine, Owner, Pack, ReadError,
     Record, Room, Seal, Space, SwapFile, WriteError, Writer,
 };
 
@@ -29,7 +29,7 @@ pub fn real_engine(direct: bool, threads: usize) -> Option<Arc<dyn Engine>> {
     }
 }
 
-pub type Held = BTreeMap<(u16, u64), (Record, Place, Vec<u8>)>;
+pub type Held = BTreeMap<(u16, u64), (Record, Location, Vec<u8>)>;
 
 pub struct World {
     pub file: Arc<SwapFile>,
@@ -131,7 +131,7 @@ impl World {
     pub fn read(&self, keys: &[(u16, u64)]) -> Result<(), ReadError> {
         let held = self.held.lock().unwrap();
         let wanted: Vec<_> = keys.iter().map(|key| &held[key]).collect();
-        let places: Vec<Place> = wanted.iter().map(|(_, place, _)| *place).collect();
+        let places: Vec<Location> = wanted.iter().map(|(_, place, _)| *place).collect();
         let objects = self.file.read(&places)?;
         for (index, (record, _, bytes)) in wanted.iter().enumerate() {
             assert!(objects.get(index) == &bytes[..], "{record:?} is another");
@@ -169,12 +169,12 @@ impl World {
 struct Holder<'a>(&'a Mutex<Held>);
 
 impl Owner for Holder<'_> {
-    fn holds(&self, record: &Record, place: Place) -> bool {
+    fn holds(&self, record: &Record, place: Location) -> bool {
         let held = self.0.lock().unwrap();
         held.get(&(record.group, record.key)).is_some_and(|(_, at, _)| *at == place)
     }
 
-    fn moved(&self, record: &Record, from: Place, to: Place) -> bool {
+    fn moved(&self, record: &Record, from: Location, to: Location) -> bool {
         let mut held = self.0.lock().unwrap();
         match held.get_mut(&(record.group, record.key)) {
             Some((_, at, _)) if *at == from => {

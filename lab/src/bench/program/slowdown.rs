@@ -15,7 +15,7 @@ use program::size::Size;
 const PARTS: u64 = 32;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Found {
+pub(super) struct Slowdown {
     command: String,
     wanted_bytes: u64,
     /// As a share: 0.05 for 5 %.
@@ -60,7 +60,7 @@ pub fn parse(text: &str) -> Result<f64, String> {
 
 impl ProgramArgs {
     /// Searches for the least memory under uzswap and by the kernel.
-    pub(super) fn search(&self, slowdown: f64, wanted_bytes: u64, first: &Outcome) -> Result<Found> {
+    pub(super) fn search(&self, slowdown: f64, wanted_bytes: u64, first: &Outcome) -> Result<Slowdown> {
         let mut sides = vec![(Kind::Uzswap, "uzswap")];
         sides.extend(self.versus.as_ref().map(|versus| (Kind::Kernel, versus.title())));
         let mut found = Vec::new();
@@ -80,7 +80,7 @@ impl ProgramArgs {
             let least = within.min_by_key(|attempt| attempt.peak_bytes).cloned();
             found.push(Least { kind, name, least, attempts });
         }
-        Ok(Found { command: self.words(), wanted_bytes, slowdown, sides: found })
+        Ok(Slowdown { command: self.words(), wanted_bytes, slowdown, sides: found })
     }
 
     /// Runs bare and a side in turns.
@@ -119,13 +119,13 @@ impl ProgramArgs {
     }
 }
 
-impl Found {
+impl Slowdown {
     fn share(&self, attempt: &Attempt) -> f64 {
         attempt.peak_bytes as f64 / self.wanted_bytes as f64
     }
 }
 
-pub(super) fn table(found: &Found) -> String {
+pub(super) fn table(found: &Slowdown) -> String {
     let mut text = format!(
         "{}\nwants {}; least memory (pool included) within {:.0} % of bare:\n",
         found.command,

@@ -18,7 +18,7 @@ pub struct Cgroup {
 
 /// Where a cgroup can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct Hierarchy {
     mount: PathBuf,
     /// This process's own group, from the mount.
     own: PathBuf,
@@ -26,7 +26,7 @@ struct Place {
 }
 
 /// Finds the memory controller in the texts of /proc/self/mounts and /proc/self/cgroup.
-fn find(mounts: &str, membership: &str) -> Option<Place> {
+fn find(mounts: &str, membership: &str) -> Option<Hierarchy> {
     let mount = |wanted: &str, option: Option<&str>| {
         mounts.lines().find_map(|line| {
             let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -44,10 +44,10 @@ fn find(mounts: &str, membership: &str) -> Option<Place> {
     };
     if let Some(mount) = mount("cgroup", Some("memory")) {
         let own = own(&|_, controllers| controllers.split(',').any(|name| name == "memory"))?;
-        return Some(Place { mount, own, version: 1 });
+        return Some(Hierarchy { mount, own, version: 1 });
     }
     let own = own(&|number, controllers| number == "0" && controllers.is_empty())?;
-    Some(Place { mount: mount("cgroup2", None)?, own, version: 2 })
+    Some(Hierarchy { mount: mount("cgroup2", None)?, own, version: 2 })
 }
 
 impl Cgroup {
@@ -121,7 +121,7 @@ impl Cgroup {
 }
 
 /// Below this process's own group, so that outer limits still count.
-fn parent_v1(place: &Place) -> PathBuf {
+fn parent_v1(place: &Hierarchy) -> PathBuf {
     let own = place.mount.join(&place.own);
     // In a container the group's path may be that of the host.
     if own.is_dir() {
@@ -133,7 +133,7 @@ fn parent_v1(place: &Place) -> PathBuf {
 
 /// The nearest group above that hands the memory controller down. A group with processes cannot,
 /// except the root.
-fn parent_v2(place: &Place, changes: &Changes) -> Result<PathBuf> {
+fn parent_v2(place: &Hierarchy, changes: &Changes) -> Result<PathBuf> {
     if let Some(path) = handing_down(place) {
         return Ok(path);
     }
@@ -149,7 +149,7 @@ fn parent_v2(place: &Place, changes: &Changes) -> Result<PathBuf> {
 /// Controllers that groups below have.
 const HANDED_DOWN: &str = "cgroup.subtree_control";
 
-fn handing_down(place: &Place) -> Option<PathBuf> {
+fn handing_down(place: &Hierarchy) -> Option<PathBuf> {
     let groups = place.own.ancestors().map(|group| place.mount.join(group));
     groups.into_iter().find(|path| has_memory(path, HANDED_DOWN))
 }
@@ -170,7 +170,8 @@ mod tests {
                   cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
                   cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let found = find(v1, "3:cpu,cpuacct:/x\n2:memory:/jobs/a\n0::/\n").unwrap();
-        let place = |mount: &str, own: &str, version| Place { mount: mount.into(), own: own.into(), version };
+        let place =
+            |mount: &str, own: &str, version| Hierarchy { mount: mount.into(), own: own.into(), version };
         assert_eq!(found, place("/sys/fs/cgroup/memory", "jobs/a", 1));
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
         let found = find(v2, "0::/user.slice/session-1.scope\n").unwrap();
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn the_nearest_group_that_hands_memory_down_is_taken() {
         let root = tree("near", &[("", "cpu memory"), ("a", "cpuset memory\n"), ("a/b", "cpu")]);
-        let place = |own: &str| Place { mount: root.clone(), own: own.into(), version: 2 };
+        let place = |own: &str| Hierarchy { mount: root.clone(), own: own.into(), version: 2 };
         assert_eq!(handing_down(&place("a/b")), Some(root.join("a")));
         assert_eq!(handing_down(&place("")), Some(root.join("")));
         fs::remove_dir_all(&root).unwrap();
@@ -202,7 +203,7 @@ mod tests {
     #[test]
     fn the_root_hands_memory_down_on_request_and_back_afterwards() {
         let root = tree("root", &[("", "cpu"), ("a", "")]);
-        let place = Place { mount: root.clone(), own: "a".into(), version: 2 };
+        let place = Hierarchy { mount: root.clone(), own: "a".into(), version: 2 };
         assert_eq!(handing_down(&place), None);
         let control = root.join(HANDED_DOWN);
         let undo = Undo::HandBack(control.clone());

@@ -93,7 +93,7 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
         return Err(Failure::Refused(why));
     }
     let gate = gate(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
-    let place = Place { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) };
+    let place = Site { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) };
     // A thread in uninterruptible sleep (disk, a child's exec) would not stop.
     let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
     let thread = process::threads(pid).into_iter().find(is_ready).ok_or(Failure::NotYet)?;
@@ -167,7 +167,7 @@ fn permit(thread: i32, own: &Rights) -> Result<(), Failure> {
 }
 
 /// Repeats the checks while a thread is held: the process cannot exec or change its rights then.
-fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), Failure> {
+fn check(order: &Order, place: &Site, held: &Held, own: &Rights) -> Result<(), Failure> {
     let pid = order.pid;
     permit(held.thread(), own)?;
     permit(pid, own)?;
@@ -190,7 +190,7 @@ fn check(order: &Order, place: &Place, held: &Held, own: &Rights) -> Result<(), 
     }
 }
 
-struct Place {
+struct Site {
     gate: usize,
     /// The vDSO, 0 for none.
     vdso: usize,
@@ -225,7 +225,7 @@ fn refused(error: io::Error) -> TraceError {
 
 struct Injection<'a> {
     order: &'a Order,
-    place: &'a Place,
+    place: &'a Site,
     memory: Memory,
     is_same_user: bool,
     own: &'a mut Tracee,

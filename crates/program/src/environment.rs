@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// The environment. If several apply, the innermost that can be detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Environment {
     /// gVisor: a user-space kernel without userfaultfd.
     Gvisor,
     Kubernetes,
@@ -56,25 +56,25 @@ impl Signs {
         }
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> Environment {
         // gVisor always reports this kernel version and build date.
         let is_gvisor = self.version.contains("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016");
         let map: Vec<&str> = self.uid_map.split_ascii_whitespace().collect();
         let is_mapped = !map.is_empty() && map != ["0", "0", "4294967295"];
         match self {
-            _ if is_gvisor || self.version.contains("gVisor") => Place::Gvisor,
-            Signs { has_kubernetes: true, .. } => Place::Kubernetes,
+            _ if is_gvisor || self.version.contains("gVisor") => Environment::Gvisor,
+            Signs { has_kubernetes: true, .. } => Environment::Kubernetes,
             Signs { has_containerenv: true, .. } | Signs { has_dockerenv: true, .. } if is_mapped => {
-                Place::Rootless
+                Environment::Rootless
             }
-            Signs { has_containerenv: true, .. } => Place::Podman,
-            Signs { has_dockerenv: true, .. } => Place::Docker,
-            _ if self.version.to_ascii_lowercase().contains("microsoft") => Place::Wsl,
-            Signs { is_filtered: true, .. } => Place::Filter,
-            _ if is_mapped => Place::UserNamespace,
-            Signs { is_root: true, .. } => Place::Root,
-            Signs { has_group: true, .. } => Place::UserBesideGroup,
-            _ => Place::User,
+            Signs { has_containerenv: true, .. } => Environment::Podman,
+            Signs { has_dockerenv: true, .. } => Environment::Docker,
+            _ if self.version.to_ascii_lowercase().contains("microsoft") => Environment::Wsl,
+            Signs { is_filtered: true, .. } => Environment::Filter,
+            _ if is_mapped => Environment::UserNamespace,
+            Signs { is_root: true, .. } => Environment::Root,
+            Signs { has_group: true, .. } => Environment::UserBesideGroup,
+            _ => Environment::User,
         }
     }
 }
@@ -101,83 +101,83 @@ fn has_name_of_its_own(mounts: &str) -> bool {
     points.into_iter().any(|point| point == "/etc/hostname")
 }
 
-impl Place {
+impl Environment {
     pub fn here() -> Self {
         Signs::here().place()
     }
 
     pub fn name(self) -> &'static str {
         match self {
-            Place::Gvisor => "gVisor",
-            Place::Kubernetes => "a container of Kubernetes",
-            Place::Docker => "a container of Docker",
-            Place::Podman => "a container of Podman",
-            Place::Rootless => "a rootless container",
-            Place::Wsl => "Windows Subsystem for Linux",
-            Place::UserNamespace => "a user namespace",
-            Place::Filter => "a seccomp filter that refuses userfaultfd(2)",
-            Place::User | Place::UserBesideGroup => "an ordinary user of this machine",
-            Place::Root => "root of this machine",
+            Environment::Gvisor => "gVisor",
+            Environment::Kubernetes => "a container of Kubernetes",
+            Environment::Docker => "a container of Docker",
+            Environment::Podman => "a container of Podman",
+            Environment::Rootless => "a rootless container",
+            Environment::Wsl => "Windows Subsystem for Linux",
+            Environment::UserNamespace => "a user namespace",
+            Environment::Filter => "a seccomp filter that refuses userfaultfd(2)",
+            Environment::User | Environment::UserBesideGroup => "an ordinary user of this machine",
+            Environment::Root => "root of this machine",
         }
     }
 
     /// Returns the advice that gives the right to page here.
     pub fn fix(self) -> &'static str {
         match self {
-            Place::Gvisor => {
+            Environment::Gvisor => {
                 "none: gVisor has no userfaultfd; run the container with another runtime (Docker: --runtime runc)"
             }
-            Place::Kubernetes => {
+            Environment::Kubernetes => {
                 "give the pod the device: a device plugin that offers /dev/userfaultfd (generic-device-plugin: \
                  --device '{\"name\": \"userfaultfd\", \"groups\": [{\"paths\": [{\"path\": \"/dev/userfaultfd\"}]}]}'), and \
                  `resources: {limits: {squat.ai/userfaultfd: 1}}` in the container; the node is root's: `runAsUser: 0`, or a \
                  udev rule on the machine"
             }
-            Place::Docker => {
+            Environment::Docker => {
                 "docker run --device /dev/userfaultfd ...; as another user than root also, on the machine, \
                  `sudo chmod 0666 /dev/userfaultfd`"
             }
-            Place::Podman => {
+            Environment::Podman => {
                 "podman run --device /dev/userfaultfd ...; as another user than root also, on the machine, \
                  `sudo chmod 0666 /dev/userfaultfd`"
             }
-            Place::Rootless => {
+            Environment::Rootless => {
                 "on the machine `sudo setfacl -m u:$USER:rw /dev/userfaultfd`, and podman run --device /dev/userfaultfd ..., as \
                  root of the container"
             }
-            Place::Wsl => "sudo sysctl vm.unprivileged_userfaultfd=1; if there is no such setting: wsl --update",
-            Place::UserNamespace => {
+            Environment::Wsl => "sudo sysctl vm.unprivileged_userfaultfd=1; if there is no such setting: wsl --update",
+            Environment::UserNamespace => {
                 "outside of the namespace: sudo setfacl -m u:$USER:rw /dev/userfaultfd, and bind that node into it; or there \
                  `sudo sysctl vm.unprivileged_userfaultfd=1`"
             }
-            Place::Filter => {
+            Environment::Filter => {
                 "let the filter pass it: firejail --seccomp=!userfaultfd, systemd SystemCallFilter=userfaultfd; or give access \
                  to /dev/userfaultfd, which needs no such call"
             }
-            Place::User => {
+            Environment::User => {
                 "sudo setfacl -m u:$USER:rw /dev/userfaultfd (until the next start); for good and for a group: `echo \
                  'KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\"' | sudo tee /etc/udev/rules.d/60-userfaultfd.rules`; \
                  or `sudo sysctl vm.unprivileged_userfaultfd=1`"
             }
-            Place::UserBesideGroup => "sudo usermod --append --groups uzswap $USER, and log in again",
-            Place::Root => "root without CAP_SYS_PTRACE: start it with that capability",
+            Environment::UserBesideGroup => "sudo usermod --append --groups uzswap $USER, and log in again",
+            Environment::Root => "root without CAP_SYS_PTRACE: start it with that capability",
         }
     }
 
     /// Returns the advice for fork reports and for programs that change user: CAP_SYS_PTRACE.
     pub fn forks_fix(self) -> &'static str {
         match self {
-            Place::Gvisor => self.fix(),
-            Place::Kubernetes => {
+            Environment::Gvisor => self.fix(),
+            Environment::Kubernetes => {
                 "`securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}` in the container"
             }
-            Place::Docker => "docker run --cap-add SYS_PTRACE ..., as root of the container",
-            Place::Podman => "podman run --cap-add SYS_PTRACE ..., as root of the container",
-            Place::Rootless | Place::UserNamespace => "none: a user namespace cannot give CAP_SYS_PTRACE",
-            Place::Wsl | Place::User | Place::UserBesideGroup | Place::Filter => {
+            Environment::Docker => "docker run --cap-add SYS_PTRACE ..., as root of the container",
+            Environment::Podman => "podman run --cap-add SYS_PTRACE ..., as root of the container",
+            Environment::Rootless | Environment::UserNamespace => "none: a user namespace cannot give CAP_SYS_PTRACE",
+            Environment::Wsl | Environment::User | Environment::UserBesideGroup | Environment::Filter => {
                 "run as root, or `sudo setcap cap_sys_ptrace+ep` the uzswap program, which keeps it for this alone"
             }
-            Place::Root => "root without CAP_SYS_PTRACE: start it with that capability",
+            Environment::Root => "root without CAP_SYS_PTRACE: start it with that capability",
         }
     }
 }
@@ -197,18 +197,18 @@ mod tests {
         let machine = || is("6.8.0", WHOLE);
         let rootless = is("6.8.0", "0 1000 1\n1 100000 65536\n");
         let cases = [
-            (machine(), Place::User),
-            (Signs { has_group: true, ..machine() }, Place::UserBesideGroup),
-            (Signs { is_root: true, has_group: true, ..machine() }, Place::Root),
-            (Signs { has_dockerenv: true, is_root: true, ..machine() }, Place::Docker),
-            (Signs { has_containerenv: true, ..machine() }, Place::Podman),
-            (Signs { has_containerenv: true, ..rootless }, Place::Rootless),
-            (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Place::Kubernetes),
-            (Signs { is_root: true, ..is("6.8.0", "0 1000 1\n") }, Place::UserNamespace),
-            (Signs { is_filtered: true, is_root: true, ..machine() }, Place::Filter),
-            (Signs { is_filtered: true, has_dockerenv: true, ..machine() }, Place::Docker),
-            (is("5.15.90.1-microsoft-standard-WSL2", WHOLE), Place::Wsl),
-            (is("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", WHOLE), Place::Gvisor),
+            (machine(), Environment::User),
+            (Signs { has_group: true, ..machine() }, Environment::UserBesideGroup),
+            (Signs { is_root: true, has_group: true, ..machine() }, Environment::Root),
+            (Signs { has_dockerenv: true, is_root: true, ..machine() }, Environment::Docker),
+            (Signs { has_containerenv: true, ..machine() }, Environment::Podman),
+            (Signs { has_containerenv: true, ..rootless }, Environment::Rootless),
+            (Signs { has_kubernetes: true, has_dockerenv: true, ..machine() }, Environment::Kubernetes),
+            (Signs { is_root: true, ..is("6.8.0", "0 1000 1\n") }, Environment::UserNamespace),
+            (Signs { is_filtered: true, is_root: true, ..machine() }, Environment::Filter),
+            (Signs { is_filtered: true, has_dockerenv: true, ..machine() }, Environment::Docker),
+            (is("5.15.90.1-microsoft-standard-WSL2", WHOLE), Environment::Wsl),
+            (is("4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016", WHOLE), Environment::Gvisor),
         ];
         for (signs, place) in cases {
             assert_eq!(signs.place(), place, "{signs:?}");
@@ -228,12 +228,12 @@ mod tests {
     #[test]
     fn every_place_has_a_line_that_can_be_used() {
         for (place, word) in [
-            (Place::Docker, "docker run --device /dev/userfaultfd"),
-            (Place::Podman, "podman run --device /dev/userfaultfd"),
-            (Place::Rootless, "setfacl"),
-            (Place::Kubernetes, "resources:"),
-            (Place::User, "setfacl"),
-            (Place::Gvisor, "none"),
+            (Environment::Docker, "docker run --device /dev/userfaultfd"),
+            (Environment::Podman, "podman run --device /dev/userfaultfd"),
+            (Environment::Rootless, "setfacl"),
+            (Environment::Kubernetes, "resources:"),
+            (Environment::User, "setfacl"),
+            (Environment::Gvisor, "none"),
         ] {
             assert!(place.fix().contains(word) && !place.fix().contains("  "), "{}", place.fix());
         }
