@@ -25,8 +25,9 @@ const SETTLED: Duration = Duration::from_millis(10);
 /// A change of all relatives' use after which they are measured again, and its part of the budget.
 const CHANGE_BYTES: u64 = 1 << 20;
 const CHANGE_PART: u64 = 256;
-/// Measurements take at most a tenth of a processor.
+/// Measurements take at most a tenth of a processor, looks in between a fiftieth.
 const PAUSE: u32 = 10;
+const LOOK_PAUSE: u32 = 50;
 
 /// A process and its agent, which has the same memory.
 #[derive(Clone, Copy)]
@@ -108,6 +109,8 @@ pub struct Shares {
     due: Option<Instant>,
     /// Not before: earlier measurements took their part of the time.
     allowed: Option<Instant>,
+    /// When the next look may be, for the same reason.
+    next_look: Option<Instant>,
     /// The use of all relatives at the last measurement.
     counted_bytes: u64,
 }
@@ -125,6 +128,10 @@ impl Shares {
 
     /// Brings all shares up to date. `agent_of` knows the agent of the process in a place.
     pub fn look(&mut self, books: &Books, agent_of: impl Fn(usize) -> Option<u32>) {
+        if self.next_look.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        let began = cpu_time();
         let relatives = books.tree.live().filter(|live| live.slot.has_forked());
         let relatives = relatives.map(|live| Relative { live, agent: agent_of(live.place).unwrap_or(0) });
         let family: Vec<Relative> = relatives.collect();
@@ -160,6 +167,7 @@ impl Shares {
             self.ask_soon(Duration::ZERO);
         }
         let now = Instant::now();
+        self.next_look = Some(now + cpu_time().saturating_sub(began) * LOOK_PAUSE);
         let may = self.allowed.is_none_or(|at| now >= at);
         if may && self.due.is_some_and(|at| now >= at) {
             self.due = None;
