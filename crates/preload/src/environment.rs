@@ -307,19 +307,27 @@ impl Change<'_> {
             && self.runtime.is_none_or(|runtime| before.any(|name| name == runtime.name()))
     }
 
-    /// Writes the new LD_PRELOAD, as an entry.
+    /// Writes the new LD_PRELOAD, as an entry. A handler on a small stack may execute a program, and
+    /// one chain of all names takes half a kilobyte of stack.
     fn write_preload(&self, text: &mut Text<PRELOAD_BYTES_MAX>) {
         let own = self.own.path().to_bytes();
-        let others = names_in(self.preload.map_or(&[], |(_, names)| names)).filter(|name| *name != own);
-        let needed = self
-            .runtime
-            .as_ref()
-            .map(Runtime::name)
-            .filter(|needed| !others.clone().any(|name| name == *needed));
-        let runtimes = needed.into_iter().chain(others.clone().filter(|name| is_runtime(name)));
-        let rest = others.filter(|name| !is_runtime(name));
-        let names = runtimes.chain(self.loads.then_some(own)).chain(rest);
-        text.set(preload_of(names)).expect("`Own::change` checks the length");
+        let others = || names_in(self.preload.map_or(&[], |(_, names)| names)).filter(|name| *name != own);
+        let mut separator = &b""[..];
+        text.set([PRELOAD]);
+        let mut add = |name: &[u8]| {
+            text.push(separator).and_then(|()| text.push(name)).expect("`Own::change` checks the length");
+            separator = b":";
+        };
+        if let Some(needed) = self.runtime.as_ref().map(Runtime::name) {
+            if !others().any(|name| name == needed) {
+                add(needed);
+            }
+        }
+        others().filter(|name| is_runtime(name)).for_each(&mut add);
+        if self.loads {
+            add(own);
+        }
+        others().filter(|name| !is_runtime(name)).for_each(&mut add);
     }
 
     /// Calls `act` with the changed environment.

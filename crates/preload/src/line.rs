@@ -40,7 +40,8 @@ impl<const BYTES: usize> Text<BYTES> {
         parts.into_iter().try_for_each(|part| self.push(part))
     }
 
-    fn push(&mut self, part: &[u8]) -> Option<()> {
+    /// Adds a part. Returns `None` if it does not fit.
+    pub fn push(&mut self, part: &[u8]) -> Option<()> {
         let end = self.len + part.len();
         *self.bytes.get_mut(end)? = 0;
         self.bytes[self.len..end].copy_from_slice(part);

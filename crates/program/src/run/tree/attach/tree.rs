@@ -141,7 +141,12 @@ mod tests {
         use std::io::BufRead;
         let own = std::env::current_exe().unwrap();
         let mut other = Command::new(own);
-        other.args(["--exact", "run::attach::tree::tests::starts_one_and_waits", "--ignored", "--nocapture"]);
+        other.args([
+            "--exact",
+            "run::tree::attach::tree::tests::starts_one_and_waits",
+            "--ignored",
+            "--nocapture",
+        ]);
         let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = std::io::BufReader::new(other.stdout.take().unwrap()).lines().map(Result::unwrap);
         let started =
