@@ -307,8 +307,8 @@ impl Change<'_> {
             && self.runtime.is_none_or(|runtime| before.any(|name| name == runtime.name()))
     }
 
-    /// Writes the new LD_PRELOAD, as an entry. A handler on a small stack may execute a program, and
-    /// one chain of all names takes half a kilobyte of stack.
+    /// Writes the new LD_PRELOAD, as an entry. A handler on a small stack may execute a program,
+    /// and one chain of all names takes half a kilobyte of stack.
     fn write_preload(&self, text: &mut Text<PRELOAD_BYTES_MAX>) {
         let own = self.own.path().to_bytes();
         let others = || names_in(self.preload.map_or(&[], |(_, names)| names)).filter(|name| *name != own);
