@@ -83,7 +83,7 @@ fn rest(seen: u32, ns: u64) {
 
 /// Most processes of scripts and builds end within this time, and never grow.
 const YOUNG_NS: u64 = 4_000_000;
-const YOUNG_LOOK_NS: u64 = 1_000_000;
+const YOUNG_LOOK_NS: u64 = 500_000;
 
 /// Waits until the program has grown, or is no longer young: to join the tree takes longer than
 /// `true` runs. Returns false when the program has given up rights.
