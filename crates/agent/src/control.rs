@@ -13,7 +13,7 @@ use sys::{arena, futex, thread, PAGE_SIZE};
 
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::control_page::{self, control_page, is_set};
-use crate::look::{tight_at, Usage, MANAGED_BYTES_MIN};
+use crate::look::{tight_at, Usage};
 use crate::state::AGENT;
 use crate::{announce, credentials, fork, inherit, paging, retire, start};
 
@@ -79,37 +79,6 @@ fn rest(seen: u32, ns: u64) {
         }
         _ => futex::wait(nudge, seen, Some(ns.min(ENDED_LOOK_NS))),
     }
-}
-
-/// Most processes of scripts and builds end within this time, and never grow.
-const YOUNG_NS: u64 = 4_000_000;
-const YOUNG_LOOK_NS: u64 = 500_000;
-
-/// Waits until the program has grown, or is no longer young: to join the tree takes longer than
-/// `true` runs. Returns false when the program has given up rights.
-fn outlive_youth() -> bool {
-    let began = sys::now_ns();
-    while sys::now_ns() - began < YOUNG_NS {
-        let seen = control_page().nudge.load(Ordering::Acquire);
-        fork::serve_request();
-        if credentials::are_wanted() || fork::has_stopped() {
-            return false;
-        }
-        rest(seen, YOUNG_LOOK_NS);
-        end_if_program_ended();
-        if own_bytes().is_none_or(|own| own >= MANAGED_BYTES_MIN) {
-            break;
-        }
-    }
-    true
-}
-
-/// Anonymous memory of the program.
-fn own_bytes() -> Option<u64> {
-    let statm = ProcFile::open_own(c"statm").ok()?;
-    let own = procfs::anonymous_bytes(statm.read_at(&mut [0; 128], 0));
-    statm.close();
-    own
 }
 
 fn is_leave_wanted(accounts: &Ledgered) -> bool {
@@ -279,9 +248,6 @@ fn join() -> Phase {
     thread::name(c"uzswap");
     thread::hurry();
     credentials::say_own();
-    if !is_attached() && !outlive_youth() {
-        return Phase::Yielding;
-    }
     let accounts: &'static Ledgered = match Ledgered::join(socket()) {
         Ok(joined) => Box::leak(Box::new(joined)),
         // The supervisor injected this object. If it is gone, it was killed, and its tree must end.

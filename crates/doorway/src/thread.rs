@@ -115,24 +115,24 @@ pub struct Words<'a> {
 }
 
 /// The clone flags and the first instruction of a process that [`begin_orphan`] makes.
-fn orphan(entry: Option<usize>, thread_pointer: usize) -> (usize, usize) {
+fn orphan(thread_pointer: usize) -> (usize, usize) {
     let pointer = if thread_pointer == 0 { 0 } else { SETTLS };
     let flags = PROCESS | PARENT_SETTID | CHILD_CLEARTID | pointer;
-    (flags, entry.unwrap_or(call_of_stack as *const () as usize))
+    (flags, call_of_stack as *const () as usize)
 }
 
-/// Starts a process that shares the memory and nothing else, at `entry` with this stack, or at
-/// `None` with a stack that holds, upwards, an argument and a function; and with its own thread
-/// pointer unless that is 0. Another process makes it and ends at once, so that the new one is an
-/// orphan, for which the caller never waits. Returns the number of that other process, which has
-/// the exit status 0 if it made one, and of which no signal tells.
+/// Starts a process that shares the memory and nothing else, on a stack that holds, upwards, an
+/// argument and a function; and with its own thread pointer unless that is 0. Another process makes
+/// it and ends at once, so that the new one is an orphan, for which the caller never waits. Returns
+/// the number of that other process, which has the exit status 0 if it made one, and of which no
+/// signal tells.
 ///
 /// # Safety
 /// All signals are blocked. Stack and thread pointer belong to the process from now on.
 #[cfg(target_arch = "x86_64")]
-pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
+pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) -> isize {
     let answer: isize;
-    let (flags, entry) = orphan(entry, thread_pointer);
+    let (flags, entry) = orphan(thread_pointer);
     // SAFETY: the caller only gets the result. The process between has its stack until then, and
     // writes no memory. The new one leaves this frame at once, for good.
     unsafe {
@@ -149,7 +149,6 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             "test rax, rax",
             "jnz 3f",
             "xor ebp, ebp",
-            "xor edx, edx", // nothing to be called at the end
             "jmp r13",
             "3:",
             "xor edi, edi",
@@ -182,9 +181,9 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
 /// # Safety
 /// As above.
 #[cfg(target_arch = "aarch64")]
-pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
+pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) -> isize {
     let answer: isize;
-    let (flags, entry) = orphan(entry, thread_pointer);
+    let (flags, entry) = orphan(thread_pointer);
     // SAFETY: as above.
     unsafe {
         core::arch::asm!(
@@ -218,4 +217,36 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
         );
     }
     answer
+}
+
+/// Leaves the caller's stack for this one: for a program's `entry`, whose initial stack it is, or
+/// for the function on it, as a process of [`begin_orphan`] does.
+///
+/// # Safety
+/// The stack belongs to the process.
+pub unsafe fn enter(entry: Option<usize>, stack: usize) -> ! {
+    let entry = entry.unwrap_or(call_of_stack as *const () as usize);
+    // SAFETY: nothing returns to the caller's frames.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!(
+            "mov rsp, {stack}",
+            "xor ebp, ebp",
+            "xor edx, edx", // nothing to be called at the end
+            "jmp {entry}",
+            stack = in(reg) stack,
+            entry = in(reg) entry,
+            options(noreturn),
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!(
+            "mov sp, {stack}",
+            "mov x29, xzr",
+            "mov x0, xzr", // as above
+            "br {entry}",
+            stack = in(reg) stack,
+            entry = in(reg) entry,
+            options(noreturn),
+        );
+    }
 }

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use crate::calls::set_errno;
 use crate::control_page::{is_alive, is_own_process, nudge, CONTROL_PAGE};
 use crate::next::library;
-use crate::{fork, system};
+use crate::{fork, system, youth};
 
 /// A waiting thread looks this often, even if not woken.
 const LOOK_NS: u64 = 1_000_000;
@@ -85,6 +85,7 @@ pub fn changed() {
     // Paging has ended, and the halted control thread waits on this word.
     system::wake(&CONTROL_PAGE.forks.state);
     while is_alive() {
+        youth::end();
         let answered = credentials.answered.load(Ordering::Acquire);
         if answered.wrapping_sub(number) as i32 >= 0 || is_forking() {
             return;

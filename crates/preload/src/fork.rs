@@ -18,7 +18,7 @@ use crate::control_page::{
     has_pager, is_alive, is_own_process, is_set, note_process, nudge, set, CONTROL_PAGE,
 };
 use crate::next::library;
-use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks, threads};
+use crate::{announce, channel, scratch, sharing, signals, spawn, system, tasks, threads, youth};
 
 /// The thread pointer of the thread that holds [`doorway::control_page::Forks::one`] for a fork, 0
 /// for none: a forked child has it, too. A child of a bare clone(), which has no agent, and may
@@ -115,6 +115,9 @@ pub fn expect_wiped() {
 /// Asks the control thread to halt the pager, and waits for it. The caller holds the lock. Ends the
 /// process if the kernel has ended the control thread alone: pages that are out stay so.
 fn halt_and_wait() {
+    if youth::hold() {
+        return;
+    }
     let state = &CONTROL_PAGE.forks.state;
     CONTROL_PAGE.forks.keeps.store(0, Ordering::Release);
     state.store(halt::ASKED, Ordering::Release);
@@ -152,6 +155,7 @@ pub fn with_halt<T>(why: Option<&AtomicU32>, act: impl FnOnce() -> T) -> T {
 }
 
 pub fn go_on() {
+    youth::release();
     CONTROL_PAGE.forks.state.store(halt::RUNNING, Ordering::Release);
     system::wake(&CONTROL_PAGE.forks.state);
 }
@@ -409,15 +413,15 @@ pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
     }
 }
 
-/// Makes the agent that its predecessor prepared, and notes whether there is one.
-fn start_spare(argument: usize) -> bool {
+/// The stack, with its argument, and the thread pointer of the agent that its predecessor prepared.
+fn take_spare(argument: usize) -> Option<(usize, usize)> {
     let [stack, pointer] = CONTROL_PAGE.forks.spare.each_ref().map(|word| word.swap(0, Ordering::AcqRel));
+    if stack == 0 {
+        return None;
+    }
     // SAFETY: the agent's promise: an unused stack, whose lowest word is for the argument.
-    stack != 0
-        && unsafe {
-            (stack as *mut usize).write(argument);
-            spawn::spare(stack, pointer)
-        }
+    unsafe { (stack as *mut usize).write(argument) };
+    Some((stack, pointer))
 }
 
 /// Starts a control thread that takes over the parent's pages, and waits until it has.
@@ -426,7 +430,9 @@ fn take_over(connection: i32) {
     state.store(halt::TAKING, Ordering::Release);
     // A thread that was about to end paging in the parent did not get to do so.
     CONTROL_PAGE.forks.stopped.store(0, Ordering::Release);
-    if start_spare(connection as usize) {
+    let spare = take_spare(connection as usize);
+    // SAFETY: an unused stack.
+    if spare.is_some_and(|(stack, pointer)| unsafe { spawn::agent(stack, pointer) }) {
         channel::close(connection);
         while state.load(Ordering::Acquire) == halt::TAKING {
             // A filter that was set unseen may end the agent.
@@ -458,8 +464,11 @@ fn start_anew() {
     forget_agent();
     let forks = &CONTROL_PAGE.forks;
     forks.state.store(halt::RUNNING, Ordering::Release);
-    if !is_set(&forks.stopped) && !is_set(&forks.filtered) {
-        start_spare(RESTART);
+    if is_set(&forks.stopped) || is_set(&forks.filtered) {
+        youth::forget();
+    } else if !youth::begin_again() {
+        // SAFETY: an unused stack.
+        take_spare(RESTART).map(|(stack, pointer)| unsafe { youth::begin(None, stack, pointer) });
     }
 }
 

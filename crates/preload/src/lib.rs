@@ -40,6 +40,7 @@ mod system;
 mod target;
 mod tasks;
 mod threads;
+mod youth;
 
 /// The panic handler without a standard library; no code is known to panic.
 #[cfg(all(panic = "abort", not(test)))]

@@ -10,7 +10,7 @@ use doorway::limits;
 use crate::calls::{raw_syscall, set_errno};
 use crate::control_page::{self, CONTROL_PAGE};
 use crate::next::also_named;
-use crate::system;
+use crate::{system, youth};
 
 /// Soft and hard limit.
 type Limit = [u64; 2];
@@ -100,6 +100,7 @@ fn await_agent(has_it: impl Fn() -> bool) {
         if !control_page::is_alive() || has_it() {
             return;
         }
+        youth::end();
         system::wait(&AtomicU32::new(0), 0, AGENT_WAIT_NS);
     }
 }

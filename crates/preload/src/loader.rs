@@ -10,7 +10,7 @@ use doorway::{AGENT_NAME, PAGE_SIZE, STACK_BYTES};
 use crate::calls::raw_syscall;
 use crate::control_page::CONTROL_PAGE;
 use crate::line::Line;
-use crate::spawn;
+use crate::youth;
 
 /// Bytes of the file that contain all its headers.
 const HEAD_BYTES: usize = 4096;
@@ -104,7 +104,7 @@ fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, e
     let bytes = unsafe { core::slice::from_raw_parts_mut((top - stack::BYTES) as *mut u8, stack::BYTES) };
     // SAFETY: the stack is complete, and the thread's own.
     let started =
-        start.write(top, bytes).is_some_and(|pointer| unsafe { spawn::program(start.entry, pointer) });
+        start.write(top, bytes).is_some_and(|pointer| unsafe { youth::begin(Some(start.entry), pointer, 0) });
     if !started {
         unmap(stack_at, STACK_BYTES);
     }

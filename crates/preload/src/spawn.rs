@@ -13,41 +13,18 @@ use crate::control_page::CONTROL_PAGE;
 use crate::signals::blocked;
 use crate::system;
 
-/// Makes a process with its own thread pointer, whose stack holds, upwards, an argument and a
-/// function. Returns false if none is possible.
+/// Makes a process whose stack holds, upwards, an argument and a function, with its own thread
+/// pointer unless that is 0, and notes whether there is one. Returns false if none is possible.
 ///
 /// # Safety
 /// Stack and thread pointer belong to the process from now on.
-pub unsafe fn spare(stack: usize, thread_pointer: usize) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { make(None, stack, thread_pointer) }
-}
-
-/// Makes a process that begins at `entry` as a program does. Returns false if none is possible.
-///
-/// # Safety
-/// The stack is a program's initial stack, and belongs to the process from now on.
-pub unsafe fn program(entry: usize, stack: usize) -> bool {
-    // SAFETY: the caller's promise. The thread pointer is this thread's until the process sets its
-    // own, and is not used before.
-    unsafe { make(Some(entry), stack, 0) }
-}
-
-/// Whether this thread's children are in its own process namespace. If not, the first one is the
-/// process without which there can be no other, and must be the program's.
-pub fn may_have_children() -> bool {
-    let number = |path| system::status(path).map(|file| file.st_ino);
-    number(c"/proc/thread-self/ns/pid") == number(c"/proc/thread-self/ns/pid_for_children")
-}
-
-/// Makes the agent, and notes whether there is one.
-unsafe fn make(entry: Option<usize>, stack: usize, thread_pointer: usize) -> bool {
+pub unsafe fn agent(stack: usize, thread_pointer: usize) -> bool {
     let number = AtomicU32::new(0);
     let words = thread::Words { number: &number, alive: &CONTROL_PAGE.is_alive };
     words.alive.store(1, Ordering::Release);
     let is_made = may_have_children() && {
         // SAFETY: the caller's promise, and all signals are blocked.
-        let begin = || unsafe { thread::begin_orphan(entry, stack, thread_pointer, words) };
+        let begin = || unsafe { thread::begin_orphan(stack, thread_pointer, words) };
         blocked(|| is_made(begin()))
     };
     if is_made {
@@ -56,6 +33,13 @@ unsafe fn make(entry: Option<usize>, stack: usize, thread_pointer: usize) -> boo
         words.alive.store(0, Ordering::Release);
     }
     is_made
+}
+
+/// Whether this thread's children are in its own process namespace. If not, the first one is the
+/// process without which there can be no other, and must be the program's.
+pub fn may_have_children() -> bool {
+    let number = |path| system::status(path).map(|file| file.st_ino);
+    number(c"/proc/thread-self/ns/pid") == number(c"/proc/thread-self/ns/pid_for_children")
 }
 
 /// Lets the agent read which system call blocks a thread, also where Yama permits that to a

@@ -23,6 +23,28 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     call(libc::SYS_futex, arguments);
 }
 
+/// Sleeps while a word of this object and one that the kernel clears have their values, at most
+/// `timeout_ns`. May return early.
+pub fn wait_for_either(words: [(&AtomicU32, u32); 2], timeout_ns: u64) {
+    /// `FUTEX2_SIZE_U32` of the kernel's futex.h.
+    const SIZE: u64 = 2;
+    let [own, kernels] = words.map(|(word, value)| [u64::from(value), word.as_ptr().addr() as u64]);
+    // `struct futex_waitv`: value, address, flags of 32 bits.
+    let waiters = [own, kernels]
+        .into_iter()
+        .zip([SIZE | libc::FUTEX_PRIVATE_FLAG as u64, SIZE])
+        .map(|([value, address], flags)| [value, address, flags]);
+    let mut list = [[0u64; 3]; 2];
+    list.iter_mut().zip(waiters).for_each(|(entry, waiter)| *entry = waiter);
+    let until = now_ns().saturating_add(timeout_ns);
+    let time = [until / 1_000_000_000, until % 1_000_000_000];
+    let clock = libc::CLOCK_MONOTONIC as usize;
+    let arguments = [list.as_ptr().addr(), list.len(), 0, time.as_ptr().addr(), clock, 0];
+    if call(libc::SYS_futex_waitv, arguments) == -(libc::ENOSYS as isize) {
+        wait(words[0].0, words[0].1, timeout_ns);
+    }
+}
+
 pub fn wake(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     call(libc::SYS_futex, [word.as_ptr().addr(), operation, i32::MAX as usize, 0, 0, 0]);
@@ -182,12 +204,19 @@ pub fn read_directory(directory: isize, entries: &mut [u8]) -> usize {
 
 /// The word at an address that the program passed to the kernel; `None` if unreadable.
 pub fn read_own(address: usize) -> Option<u64> {
+    read_of(process_id() as u32, address).ok()
+}
+
+/// The same of another process, or a negative error number.
+pub fn read_of(process: u32, address: usize) -> Result<u64, isize> {
     let mut word = 0u64;
-    let own = call(libc::SYS_getpid, [0; 6]) as usize;
     let here = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
     let there = libc::iovec { iov_base: address as *mut _, iov_len: size_of::<u64>() };
-    let arguments = [own, (&raw const here).addr(), 1, (&raw const there).addr(), 1, 0];
-    (call(libc::SYS_process_vm_readv, arguments) == size_of::<u64>() as isize).then_some(word)
+    let arguments = [process as usize, (&raw const here).addr(), 1, (&raw const there).addr(), 1, 0];
+    match call(libc::SYS_process_vm_readv, arguments) {
+        len if len == size_of::<u64>() as isize => Ok(word),
+        error => Err(error),
+    }
 }
 
 /// Whether the kernel can read a byte at an address of the program that is not a small number.

@@ -34,6 +34,18 @@ fn is_right_however_it_ends(mode: &str, hows: &[&str], rounds: u32) {
     hows[1..].iter().for_each(|how| is_right_in(&WAYS[..1], &format!("{mode}-{how}"), rounds));
 }
 
+/// The agent begins only once a program is no longer young.
+#[test]
+fn a_program_that_changes_at_once_is_managed() {
+    let Some(workload) = workload("young") else { return };
+    for mode in ["plain", "leader", "fork", "exec", "rights", "limit", "threads"] {
+        let Some(ran) = support::managed("24M", &["-q"], &[workload, mode]) else { return };
+        ran.assert_status(0);
+        assert_eq!(ran.printed, "right\n", "{mode}: {ran}");
+        assert!(ran.number("zswpout") > 1000, "{mode}: {ran}");
+    }
+}
+
 tests! {
     /// The supervisor closed the last userfaultfd, and processes that shared the memory read
     /// zeroes.

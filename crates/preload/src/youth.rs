@@ -1,0 +1,216 @@
+//! A program's first milliseconds, in which its agent only waits. Most processes of scripts and
+//! builds end in them, and to start the agent takes longer than `true` runs: it relocates its
+//! image, makes its arena and joins the tree.
+//!
+//! The agent's process begins here, in this object's code, on the stack that the agent will have.
+//! It enters the agent when the program is no longer young, has grown, or needs it. There is no
+//! pager until then, so a fork or a halt only keeps the process from going on.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use doorway::thread;
+
+use crate::calls::raw_syscall;
+use crate::control_page::{is_set, CONTROL_PAGE};
+use crate::{spawn, system};
+
+/// There is no waiting process.
+const NONE: u32 = 0;
+/// It waits.
+const YOUNG: u32 = 1;
+/// It waits until a thread of the program has forked or has made another call.
+const HELD: u32 = 2;
+/// It enters the agent, or has entered it.
+const GROWN: u32 = 3;
+
+/// Woken at each change.
+static STATE: AtomicU32 = AtomicU32::new(NONE);
+/// Where the agent begins: its entry, 0 for a function on its stack; stack; thread pointer.
+static AGENT: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+const YOUNG_NS: u64 = 10_000_000;
+const LOOK_NS: u64 = 500_000;
+/// A program has grown with this memory, its files' pages included.
+const GROWN_KIB: i64 = 6 << 10;
+/// How long a process that has lost its memory takes to end.
+const ENDS_MS: usize = 5;
+
+/// Makes the agent's process. The agent will begin at `entry` as a program does, or, without one,
+/// in the function on its stack. Returns false if no process is possible.
+///
+/// # Safety
+/// Stack and thread pointer belong to the process from now on, and the entry expects this stack.
+pub unsafe fn begin(entry: Option<usize>, stack: usize, thread_pointer: usize) -> bool {
+    for (word, value) in AGENT.iter().zip([entry.unwrap_or(0), stack, thread_pointer]) {
+        word.store(value, Ordering::Relaxed);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { make() }
+}
+
+/// Makes the process again, in a child of a fork, or after the process has left.
+/// Returns false if none was waiting before.
+pub fn begin_again() -> bool {
+    // SAFETY: nothing ran on the stack but the process that waited, which is not in this process.
+    STATE.load(Ordering::Acquire) == HELD && unsafe { make() }
+}
+
+/// In a child that has no agent.
+pub fn forget() {
+    STATE.store(NONE, Ordering::Release);
+}
+
+unsafe fn make() -> bool {
+    let [_, stack, thread_pointer] = agent();
+    // SAFETY: unused memory of the stack, below the words that the agent begins with.
+    let below = unsafe {
+        let below = (stack as *mut [usize; 2]).sub(1);
+        below.write([0, live as *const () as usize]);
+        below
+    };
+    STATE.store(YOUNG, Ordering::Release);
+    // SAFETY: the stack begins with an argument and a function.
+    let is_made = unsafe { spawn::agent(below.addr(), thread_pointer) };
+    if !is_made {
+        forget();
+    }
+    is_made
+}
+
+fn agent() -> [usize; 3] {
+    AGENT.each_ref().map(|word| word.load(Ordering::Relaxed))
+}
+
+fn change(from: u32, to: u32) -> bool {
+    let is_changed = STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if is_changed {
+        system::wake(&STATE);
+    }
+    is_changed
+}
+
+/// Keeps the process waiting until [`release`]. Returns false if there is an agent, or none will
+/// come. The caller holds the lock of forks.
+pub fn hold() -> bool {
+    change(YOUNG, HELD) || STATE.load(Ordering::Acquire) == HELD
+}
+
+pub fn release() {
+    change(HELD, YOUNG);
+}
+
+/// Lets the agent begin: the caller needs it.
+pub fn end() {
+    change(YOUNG, GROWN);
+}
+
+/// The process, until it enters the agent.
+extern "C" fn live(_: usize) -> ! {
+    stand_apart();
+    let began = system::now_ns();
+    let mut looks = 0;
+    loop {
+        match STATE.load(Ordering::Acquire) {
+            GROWN => enter(),
+            HELD if leaves() => system::exit_process(0),
+            YOUNG if looks > 0 && (system::now_ns() - began > YOUNG_NS || has_grown()) => end(),
+            state => {
+                wait(state);
+                looks += 1;
+            }
+        }
+        if has_ended() {
+            system::exit_process(0);
+        }
+    }
+}
+
+/// Leaves the program's files and its process group, and takes the agent's name.
+fn stand_apart() {
+    let all = [0, u32::MAX as usize, 0, 0, 0, 0];
+    let name = [libc::PR_SET_NAME as usize, c"uzswap".as_ptr().addr(), 0, 0, 0, 0];
+    // Above the program, where permitted: it must not grow unseen.
+    let priority = [libc::PRIO_PROCESS as usize, 0, -15isize as usize, 0, 0, 0];
+    // SAFETY: attributes of this process, which has a file table of its own.
+    unsafe {
+        raw_syscall(libc::SYS_close_range, all);
+        raw_syscall(libc::SYS_setpgid, [0; 6]);
+        raw_syscall(libc::SYS_prctl, name);
+        raw_syscall(libc::SYS_setpriority, priority);
+    }
+}
+
+/// Whether paging has ended before it began, or another process is about to follow this one.
+fn leaves() -> bool {
+    let forks = &CONTROL_PAGE.forks;
+    forks.leaving.swap(0, Ordering::AcqRel) != 0 || is_set(&forks.stopped)
+}
+
+fn enter() -> ! {
+    let [entry, stack, _] = agent();
+    // SAFETY: `begin`'s caller promised that the agent can begin so.
+    unsafe { thread::enter((entry != 0).then_some(entry), stack) }
+}
+
+/// Whether the program's memory has ever been large. Unlike files in /proc, this needs no right.
+fn has_grown() -> bool {
+    // SAFETY: all zeroes is a valid structure, which the kernel fills.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    let arguments = [libc::RUSAGE_SELF as usize, (&raw mut usage).addr(), 0, 0, 0, 0];
+    // SAFETY: as above.
+    unsafe { raw_syscall(libc::SYS_getrusage, arguments) };
+    usage.ru_maxrss >= GROWN_KIB
+}
+
+fn program() -> u32 {
+    CONTROL_PAGE.process.load(Ordering::Acquire)
+}
+
+/// The word that the kernel clears when the program's first thread ends or executes a program,
+/// while it has its value. Some C libraries use another word.
+fn first_word() -> Option<&'static AtomicU32> {
+    let address = CONTROL_PAGE.first_word.load(Ordering::Acquire);
+    // SAFETY: null, or a word in a control block of the program's memory, which this process has.
+    let word = unsafe { (address as *const AtomicU32).as_ref() }?;
+    (word.load(Ordering::Acquire) == program()).then_some(word)
+}
+
+fn wait(state: u32) {
+    match first_word() {
+        Some(word) => system::wait_for_either([(&STATE, state), (word, program())], LOOK_NS),
+        None => system::wait(&STATE, state, LOOK_NS),
+    }
+}
+
+/// Whether the program has ended, or has executed another. Nothing is paged, so no other process
+/// that has this memory needs this one. False if its first thread alone has ended: then the agent
+/// finds out.
+fn has_ended() -> bool {
+    if first_word().is_some() {
+        return false;
+    }
+    // The kernel permits any access to the memory that this process has.
+    match system::read_of(program(), STATE.as_ptr().addr()) {
+        Ok(_) => false,
+        Err(error) if error == -(libc::ESRCH as isize) => ends(),
+        Err(_) => true,
+    }
+}
+
+/// Whether all threads of the program end within milliseconds.
+fn ends() -> bool {
+    let number = program() as usize;
+    // SAFETY: makes a descriptor.
+    let process = unsafe { raw_syscall(libc::SYS_pidfd_open, [number, 0, 0, 0, 0, 0]) };
+    if process < 0 {
+        return true;
+    }
+    let mut poll = libc::pollfd { fd: process as c_int, events: libc::POLLIN, revents: 0 };
+    let time = [0, ENDS_MS as u64 * 1_000_000];
+    let arguments = [(&raw mut poll).addr(), 1, time.as_ptr().addr(), 0, 0, 0];
+    // SAFETY: the structures live.
+    unsafe { raw_syscall(libc::SYS_ppoll, arguments) };
+    system::close(process as isize);
+    poll.revents != 0
+}
