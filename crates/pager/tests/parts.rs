@@ -89,6 +89,30 @@ fn implemented(line: &str) -> Option<&str> {
     name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
+/// Parameters and fields with a page, a block or pages of one have a type of `units`, never a
+/// number.
+#[test]
+fn pages_blocks_and_slots_have_types_of_their_own() {
+    const NAMES: [&str; 10] =
+        ["mask", "present", "moved", "page", "needed", "key", "block", "base", "owner", "slot"];
+    let numbers = ["u16", "u32", "u64", "u128", "usize"];
+    let bare = |code: &str| -> Vec<String> {
+        let words = |name: &str, number: &str| {
+            let ends = [",", ")", "\n"].map(|end| format!("{name}: {number}{end}"));
+            ends.into_iter().chain([format!("{name}: Option<{number}>"), format!("{name}: &{number}")])
+        };
+        let all = NAMES.iter().flat_map(|name| numbers.iter().flat_map(move |number| words(name, number)));
+        let is_whole = |at: usize| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        all.filter(|word| code.match_indices(word.as_str()).any(|(at, _)| is_whole(at))).collect()
+    };
+    assert_eq!(bare("fn f(mask: u32, stray_mask: u32) {"), ["mask: u32,"]);
+    for name in ["address_space", "pager"] {
+        for (module, code) in files_of(name).into_iter().filter(|(module, _)| module != "units") {
+            assert_eq!(bare(&code), [""; 0], "{name}/{module}");
+        }
+    }
+}
+
 fn begins_function(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().take_while(|word| !word.contains("fn")).collect();
     let is_modifier = |word: &&str| word.starts_with("pub") || ["unsafe", "extern", "\"C\""].contains(word);
