@@ -37,6 +37,8 @@ mod quiesce;
 mod reclaim;
 mod registrations;
 mod roles;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod routes;
 #[cfg(test)]
 mod testing;
 
