@@ -15,7 +15,7 @@ pub const OWN_FILES: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
 /// the thread, or the process, from now on.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize {
-    let answer: isize;
+    let result: isize;
     // SAFETY: the parent only gets the result; the child leaves this frame at once, for good.
     unsafe {
         core::arch::asm!(
@@ -31,7 +31,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             "syscall",
             "ud2",
             "2:",
-            inlateout("rax") 56isize => answer, // clone
+            inlateout("rax") 56isize => result, // clone
             in("rdi") flags,
             in("rsi") stack,
             in("rdx") 0usize,
@@ -41,7 +41,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             lateout("r11") _,
         );
     }
-    answer
+    result
 }
 
 /// As above; aarch64 takes the thread pointer as the fourth argument.
@@ -50,7 +50,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
 /// As above.
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize {
-    let answer: isize;
+    let result: isize;
     // SAFETY: as above.
     unsafe {
         core::arch::asm!(
@@ -64,7 +64,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             "svc 0",
             "brk #1",
             "2:",
-            inlateout("x0") flags => answer,
+            inlateout("x0") flags => result,
             in("x1") stack,
             in("x2") 0usize,
             in("x3") thread_pointer,
@@ -73,7 +73,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             lateout("x9") _,
         );
     }
-    answer
+    result
 }
 
 /// Where a process begins whose stack holds, upwards, an argument and a function.
@@ -131,7 +131,7 @@ fn orphan(entry: Option<usize>, thread_pointer: usize) -> (usize, usize) {
 /// All signals are blocked. Stack and thread pointer belong to the process from now on.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
-    let answer: isize;
+    let result: isize;
     let (flags, entry) = orphan(entry, thread_pointer);
     // SAFETY: the caller only gets the result. The process between has its stack until then, and
     // writes no memory. The new one leaves this frame at once, for good.
@@ -159,7 +159,7 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             "syscall",
             "ud2",
             "2:",
-            inlateout("rax") 56isize => answer, // clone
+            inlateout("rax") 56isize => result, // clone
             in("rdi") PROCESS | VFORK,
             in("rsi") 0usize,
             in("rdx") words.number.as_ptr(),
@@ -174,7 +174,7 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             lateout("r11") _,
         );
     }
-    answer
+    result
 }
 
 /// As above; aarch64 takes the thread pointer as the fourth argument.
@@ -183,7 +183,7 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
 /// As above.
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: usize, words: Words) -> isize {
-    let answer: isize;
+    let result: isize;
     let (flags, entry) = orphan(entry, thread_pointer);
     // SAFETY: as above.
     unsafe {
@@ -204,7 +204,7 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             "svc 0",
             "brk #1",
             "2:",
-            inlateout("x0") PROCESS | VFORK => answer,
+            inlateout("x0") PROCESS | VFORK => result,
             in("x1") 0usize,
             in("x2") words.number.as_ptr(),
             in("x3") 0usize,
@@ -217,5 +217,5 @@ pub unsafe fn begin_orphan(entry: Option<usize>, stack: usize, thread_pointer: u
             in("x24") words.alive.as_ptr(),
         );
     }
-    answer
+    result
 }
