@@ -124,7 +124,8 @@ impl Bell {
 /// The transitions take all of it instead of the parts that they change, though each changes four
 /// at most (a block, staging, the pool, the policy). Each also applies events if its proof is
 /// refused, which may be any other transition, and ends the process if a page is lost; with parts,
-/// every call on the way would carry eight. Steps that do neither take their parts.
+/// every call on the way would carry eight. Steps that do neither take their parts, if these are
+/// few.
 pub struct AddressSpace {
     pub(crate) accounts: &'static dyn Accounts,
     pub(crate) space: Space,

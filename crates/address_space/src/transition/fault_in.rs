@@ -2,12 +2,12 @@
 
 use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
-use zswap::Keep;
+use zswap::{Keep, Zswap};
 
 use super::fault_in_run::fault_in_run;
 use super::inbound::Inbound;
 use super::place::{self, fill_shared, place, place_copies, Placed};
-use crate::accounts::Counter;
+use crate::accounts::{Accounts, Counter};
 use crate::address_space::{AddressSpace, GROUP};
 use crate::space::block::{BlockGuard, PageState};
 use crate::staging::refs::PageRefs;
@@ -209,7 +209,7 @@ fn load(
                     inbound.frames.spend(&memory.staging, pages, moved);
                 }
                 drop(coherent);
-                settle_loaded(memory, block, first, placed, found)
+                settle_loaded(&memory.store, memory.accounts, block, first, placed, found)
             }
             None => load_single(memory, block, inbound, first),
         };
@@ -241,7 +241,7 @@ fn load_single(
     let Some(coherent) = memory.coherent(block) else { return Err(FaultedIn::Again) };
     let placed = place_copies(&coherent, PageRun::new(index, 1), inbound.buffer);
     drop(coherent);
-    let settled = settle_loaded(memory, block, index, placed, 1)?;
+    let settled = settle_loaded(&memory.store, memory.accounts, block, index, placed, 1)?;
     note_copied(&memory.staging, inbound, 1);
     Ok(settled)
 }
@@ -259,7 +259,8 @@ pub(crate) fn note_copied(staging: &Staging, inbound: &mut Inbound, pages: usize
 
 /// Records the placing of pages from the pool. Returns their number, and whether it was all.
 pub(crate) fn settle_loaded(
-    memory: &AddressSpace,
+    store: &Zswap,
+    accounts: &dyn Accounts,
     block: &BlockGuard<'_>,
     index: usize,
     placed: Placed,
@@ -272,8 +273,8 @@ pub(crate) fn settle_loaded(
         Placed::NoMemory => return Err(FaultedIn::NoMemory),
     };
     block.change(PageMask::span(index, pages), PageState::Stored, PageState::Kernel);
-    memory.store.invalidate(GROUP, block.page(index).key(), pages as u64);
-    memory.accounts.add(Counter::ZswpIn, pages as u64);
+    store.invalidate(GROUP, block.page(index).key(), pages as u64);
+    accounts.add(Counter::ZswpIn, pages as u64);
     Ok((pages, pages == wanted))
 }
 

@@ -134,7 +134,7 @@ fn place_read(
             None => Placed::Again,
             Some(coherent) => place_copies(&coherent, PageRun::new(first, count), place_of(first)),
         };
-        match settle_loaded(memory, &block, first, placed, count) {
+        match settle_loaded(&memory.store, memory.accounts, &block, first, placed, count) {
             Ok((pages, _)) => {
                 let needed = if index == 0 { reading.needed } else { PageMask::NONE };
                 let back = PageMask::span(first, pages);

@@ -13,9 +13,10 @@
 //! the pool exceeds the budget: a program may move more than its memory.
 
 use sys::PAGE_SIZE;
-use zswap::{Group, Keep};
+use zswap::{Group, Keep, Zswap};
 
 use super::reorder::take_displaced;
+use crate::accounts::Accounts;
 use crate::address_space::{AddressSpace, GROUP};
 use crate::space::block::PageState;
 use crate::staging::refs::{ArenaPages, PageRefs};
@@ -46,17 +47,17 @@ pub(crate) fn relocate(memory: &AddressSpace, group: Group, from: usize, to: usi
             let at = PageNumber::of(to) + (block.page(first) - PageNumber::of(from));
             keep_at(memory, at, &transit.pages()[first..first + count]);
         }
-        keep_pool_near(memory, &mut pool);
+        keep_pool_near(&memory.store, memory.accounts, &mut pool);
     }
 }
 
 /// Shrinks the pool to `pool` bytes if it grew beyond the budget. Waits for the disk only.
-fn keep_pool_near(memory: &AddressSpace, pool: &mut u64) {
-    let grown = memory.store.pool_bytes().saturating_sub(*pool);
-    if memory.store.swap_file().is_none() || grown < GROWTH_BYTES {
+fn keep_pool_near(store: &Zswap, accounts: &dyn Accounts, pool: &mut u64) {
+    let grown = store.pool_bytes().saturating_sub(*pool);
+    if store.swap_file().is_none() || grown < GROWTH_BYTES {
         return;
     }
-    if memory.accounts.total() + grown > memory.accounts.budget() && !memory.store.shrink(*pool).reached {
+    if accounts.total() + grown > accounts.budget() && !store.shrink(*pool).reached {
         // No room, or the disk fails: do not retry for each block.
         *pool += grown;
     }
