@@ -307,12 +307,12 @@ mod tests {
 
         // A queue is disabled: its file goes. The files' directory shows this without reading any
         // attribute.
-        let (file, aside) = (pipes.directory.join("iax/wq0.1"), pipes.directory.join("aside"));
-        std::fs::rename(&file, &aside).unwrap();
+        let (file, hidden) = (pipes.directory.join("iax/wq0.1"), pipes.directory.join("hidden"));
+        std::fs::rename(&file, &hidden).unwrap();
         assert!(driver.refresh());
         expect(&["wq0.0"], false);
         let before = driver.statistics();
-        std::fs::rename(&aside, &file).unwrap();
+        std::fs::rename(&hidden, &file).unwrap();
         assert!(driver.refresh());
         expect(&["wq0.0", "wq0.1"], false);
         let counted = driver.statistics();

@@ -76,7 +76,7 @@ pub(crate) trait Status: Display {
 }
 
 /// The status of a result; `keep` gets its value.
-pub(crate) fn answer<T>(done: Result<T, impl Status>, keep: impl FnOnce(T)) -> uzswap_status {
+pub(crate) fn status_of<T>(done: Result<T, impl Status>, keep: impl FnOnce(T)) -> uzswap_status {
     match done {
         Ok(made) => {
             keep(made);

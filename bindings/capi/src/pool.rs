@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use uzswap::{Group, Keep, Pool, PoolConfig, PAGE_SIZE};
 
-use crate::error::{answer, compressor, invalid, uzswap_status, uzswap_status::UZSWAP_OK};
+use crate::error::{compressor, invalid, status_of, uzswap_status, uzswap_status::UZSWAP_OK};
 
 /// Bytes in a page.
 pub const UZSWAP_PAGE_SIZE: usize = 4096;
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn uzswap_pool_new(
         ..PoolConfig::default()
     };
     // SAFETY: the caller's promise.
-    answer(uzswap::pool(name, config), |made| unsafe {
+    status_of(uzswap::pool(name, config), |made| unsafe {
         pool.write(Box::into_raw(Box::new(uzswap_pool(made))))
     })
 }
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn uzswap_pool_store(
     // SAFETY: the caller's promise; bytes have no alignment.
     let (pool, pages) =
         unsafe { (&(*pool).0, std::slice::from_raw_parts(pages.cast::<[u8; PAGE_SIZE]>(), count)) };
-    answer(pool.store(Group(group), key, &pages.iter().collect::<Vec<_>>()), |()| ())
+    status_of(pool.store(Group(group), key, &pages.iter().collect::<Vec<_>>()), |()| ())
 }
 
 /// Loads `count` pages to `pages`, which has room for `count` times 4096 bytes, and takes them out
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn uzswap_pool_load(
     let (pool, pages) =
         unsafe { (&(*pool).0, std::slice::from_raw_parts_mut(pages.cast::<[u8; PAGE_SIZE]>(), count)) };
     let keep = if exclusive { Keep::Exclusive } else { Keep::Shared };
-    answer(pool.load(Group(group), key, &mut pages.iter_mut().collect::<Vec<_>>(), keep), |()| ())
+    status_of(pool.load(Group(group), key, &mut pages.iter_mut().collect::<Vec<_>>(), keep), |()| ())
 }
 
 /// Which of the first `count` pages from `key` on, at most 64, are in the pool: bit 0 is for `key`.

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use uzswap::regions::{Advice, Region, Space};
 
-use crate::error::{answer, compressor, failed, invalid, uzswap_status, uzswap_status::*};
+use crate::error::{compressor, failed, invalid, status_of, uzswap_status, uzswap_status::*};
 
 /// The smallest budget, in bytes.
 pub const UZSWAP_RAM_BYTES_MIN: u64 = 8388608;
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn uzswap_space_start(
         let directory = unsafe { CStr::from_ptr(swap_directory) };
         builder = builder.swap_directory(Path::new(OsStr::from_bytes(directory.to_bytes())));
     }
-    answer(builder.start(), |_| ())
+    status_of(builder.start(), |_| ())
 }
 
 /// Changes the budget, in bytes. A smaller one is reached within moments. UZSWAP_INVALID,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn uzswap_space_start(
 #[no_mangle]
 pub extern "C" fn uzswap_space_set_ram(ram_bytes: u64) -> uzswap_status {
     match Space::current() {
-        Some(space) => answer(space.set_ram(ram_bytes), |()| ()),
+        Some(space) => status_of(space.set_ram(ram_bytes), |()| ()),
         None => not_started(),
     }
 }
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn uzswap_region_new(len: usize, start: *mut *mut c_void) 
     }
     let Some(space) = Space::current() else { return not_started() };
     // SAFETY: the caller's promise.
-    answer(space.region(len), |region| unsafe { start.write(region.into_raw().0.as_ptr().cast()) })
+    status_of(space.region(len), |region| unsafe { start.write(region.into_raw().0.as_ptr().cast()) })
 }
 
 /// The region at an address, still owned by C.
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn uzswap_region_resize(
     };
     let resized = region.resize(new_len);
     // SAFETY: as above.
-    answer(resized, |()| unsafe { start.write(region.as_mut_ptr().cast()) })
+    status_of(resized, |()| unsafe { start.write(region.as_mut_ptr().cast()) })
 }
 
 /// Acts on a part of a region.

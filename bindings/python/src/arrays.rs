@@ -28,9 +28,9 @@ impl Regions {
     fn with<T>(&self, act: impl FnOnce(&mut HashMap<usize, Region>) -> T) -> T {
         sys::futex::lock_bits(&self.lock);
         // SAFETY: the lock is held.
-        let answer = act(unsafe { &mut *self.map.get() }.get_or_insert_default());
+        let result = act(unsafe { &mut *self.map.get() }.get_or_insert_default());
         sys::futex::unlock_bits(&self.lock);
-        answer
+        result
     }
 
     fn keep(&self, region: Region) -> *mut c_void {

@@ -2,6 +2,8 @@
 
 pub use ledger::{Counter, Share};
 
+use crate::units::PageNumber;
+
 /// The ledger as a pager sees it: a shared budget and counters. Every method may be called on the
 /// fault path; implementations are plain atomics on shared memory.
 pub trait Accounts: Sync {
@@ -34,7 +36,7 @@ pub trait Accounts: Sync {
     /// Publishes this process's part of the swap file: pages, and the bytes of their objects.
     fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// If references are recorded: a thread needed a page. May wait.
-    fn reference(&self, _page: u64) {}
+    fn reference(&self, _page: PageNumber) {}
     /// If references are recorded: the program discarded `[start, end)`.
     fn forgotten(&self, _start: usize, _end: usize) {}
     /// Sends the user a message. Must not allocate.

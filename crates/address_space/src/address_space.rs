@@ -13,8 +13,8 @@
 //!
 //! Each takes the lock of the page's block ([`block::BlockGuard`]). To call the kernel for the
 //! page, it makes from that lock the proof that no event about the address space is unread or
-//! unapplied ([`mover::Quiet`]), which has the calls. The state and the system calls are private to
-//! these two.
+//! unapplied ([`mover::Coherent`]), which has the calls. The state and the system calls are private
+//! to these two.
 
 use std::io;
 use std::ops::Range;
@@ -27,11 +27,10 @@ use zswap::Zswap;
 use crate::accounts::{Accounts, Counter};
 use crate::errors::{FixedText, StartError};
 use crate::own_threads::OwnThreads;
-use crate::space::block::{BlockGuard, PageState};
+use crate::space::block::{BlockGuard, Locked, PageState};
 use crate::space::changed::Changed;
 use crate::space::descriptor::{Guard, Reports};
-use crate::space::mover::Quiet;
-use crate::space::run::Locked;
+use crate::space::mover::Coherent;
 use crate::space::table::AddressTable;
 use crate::space::Space;
 use crate::staging::discard_window::DiscardWindow;
@@ -40,7 +39,7 @@ use crate::sync::{Pagemap, Userfaultfd};
 use crate::tracker::{AccessTracker, Rwp};
 use crate::transition::discard::Discards;
 use crate::transition::reorder::{apply, settle, Reorder};
-use crate::units::{index_of, page_key, pages_in};
+use crate::units::{pages_in, BlockNumber, PageMask, PageNumber};
 
 /// The outcome of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +66,8 @@ pub enum Read {
     Nothing,
     /// A page is missing.
     Fault {
-        /// The address that was touched.
-        address: usize,
+        /// The page that was touched.
+        page: PageNumber,
         /// Whether it was written to.
         write: bool,
         /// The number of the waiting thread.
@@ -121,6 +120,12 @@ impl Bell {
 
 /// Every managed page of a process. One type, because a transition needs the table, staging and the
 /// pool at once: with a lock for each of them apart, a page could be in two or in none.
+///
+/// The transitions take all of it instead of the parts that they change, though each changes four
+/// at most (a block, staging, the pool, the policy). Each also applies events if its proof is
+/// refused, which may be any other transition, and ends the process if a page is lost; with parts,
+/// every call on the way would carry eight. Steps that do neither take their parts, if these are
+/// few.
 pub struct AddressSpace {
     pub(crate) accounts: &'static dyn Accounts,
     pub(crate) space: Space,
@@ -184,8 +189,8 @@ impl AddressSpace {
     }
 
     /// Whether a page is staged or stored. A hint: no lock is taken.
-    pub fn is_out(&self, at: usize) -> bool {
-        self.space.is_out(at)
+    pub fn is_out(&self, at: PageNumber) -> bool {
+        self.space.table.is_out(at)
     }
 
     /// The page table.
@@ -194,16 +199,16 @@ impl AddressSpace {
     }
 
     /// Whether a page is in memory and was armed. A hint: no lock is taken.
-    pub fn was_armed(&self, at: usize) -> bool {
-        self.space.table.find(at).is_some_and(|block| block.history().is_armed(index_of(at)))
+    pub fn was_armed(&self, at: PageNumber) -> bool {
+        self.space.table.find(at.block()).is_some_and(|block| block.history().is_armed(at.index()))
     }
 
     /// Tells the policy of pages that came back from staging or the pool. Faults needed `needed`.
-    pub(crate) fn note_returned(&self, history: &History, mask: u32, needed: u32, in_run: bool) {
-        let returned = self.policy.returned(history, mask, needed, in_run);
+    pub(crate) fn note_returned(&self, history: &History, mask: PageMask, needed: PageMask, in_run: bool) {
+        let returned = self.policy.returned(history, mask.bits(), needed.bits(), in_run);
         if self.space.mover.tracker.sees_uses() {
             // In a run, every page but the first is moved in armed.
-            self.policy.came_armed(history, mask & !needed & mask.wrapping_sub(1));
+            self.policy.came_armed(history, (mask.without_first() & !needed).bits());
         }
         if returned.pages > 0 {
             self.accounts.add(Counter::Returned, returned.pages);
@@ -258,7 +263,7 @@ impl AddressSpace {
         let Some(reading) = self.space.events.reading().filter(|_| !self.space.events.pending()) else {
             return;
         };
-        let is_new = self.space.mover.mapped(range.start, 1) == 0 && !self.space.has_out(range.clone());
+        let is_new = self.space.mover.mapped(range.start, 1).is_empty() && !self.space.has_out(range.clone());
         if is_new {
             // If the mapping is gone, nothing is left to do.
             let _ = self.space.mover.guard.reports().unregister(range.start, range.len());
@@ -272,7 +277,7 @@ impl AddressSpace {
     /// In a forked child, where no call is under way and no report is unread.
     pub fn forget_reports(&self) {
         settle(self);
-        debug_assert!(self.space.events.is_quiet());
+        debug_assert!(self.space.events.is_coherent());
     }
 
     /// Starts or stops watching for calls that change mappings. Stopped, nothing is registered.
@@ -311,7 +316,9 @@ impl AddressSpace {
         if let Some(reading) = self.space.events.reading() {
             if self.space.mover.guard.reports().read(&mut messages, 1) == 1 {
                 read = match messages[0] {
-                    Message::Fault { address, write, thread, .. } => Read::Fault { address, write, thread },
+                    Message::Fault { address, write, thread, .. } => {
+                        Read::Fault { page: PageNumber::of(address), write, thread }
+                    }
                     event => {
                         reading.push(event);
                         Read::Event
@@ -337,7 +344,7 @@ impl AddressSpace {
 
     /// Whether an event is unapplied, or its place in the order unknown.
     pub fn has_pending_events(&self) -> bool {
-        !self.space.events.is_quiet()
+        !self.space.events.is_coherent()
     }
 
     /// Ends the process and names the broken invariant: continuing could corrupt data.
@@ -352,8 +359,8 @@ impl AddressSpace {
     }
 
     /// The proof for the locked blocks. `None` while events are unapplied.
-    pub(crate) fn quiet<'a>(&'a self, locked: &'a impl Locked) -> Option<Quiet<'a>> {
-        self.space.quiet(locked)
+    pub(crate) fn coherent<'a>(&'a self, locked: &'a impl Locked) -> Option<Coherent<'a>> {
+        self.space.mover.coherent(&self.space.events, locked)
     }
 
     /// In debug builds, checks that the staged pages of a just locked block are in its slot.
@@ -362,30 +369,30 @@ impl AddressSpace {
             self.fatal(format_args!("no memory for the page table: the arena is full"));
         };
         if cfg!(debug_assertions) {
-            let (staged, slot) = (block.mask(PageState::Staged), block.slot());
-            if staged != 0 {
+            let staged = block.mask(PageState::Staged);
+            if !staged.is_empty() {
+                let slot = block.staged_slot();
                 let (owner, present) = (self.staging.owner(slot), self.staging.present(slot));
-                assert_eq!(owner, block.base(), "the owner of slot {slot}");
-                assert_eq!(staged & !present, 0, "staged pages of {owner:#x} that are not in slot {slot}");
+                assert_eq!(owner, block.number(), "the owner of {slot:?}");
+                assert!((staged & !present).is_empty(), "staged pages of {owner:?} that are not in {slot:?}");
             }
         }
         block
     }
 
     /// Locks a block, creating its record if needed.
-    pub(crate) fn lock(&self, address: usize) -> BlockGuard<'_> {
-        self.checked(self.space.lock(address))
+    pub(crate) fn lock(&self, at: BlockNumber) -> BlockGuard<'_> {
+        self.checked(self.space.table.lock(at))
     }
 
-    pub(crate) fn lock_settled(&self, address: usize) -> BlockGuard<'_> {
-        self.checked(self.space.table.lock_settled(address))
+    pub(crate) fn lock_settled(&self, at: BlockNumber) -> BlockGuard<'_> {
+        self.checked(self.space.table.lock_settled(at))
     }
 
     /// Reads a stored page and leaves it in the pool.
-    pub(crate) fn load_copy(&self, at: usize, page: &mut [u8; PAGE_SIZE]) {
-        let key = page_key(at);
-        if let Err(error) = self.store.load(GROUP, key, &mut [page], zswap::Keep::Shared) {
-            self.fatal(format_args!("page {at:#x} is lost: {error}"));
+    pub(crate) fn load_copy(&self, at: PageNumber, bytes: &mut [u8; PAGE_SIZE]) {
+        if let Err(error) = self.store.load(GROUP, at.key(), &mut [bytes], zswap::Keep::Shared) {
+            self.fatal(format_args!("page {at:?} is lost: {error}"));
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::address_space::{AddressSpace, Read, Settings};
 use crate::model::{Kernel, MAPPING_PAGES, PLACES, PLACE_BYTES, PROGRAM};
 use crate::transition::fault_in::FaultedIn;
 use crate::transition::inbound::Inbound;
-use crate::units::{page_at, span, BLOCK_BYTES, BLOCK_PAGES};
+use crate::units::{page_at, BlockNumber, PageMask, BLOCK_BYTES, BLOCK_PAGES};
 
 /// Runs of the scheduler (some thousand a second) and the seed. Both are fixed, so that a new
 /// failure comes from a code change. `UZSWAP_TEST_MODEL_ROUNDS=100000` runs other interleavings.
@@ -88,17 +88,17 @@ impl World {
         let mut inbound = Inbound::new(own);
         let mut waiting = VecDeque::new();
         while !self.is_over() {
-            if let Read::Fault { address, write, .. } = self.pages.read_message() {
-                waiting.push_back((address, write));
+            if let Read::Fault { page, write, .. } = self.pages.read_message() {
+                waiting.push_back((page, write));
             }
-            let Some((address, write)) = waiting.pop_front() else {
+            let Some((page, write)) = waiting.pop_front() else {
                 thread::yield_now();
                 continue;
             };
             let window = thread_rng().gen_range(1..=MAPPING_PAGES);
-            match self.pages.fault_in(&mut inbound, address, write, window) {
+            match self.pages.fault_in(&mut inbound, page, write, window) {
                 FaultedIn::Done(_) => {}
-                FaultedIn::Again => waiting.push_back((address, write)),
+                FaultedIn::Again => waiting.push_back((page, write)),
                 FaultedIn::NoMemory => panic!("the model has memory"),
                 FaultedIn::OnDisk => panic!("the model has no swap file"),
             }
@@ -108,19 +108,19 @@ impl World {
 
     fn reclaim(&self) {
         while !self.is_over() {
-            let base = PROGRAM + thread_rng().gen_range(0..PLACES) * PLACE_BYTES / BLOCK_BYTES * BLOCK_BYTES;
-            let mask = self.pages.pagemap().mapped(base, BLOCK_PAGES) as u32;
+            let block = BlockNumber::of(PROGRAM + thread_rng().gen_range(0..PLACES) * PLACE_BYTES);
+            let mask = PageMask::from_bits(self.pages.pagemap().mapped(block.address(), BLOCK_PAGES) as u32);
             let tracker = self.pages.tracker();
             if tracker.sees_uses() && thread_rng().gen_bool(0.5) {
                 let mut runs = [sys::pagemap::Run::default(); BLOCK_PAGES];
-                let (count, _) = tracker.look(base, base + BLOCK_BYTES, &mut runs);
+                let (count, _) = tracker.look(block.address(), block.end(), &mut runs);
                 for run in runs[..count].iter().filter(|run| run.is_used()) {
                     tracker.arm(run.start as usize, (run.end - run.start) as usize);
                 }
             }
             let mut spare = self.pages.staging.take_empty();
-            if mask != 0 && thread_rng().gen_bool(0.7) {
-                self.pages.evict(&mut spare, base, mask & span(0, BLOCK_PAGES), false);
+            if !mask.is_empty() && thread_rng().gen_bool(0.7) {
+                self.pages.evict(&mut spare, block, mask, false);
             } else {
                 self.pages.compress_oldest();
             }

@@ -2,15 +2,25 @@
 //!
 //! ```text
 //!  AddressSpace     owns the parts below
-//!    transition/      evict, compress, fault_in, discard, relocate, hand_over: a function each
-//!    space/           page table, events, the userfaultfd; a lock and the proof of quiet, which has the calls
+//!    transition/      evict, compress, fault_in, discard, relocate, hand_over: a file each
+//!       |  lock(block)          no other thread changes where the block's pages are
+//!       v  coherent(lock)       and no event about them is unread: has the calls that move pages
+//!    space/           page table, events, the userfaultfd
 //!    staging/         slots and extents, which pages pass through on their way out and in
 //!    tracker/         which pages are used, where the kernel can tell
 //!    accounts         where use is reported and the budget is read
-//!    units            addresses, pages and blocks, and how one becomes another
+//!    units            pages, blocks, slots and masks of them: a type each
 //! ```
 //!
-//! When pages move, and which, is decided above (`uzswap-pager`).
+//! A page on its way out is in a staging slot, which waits in a queue to be compressed. A slot has
+//! one owner: the thread that took it off a list and has it as a value, [`EmptySlot`],
+//! [`QueuedSlot`] or [`ReadySlot`]. That thread alone may give it back or discard its frames. While
+//! a slot is queued, its block's lock gives the right to single pages of it. From the pool a page
+//! may leave for the disk: `zswap` copies it into a pack of `swapfile`, where it waits for the
+//! write, and drops the pool's copy when that has completed.
+//!
+//! When pages move, and which, is decided above (`uzswap-pager`). A tracker of accesses implements
+//! [`AccessTracker`]; [`AddressSpace::new`] chooses it.
 
 mod accounts;
 mod address_space;
@@ -33,7 +43,6 @@ pub use accounts::{Accounts, Counter};
 pub use address_space::{now_ms, AddressSpace, Bell, Read, Registered, Settings, GROUP, GROUPS};
 pub use errors::{FixedText, StartError};
 pub use own_threads::ThreadsState;
-pub use space::block::NO_SLOT;
 pub use space::descriptor::{Guard, Registration, Reports};
 pub use staging::slot::{EmptySlot, QueuedSlot, ReadySlot, Slot};
 pub use staging::{staging_pages, Staging};
@@ -50,6 +59,6 @@ pub mod proofs {
     pub use crate::space::block::BlockGuard;
     pub use crate::space::events::EventQueue;
     pub use crate::space::mover::Mover;
-    pub use crate::space::run::PageRun;
     pub use crate::space::table::AddressTable;
+    pub use crate::units::PageRun;
 }

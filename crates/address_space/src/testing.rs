@@ -1,10 +1,12 @@
 //! Shared by the tests of several files and crates: memory for an address space, and its moves.
 
+use std::ops::Range;
+
 use sys::PAGE_SIZE;
 
 use crate::address_space::{AddressSpace, Bell};
 use crate::transition::inbound::Inbound;
-use crate::units::{bytes_of, page_at, BLOCK_BYTES, BLOCK_PAGES};
+use crate::units::{bytes_of, BlockNumber, PageMask, PageNumber, BLOCK_BYTES, BLOCK_PAGES};
 
 pub use crate::accounts::Plenty;
 pub use crate::tracker::simulated::Simulated;
@@ -12,37 +14,42 @@ pub use crate::tracker::simulated::Simulated;
 pub use own::*;
 
 /// Aligned blocks that are never unmapped. Each page begins with its number.
-pub fn blocks(count: usize) -> usize {
+pub fn blocks(count: usize) -> BlockNumber {
     let at = sys::memory::map((count + 1) * BLOCK_BYTES).unwrap().as_ptr() as usize;
-    let base = at.next_multiple_of(BLOCK_BYTES);
+    let base = BlockNumber::of(at.next_multiple_of(BLOCK_BYTES));
     for page in 0..count * BLOCK_PAGES {
         write(base, page, page + 1);
     }
     base
 }
 
+/// The bytes of blocks.
+pub fn range_of(base: BlockNumber, count: usize) -> Range<usize> {
+    base.address()..(base + count).address()
+}
+
 /// Makes pages of a test's mapping missing.
-pub fn drop_pages(at: usize, len: usize) {
-    if let Some(at) = std::ptr::NonNull::new(at as *mut u8).filter(|_| len > 0) {
+pub fn drop_pages(at: PageNumber, count: usize) {
+    if let Some(at) = std::ptr::NonNull::new(at.address() as *mut u8).filter(|_| count > 0) {
         // SAFETY: tests pass their own mappings.
-        unsafe { sys::memory::discard(at, len) };
+        unsafe { sys::memory::discard(at, bytes_of(count)) };
     }
 }
 
 /// Fills pages of a test's mapping with noise, which does not compress.
-pub fn noise(at: usize, pages: usize) {
+pub fn noise(at: PageNumber, pages: usize) {
     let mut word = 88_172_645_463_325_252usize;
     for index in 0..bytes_of(pages) / 8 {
         word ^= word << 13;
         word ^= word >> 7;
         word ^= word << 17;
         // SAFETY: tests pass their own mappings.
-        unsafe { (at as *mut usize).add(index).write_volatile(word) };
+        unsafe { (at.address() as *mut usize).add(index).write_volatile(word) };
     }
 }
 
 /// Moves pages of a block out, into the block's slot or one of its own.
-pub fn evict(pages: &AddressSpace, base: usize, mask: u32) {
+pub fn evict(pages: &AddressSpace, base: BlockNumber, mask: PageMask) {
     let mut spare = pages.staging.take_empty();
     assert!(pages.evict(&mut spare, base, mask, false));
     spare.into_iter().for_each(|slot| pages.staging.give(slot));
@@ -66,21 +73,19 @@ pub fn inbound() -> Inbound {
 }
 
 /// Writes a page's first word.
-pub fn write(base: usize, page: usize, value: usize) {
+pub fn write(base: BlockNumber, page: usize, value: usize) {
     // SAFETY: tests pass pages of their own mappings.
-    unsafe { (page_at(base, page) as *mut usize).write_volatile(value) };
+    unsafe { (base.page(page).address() as *mut usize).write_volatile(value) };
 }
 
 /// Reads a page's first word.
-pub fn read(base: usize, page: usize) -> usize {
+pub fn read(base: BlockNumber, page: usize) -> usize {
     // SAFETY: as above.
-    unsafe { (page_at(base, page) as *const usize).read_volatile() }
+    unsafe { (base.page(page).address() as *const usize).read_volatile() }
 }
 
 #[cfg(test)]
 mod own {
-    use std::ops::Range;
-
     use sys::userfaultfd::feature;
 
     use super::*;
@@ -93,21 +98,26 @@ mod own {
 
     /// An address space, and registered blocks ([`blocks`]). `None` if the process may not have
     /// one.
-    pub fn pages_with(count: usize) -> Option<(&'static AddressSpace, usize)> {
+    pub fn pages_with(count: usize) -> Option<(&'static AddressSpace, BlockNumber)> {
         pages_with_gap(count, 0..0)
     }
 
     /// The same, where some pages are missing.
-    pub fn pages_with_gap(count: usize, gap: Range<usize>) -> Option<(&'static AddressSpace, usize)> {
+    pub fn pages_with_gap(count: usize, gap: Range<usize>) -> Option<(&'static AddressSpace, BlockNumber)> {
         let (pages, base) = (pages_storing(Settings::store_for_tests(), &Plenty)?, blocks(count));
-        drop_pages(page_at(base, gap.start), bytes_of(gap.len()));
+        drop_pages(base.page(gap.start), gap.len());
         register(pages, base, count);
         Some((pages, base))
     }
 
+    /// The slot of a block, as a block of its own.
+    pub fn slot(pages: &AddressSpace, block: BlockNumber) -> BlockNumber {
+        BlockNumber::of(pages.staging.address(pages.lock(block).staged_slot(), 0))
+    }
+
     /// Registers blocks.
-    pub fn register(pages: &AddressSpace, base: usize, count: usize) {
-        assert_eq!(pages.register(base..base + count * BLOCK_BYTES), Registered::Done);
+    pub fn register(pages: &AddressSpace, base: BlockNumber, count: usize) {
+        assert_eq!(pages.register(range_of(base, count)), Registered::Done);
     }
 
     /// An address space with this store and these accounts. `None` as for [`pages_with`].

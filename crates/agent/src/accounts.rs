@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 
 use ledger::wire::{self, Kind, Packet, Received};
 use ledger::{Counter, Ledger, Share, Slot};
-use pager::Accounts;
+use pager::{Accounts, PageNumber};
 use replacement::trace::Reference;
 use sys::privileged::{PrivilegedFile, PrivilegedHelper};
 use sys::{packets, process, PAGE_SIZE};
@@ -384,8 +384,8 @@ impl Accounts for Ledgered {
         }
     }
 
-    fn reference(&self, page: u64) {
-        self.record(page, 0);
+    fn reference(&self, page: PageNumber) {
+        self.record(page.key(), 0);
     }
 
     fn forgotten(&self, start: usize, end: usize) {

@@ -15,7 +15,7 @@ pub const OWN_FILES: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
 /// the thread, or the process, from now on.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize {
-    let answer: isize;
+    let result: isize;
     // SAFETY: the parent only gets the result; the child leaves this frame at once, for good.
     unsafe {
         core::arch::asm!(
@@ -31,7 +31,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             "syscall",
             "ud2",
             "2:",
-            inlateout("rax") 56isize => answer, // clone
+            inlateout("rax") 56isize => result, // clone
             in("rdi") flags,
             in("rsi") stack,
             in("rdx") 0usize,
@@ -41,7 +41,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             lateout("r11") _,
         );
     }
-    answer
+    result
 }
 
 /// As above; aarch64 takes the thread pointer as the fourth argument.
@@ -50,7 +50,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
 /// As above.
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize {
-    let answer: isize;
+    let result: isize;
     // SAFETY: as above.
     unsafe {
         core::arch::asm!(
@@ -64,7 +64,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             "svc 0",
             "brk #1",
             "2:",
-            inlateout("x0") flags => answer,
+            inlateout("x0") flags => result,
             in("x1") stack,
             in("x2") 0usize,
             in("x3") thread_pointer,
@@ -73,7 +73,7 @@ pub unsafe fn begin(flags: usize, stack: usize, thread_pointer: usize) -> isize 
             lateout("x9") _,
         );
     }
-    answer
+    result
 }
 
 /// Where a process begins whose stack holds, upwards, an argument and a function.
@@ -131,7 +131,7 @@ fn orphan(thread_pointer: usize) -> (usize, usize) {
 /// All signals are blocked. Stack and thread pointer belong to the process from now on.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) -> isize {
-    let answer: isize;
+    let result: isize;
     let (flags, entry) = orphan(thread_pointer);
     // SAFETY: the caller only gets the result. The process between has its stack until then, and
     // writes no memory. The new one leaves this frame at once, for good.
@@ -158,7 +158,7 @@ pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) ->
             "syscall",
             "ud2",
             "2:",
-            inlateout("rax") 56isize => answer, // clone
+            inlateout("rax") 56isize => result, // clone
             in("rdi") PROCESS | VFORK,
             in("rsi") 0usize,
             in("rdx") words.number.as_ptr(),
@@ -173,7 +173,7 @@ pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) ->
             lateout("r11") _,
         );
     }
-    answer
+    result
 }
 
 /// As above; aarch64 takes the thread pointer as the fourth argument.
@@ -182,7 +182,7 @@ pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) ->
 /// As above.
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) -> isize {
-    let answer: isize;
+    let result: isize;
     let (flags, entry) = orphan(thread_pointer);
     // SAFETY: as above.
     unsafe {
@@ -203,7 +203,7 @@ pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) ->
             "svc 0",
             "brk #1",
             "2:",
-            inlateout("x0") PROCESS | VFORK => answer,
+            inlateout("x0") PROCESS | VFORK => result,
             in("x1") 0usize,
             in("x2") words.number.as_ptr(),
             in("x3") 0usize,
@@ -216,7 +216,7 @@ pub unsafe fn begin_orphan(stack: usize, thread_pointer: usize, words: Words) ->
             in("x24") words.alive.as_ptr(),
         );
     }
-    answer
+    result
 }
 
 /// Leaves the caller's stack for this one: for a program's `entry`, whose initial stack it is, or
@@ -230,22 +230,22 @@ pub unsafe fn enter(entry: Option<usize>, stack: usize) -> ! {
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!(
-            "mov rsp, {stack}",
+            "mov rsp, rcx",
             "xor ebp, ebp",
             "xor edx, edx", // nothing to be called at the end
-            "jmp {entry}",
-            stack = in(reg) stack,
-            entry = in(reg) entry,
+            "jmp rsi",
+            in("rcx") stack,
+            in("rsi") entry,
             options(noreturn),
         );
         #[cfg(target_arch = "aarch64")]
         core::arch::asm!(
-            "mov sp, {stack}",
+            "mov sp, x9",
             "mov x29, xzr",
             "mov x0, xzr", // as above
-            "br {entry}",
-            stack = in(reg) stack,
-            entry = in(reg) entry,
+            "br x10",
+            in("x9") stack,
+            in("x10") entry,
             options(noreturn),
         );
     }

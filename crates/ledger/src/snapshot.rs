@@ -206,11 +206,11 @@ impl Drop for Snapshot {
 
 pub(crate) fn status_of(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: all zeroes is a valid structure, and the kernel fills it.
-    let (answer, status) = unsafe {
+    let (result, status) = unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         (libc::fstat(file.as_raw_fd(), &mut status), status)
     };
-    match answer {
+    match result {
         0 => Ok(status),
         _ => Err(io::Error::last_os_error()),
     }

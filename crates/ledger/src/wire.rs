@@ -149,8 +149,8 @@ fn network_namespace() -> Option<u64> {
     let target = std::ptr::from_mut(&mut number).cast();
     let (level, name) = (libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
     // SAFETY: room for the 8 bytes.
-    let answer = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, target, &mut len) };
-    (answer == 0).then_some(number)
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, target, &mut len) };
+    (result == 0).then_some(number)
 }
 
 fn socket() -> io::Result<OwnedFd> {

@@ -85,8 +85,8 @@ unsafe extern "C" fn config(key: *const c_char, value: *const c_char) -> c_int {
     }
 }
 
-/// nbdkit's answer for a step of the start; reports why it failed.
-fn answer(step: Result<(), String>) -> c_int {
+/// nbdkit's status for a step of the start; reports why it failed.
+fn status_of(step: Result<(), String>) -> c_int {
     match step {
         Ok(()) => 0,
         Err(reason) => {
@@ -97,7 +97,7 @@ fn answer(step: Result<(), String>) -> c_int {
 }
 
 unsafe extern "C" fn config_complete() -> c_int {
-    answer(complete(lock(&SETTINGS).as_mut()))
+    status_of(complete(lock(&SETTINGS).as_mut()))
 }
 
 fn complete(settings: Option<&mut Settings>) -> Result<(), String> {
@@ -116,7 +116,7 @@ fn complete(settings: Option<&mut Settings>) -> Result<(), String> {
 unsafe extern "C" fn get_ready() -> c_int {
     let settings = lock(&SETTINGS);
     let settings = settings.as_ref().expect("config_complete was called");
-    answer(settings.swap.open(settings.lock).map(|disk| {
+    status_of(settings.swap.open(settings.lock).map(|disk| {
         if settings.lock == Lock::Try && disk.as_ref().is_some_and(|disk| !disk.is_direct()) {
             say("lock=try: the swap file goes by the page cache, which takes memory");
         }
@@ -126,7 +126,7 @@ unsafe extern "C" fn get_ready() -> c_int {
 
 /// The device is made here and not before, since neither threads nor locked memory survive a fork.
 unsafe extern "C" fn after_fork() -> c_int {
-    answer(start(lock(&SETTINGS).take().expect("config_complete was called")))
+    status_of(start(lock(&SETTINGS).take().expect("config_complete was called")))
 }
 
 fn start(mut settings: Settings) -> Result<(), String> {
@@ -286,7 +286,7 @@ unsafe extern "C" fn extents(
     extents: *mut Extents,
 ) -> c_int {
     let mut failed = false;
-    let answer = serve(|device| {
+    let status = serve(|device| {
         device.extents(offset, count.into(), |extent| {
             let kind = if extent.is_data { 0 } else { abi::EXTENT_HOLE | abi::EXTENT_ZERO };
             // SAFETY: the list is nbdkit's, for this call.
@@ -300,7 +300,7 @@ unsafe extern "C" fn extents(
     if failed {
         -1
     } else {
-        answer
+        status
     }
 }
 

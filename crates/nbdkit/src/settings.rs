@@ -93,7 +93,7 @@ fn truth(value: &CStr) -> Result<bool, ()> {
     // SAFETY: as in `size`.
     match unsafe { abi::nbdkit_parse_bool(value.as_ptr()) } {
         -1 => Err(()),
-        answer => Ok(answer == 1),
+        value => Ok(value == 1),
     }
 }
 

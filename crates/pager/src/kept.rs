@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
 
-use address_space::units::{block_of, index_of, page_of, pages_in, BLOCK_BYTES};
+use address_space::units::{pages_in, BlockNumber, PageMask, PageNumber};
 use address_space::{AddressSpace, Inbound};
 use sys::procfs::{self, ProcFile};
 use sys::{threads, PAGE_SIZE};
@@ -45,9 +45,9 @@ const MUTEXES_MAX: usize = 2048;
 /// Most pages that stay for threads.
 const PAGES_MAX: usize = 16384;
 
-/// Addresses of such pages, ascending.
+/// Such pages, ascending.
 pub(crate) struct KeptPages {
-    pages: RwLock<Vec<usize>>,
+    pages: RwLock<Vec<PageNumber>>,
     named: NamedPages,
     /// The count of named addresses at the last look.
     seen: AtomicUsize,
@@ -62,8 +62,8 @@ struct LastSearch {
 }
 
 /// The kept pages of a control block, by its list of robust mutexes. Usually both are one page.
-fn pages_of_block(list: usize) -> [usize; 2] {
-    [page_of(list.saturating_sub(CLEARED_BEFORE_BYTES)), page_of(list)]
+fn pages_of_block(list: usize) -> [PageNumber; 2] {
+    [list.saturating_sub(CLEARED_BEFORE_BYTES), list].map(PageNumber::of)
 }
 
 impl KeptPages {
@@ -72,23 +72,24 @@ impl KeptPages {
         KeptPages { pages, named, seen: AtomicUsize::new(0), last: Mutex::new(LastSearch::default()) }
     }
 
-    /// Mask of the kept pages of the block at `base`.
-    pub fn of(&self, base: usize) -> u32 {
+    /// The kept pages of a block.
+    pub fn of(&self, at: BlockNumber) -> PageMask {
         let pages = self.pages.read().expect("no panic while held");
-        let first = pages.partition_point(|page| *page < base);
-        let inside = pages[first..].iter().take_while(|page| **page < base + BLOCK_BYTES);
-        let mut mask = inside.fold(0, |mask, page| mask | 1 << pages_in(page - base));
+        let first = pages.partition_point(|page| *page < at.page(0));
+        let inside = pages[first..].iter().take_while(|page| page.block() == at);
+        let mut mask: PageMask = inside.map(|page| page.index()).collect();
         if (self.named.count)() != self.seen.load(Ordering::Relaxed) {
             (self.named.each)(&mut |address| {
-                if (base..base + BLOCK_BYTES).contains(&address) {
-                    mask |= 1 << pages_in(address - base);
+                let page = PageNumber::of(address);
+                if page.block() == at {
+                    mask |= page.mask();
                 }
             });
         }
         mask
     }
 
-    fn set(&self, mut pages: Vec<usize>) {
+    fn set(&self, mut pages: Vec<PageNumber>) {
         pages.sort_unstable();
         pages.dedup();
         *self.pages.write().expect("no panic while held") = pages;
@@ -137,7 +138,7 @@ impl KeptPages {
         }
         let mut pages = Vec::new();
         let count = (self.named.count)();
-        (self.named.each)(&mut |address| pages.push(page_of(address)));
+        (self.named.each)(&mut |address| pages.push(PageNumber::of(address)));
         // Such reads fail at once for missing pages: the kernel asks no userfaultfd.
         let memory = ProcFile::open(c"/proc/self/mem").ok();
         let read = |address: usize| {
@@ -148,16 +149,18 @@ impl KeptPages {
         let saw_all = threads::for_each(|thread| {
             let Some(list) = threads::robust_list(thread).filter(|_| pages.len() < PAGES_MAX) else { return };
             pages.extend(pages_of_block(list));
-            for_each_robust(list, read, |address| pages.push(page_of(address)));
+            for_each_robust(list, read, |address| pages.push(PageNumber::of(address)));
         });
         memory.into_iter().for_each(ProcFile::close);
         if now_ns.wrapping_sub(look.arguments_ns) > ARGUMENTS_NS {
             (look.arguments, look.arguments_ns) = (procfs::arguments(), now_ns);
         }
         let most = pages_in((budget / ARGUMENTS_PART) as usize);
-        let arguments =
-            look.arguments.iter().flat_map(|range| (page_of(range.start)..range.end).step_by(PAGE_SIZE));
-        pages.extend(arguments.take(most));
+        let arguments = look
+            .arguments
+            .iter()
+            .flat_map(|range| (PageNumber::of(range.start).address()..range.end).step_by(PAGE_SIZE));
+        pages.extend(arguments.take(most).map(PageNumber::of));
         // Without a descriptor for listing threads, keep the pages of the last look.
         if saw_all {
             self.set(pages);
@@ -170,17 +173,14 @@ impl KeptPages {
     }
 
     fn bring_in(&self, program: &AddressSpace, own_page: usize) {
-        let is_out = |page: &usize| {
-            let block = program.table().find(*page);
-            block.is_some_and(|block| block.is_out(index_of(*page)))
-        };
-        let out: Vec<usize> =
-            self.pages.read().expect("no panic while held").iter().copied().filter(is_out).collect();
+        let pages = self.pages.read().expect("no panic while held");
+        let out: Vec<_> = pages.iter().copied().filter(|page| program.is_out(*page)).collect();
+        drop(pages);
         if !out.is_empty() {
             let mut inbound = Inbound::new(own_page);
             for page in out {
                 // If an event prevents it, the next look retries.
-                program.fault_in_block(&mut inbound, block_of(page));
+                program.fault_in_block(&mut inbound, page.block());
             }
             inbound.frames.empty_out(&program.staging);
         }
@@ -192,22 +192,24 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    use address_space::units::{bytes_of, page_at};
+    use address_space::units::{bytes_of, BLOCK_BYTES};
 
     /// The cleared word is in the page before the list's.
     #[test]
     fn a_control_block_across_two_pages() {
-        assert_eq!(pages_of_block(bytes_of(5)), [bytes_of(4), bytes_of(5)]);
-        assert_eq!(pages_of_block(bytes_of(5) + CLEARED_BEFORE_BYTES), [bytes_of(5); 2]);
+        assert_eq!(pages_of_block(bytes_of(5)), [bytes_of(4), bytes_of(5)].map(PageNumber::of));
+        assert_eq!(pages_of_block(bytes_of(5) + CLEARED_BEFORE_BYTES), [PageNumber::of(bytes_of(5)); 2]);
     }
 
     #[test]
     fn the_pages_of_a_block_that_stay() {
         let kept = KeptPages::new(NamedPages::NONE);
-        kept.set(vec![BLOCK_BYTES]);
-        assert_eq!((kept.of(0), kept.of(BLOCK_BYTES)), (0, 1));
-        kept.set(vec![page_at(BLOCK_BYTES, 3), bytes_of(5), BLOCK_BYTES, BLOCK_BYTES]);
-        assert_eq!((kept.of(0), kept.of(BLOCK_BYTES), kept.of(2 * BLOCK_BYTES)), (1 << 5, 0b1001, 0));
+        let block = BlockNumber::of(0);
+        let kept_of = |number| kept.of(block + number).bits();
+        kept.set(vec![block.page(16)]);
+        assert_eq!([0, 1].map(kept_of), [0, 1]);
+        kept.set([19, 5, 16, 16].map(|index| block.page(index)).to_vec());
+        assert_eq!([0, 1, 2].map(kept_of), [1 << 5, 0b1001, 0]);
     }
 
     #[test]
@@ -217,9 +219,10 @@ mod tests {
             each: |each| [BLOCK_BYTES, 2 * BLOCK_BYTES + 7].map(each).into_iter().collect(),
         };
         let kept = KeptPages::new(named);
-        assert_eq!([0, 1, 2, 3].map(|block| kept.of(block * BLOCK_BYTES)), [0, 1, 1, 0]);
+        let block = BlockNumber::of(0);
+        assert_eq!([0, 1, 2, 3].map(|number| kept.of(block + number).bits()), [0, 1, 1, 0]);
         kept.seen.store(2, Ordering::Relaxed);
-        assert_eq!(kept.of(BLOCK_BYTES), 0, "looks find it from then on");
+        assert!(kept.of(block + 1).is_empty(), "looks find it from then on");
     }
 
     #[test]

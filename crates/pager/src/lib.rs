@@ -13,6 +13,14 @@
 //! ```
 //!
 //! Each part has those below it as its fields, and uses no other (`tests/parts.rs`).
+//!
+//! | to add | begin at |
+//! |---|---|
+//! | a predictor of the next pages | `fault/readahead.rs`: `Streams::find` names the pages that come with a fault, and counts which were used; `fault/cluster.rs` for pages on disk |
+//! | a reason to evict | `reclaim/watermarks.rs`: `next_action` chooses a worker's next step by figures alone; `Reclaimer::request_reclaim` wakes one |
+//! | an order of eviction | `replacement`, which `reclaim/clock.rs` asks for each block |
+//! | pages that must stay | `kept.rs` |
+//! | a duty of the control thread | `DUTIES` in `lifecycle/watch.rs` |
 
 mod config;
 pub mod executable;
@@ -29,10 +37,12 @@ mod quiesce;
 mod reclaim;
 mod registrations;
 mod roles;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod routes;
 #[cfg(test)]
 mod testing;
 
-pub use address_space::units::BLOCK_BYTES;
+pub use address_space::units::{PageNumber, BLOCK_BYTES};
 pub use address_space::{staging_pages, Accounts, Counter, FixedText, StartError};
 pub use config::{Config, NamedPages, HANDLERS_MAX};
 pub use fork::{ForkSession, Outcome, COPIED_MAX};

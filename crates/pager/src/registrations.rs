@@ -200,15 +200,14 @@ fn is_evictable(mapping: &Mapping, executable: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use address_space::units::BLOCK_BYTES;
     use address_space::Registration;
 
     use crate::testing::pager_of;
 
     #[test]
-    fn ranges_that_were_let_go_of_are_cut_out_in_any_order() {
+    fn released_ranges_are_cut_out_in_any_order() {
         let Some((pager, base)) = pager_of(8) else { return };
-        let block = |number: usize| base + number * BLOCK_BYTES;
+        let block = |number: usize| (base + number).address();
         for number in [5, 2, 6] {
             pager.release(block(number)..block(number + 1));
         }

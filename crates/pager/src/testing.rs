@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use address_space::testing::{Plenty, Simulated};
-use address_space::units::{bytes_of, page_at, BLOCK_BYTES};
+use address_space::units::BlockNumber;
 use address_space::{AccessTracker, AddressSpace};
 
 use crate::config::Config;
 use crate::pager::Pager;
 
-pub(crate) use address_space::testing::{blocks, drop_pages, evict, inbound, noise, read};
+pub(crate) use address_space::testing::{blocks, drop_pages, evict, inbound, noise, range_of, read};
 
 /// A pager without registrations and threads. `None` if this process may not have one.
 pub fn pager() -> Option<&'static Pager> {
@@ -17,29 +17,29 @@ pub fn pager() -> Option<&'static Pager> {
 }
 
 /// A pager, and registered blocks ([`blocks`]).
-pub fn pager_with(count: usize) -> Option<(&'static Pager, usize)> {
+pub fn pager_with(count: usize) -> Option<(&'static Pager, BlockNumber)> {
     pager_with_gap(count, 0..0)
 }
 
 /// The same, where some pages are missing.
-pub fn pager_with_gap(count: usize, gap: Range<usize>) -> Option<(&'static Pager, usize)> {
+pub fn pager_with_gap(count: usize, gap: Range<usize>) -> Option<(&'static Pager, BlockNumber)> {
     let (pager, base) = (pager()?, blocks(count));
-    drop_pages(page_at(base, gap.start), bytes_of(gap.len()));
-    pager.register(base..base + count * BLOCK_BYTES);
+    drop_pages(base.page(gap.start), gap.len());
+    pager.register(range_of(base, count));
     Some((pager, base))
 }
 
 /// A pager of blocks ([`blocks`]) that are not registered, and of no other memory: tests that
 /// refresh mappings must not find other tests'.
-pub fn pager_of(count: usize) -> Option<(&'static Pager, usize)> {
+pub fn pager_of(count: usize) -> Option<(&'static Pager, BlockNumber)> {
     let base = blocks(count);
-    Some((make(Some(base..base + count * BLOCK_BYTES), None)?, base))
+    Some((make(Some(range_of(base, count)), None)?, base))
 }
 
 /// The same with registered blocks, whose uses the test reports.
-pub fn tracked_pager(count: usize) -> Option<(&'static Pager, usize, &'static Simulated)> {
+pub fn tracked_pager(count: usize) -> Option<(&'static Pager, BlockNumber, &'static Simulated)> {
     let (base, simulated) = (blocks(count), &*Box::leak(Box::new(Simulated::default())));
-    let pager = make(Some(base..base + count * BLOCK_BYTES), Some(Box::new(simulated)))?;
+    let pager = make(Some(range_of(base, count)), Some(Box::new(simulated)))?;
     pager.refresh_mappings();
     Some((pager, base, simulated))
 }

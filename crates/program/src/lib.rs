@@ -9,6 +9,7 @@ pub mod command_line;
 mod device;
 mod embedded;
 mod environment;
+mod kernel_features;
 mod manual;
 pub mod markup;
 mod mistyped;
@@ -22,7 +23,6 @@ mod standard;
 mod stat;
 mod top;
 mod trial_task;
-mod ways;
 
 use clap::{CommandFactory, Parser, Subcommand};
 

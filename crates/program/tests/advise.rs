@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{answer, can_manage, command, has, is_root, Started};
+use support::{can_manage, command, has, is_root, uzswap_with, Started};
 
 /// Builds a list of some 100 MiB, slower than pages can leave, and reads it once.
 const LIST: &str =
@@ -19,7 +19,7 @@ fn a_budget_is_tried_and_the_command_for_it_is_the_last_line() {
         return;
     }
     let advise = |more: &[&str], program: &[&str]| {
-        answer(&[&["advise", "--budget", "67%"], more, &["--"], program].concat())
+        uzswap_with(&[&["advise", "--budget", "67%"], more, &["--"], program].concat())
     };
     // Any slowdown is accepted, so the machine's load does not matter.
     let any = ["--slowdown", "10000%"];
@@ -35,8 +35,8 @@ fn a_budget_is_tried_and_the_command_for_it_is_the_last_line() {
     let failed = advise(&[], &["python3", "-c", "import sys; sys.exit(3)"]);
     failed.assert_status(125).assert_says(&["ended with status 3"]);
     advise(&[], &["true"]).assert_status(125).assert_says(&["no budget is smaller than 16 MiB"]);
-    answer(&["advise", "--budget", "x", "--", "true"]).assert_status(125).assert_says(&["--budget"]);
-    answer(&["advise"]).assert_status(125);
+    uzswap_with(&["advise", "--budget", "x", "--", "true"]).assert_status(125).assert_says(&["--budget"]);
+    uzswap_with(&["advise"]).assert_status(125);
 }
 
 #[test]
@@ -48,8 +48,9 @@ fn a_process_that_waits_uses_less_memory_than_one_that_reads() {
         let mut program = Started::new(&mut command(&["python3", "-c", WAITS, what]));
         program.line();
         let pid = program.pid().to_string();
-        let watched = answer(&["advise", "--pid", &pid, "--seconds", "2", "--json"]).assert_status(0).json();
-        let text = answer(&["advise", "--pid", &pid, "--seconds", "1"]).assert_status(0).printed.clone();
+        let watched =
+            uzswap_with(&["advise", "--pid", &pid, "--seconds", "2", "--json"]).assert_status(0).json();
+        let text = uzswap_with(&["advise", "--pid", &pid, "--seconds", "1"]).assert_status(0).printed.clone();
         let resident = watched["resident_bytes"].as_u64().unwrap();
         assert!(resident > 100 << 20 && watched["compression_ratio"].as_f64().unwrap() > 2.0, "{watched:#}");
         let windows = watched["windows"].as_array().unwrap();
@@ -59,5 +60,5 @@ fn a_process_that_waits_uses_less_memory_than_one_that_reads() {
     };
     let [waits, reads] = ["wait", "read"].map(used_share);
     assert!(waits < 20 && reads > 60, "{waits} %, {reads} %");
-    answer(&["advise", "--pid", "4194304"]).assert_status(125).assert_says(&["no process"]);
+    uzswap_with(&["advise", "--pid", "4194304"]).assert_status(125).assert_says(&["no process"]);
 }

@@ -2,11 +2,11 @@
 
 mod support;
 
-use support::{answer, can_manage, command, has, uzswap, Ran, PROGRAM};
+use support::{can_manage, command, has, uzswap, uzswap_with, Ran, PROGRAM};
 
 #[test]
 fn every_row_is_answered_and_a_no_has_a_fix() {
-    let check = answer(&["check", "--json"]);
+    let check = uzswap_with(&["check", "--json"]);
     let shown = check.json();
     let rows = shown["rows"].as_array().expect("rows");
     let mut complete = true;
@@ -40,14 +40,14 @@ fn every_row_is_answered_and_a_no_has_a_fix() {
     }
     // The verdict matches an actual run.
     if complete {
-        answer(&["run", "--ram", "64M", "--", "true"]).assert_status(0);
+        uzswap_with(&["run", "--ram", "64M", "--", "true"]).assert_status(0);
         assert!(has("trial run"));
     }
 }
 
 #[test]
 fn the_check_shows_needed_and_unneeded_features() {
-    let text = answer(&["check"]).printed;
+    let text = uzswap_with(&["check"]).printed;
     let (needed, other) = text.split_once("Good to know").expect("two parts");
     assert!(needed.contains("userfaultfd") && needed.contains("moving pages"), "{text}");
     assert!(other.contains("device node") && other.contains("\n`uzswap run` "), "{text}");

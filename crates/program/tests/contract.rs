@@ -3,8 +3,8 @@
 mod support;
 
 use support::{
-    answer, can_link_statically, can_manage, command, has, is_alive, managed, printed, run, set_mode, signal,
-    uzswap, wait_until, Ran, Scratch, Started, PROGRAM,
+    can_link_statically, can_manage, command, has, is_alive, managed, printed, run, set_mode, signal, uzswap,
+    uzswap_with, wait_until, Ran, Scratch, Started, PROGRAM,
 };
 
 /// As on a kernel without `UFFDIO_MOVE`: the program is not started.
@@ -61,7 +61,7 @@ fn bad_arguments_name_cause_and_fix() {
         (&["pages", "capture", "--pid", "4194305", "-o", "/dev/null"], &["no process 4194305"]),
         (&["trial-task", "many"], &["many"]),
     ] {
-        answer(arguments).assert_status(125).assert_says(words);
+        uzswap_with(arguments).assert_status(125).assert_says(words);
     }
 }
 
@@ -100,7 +100,7 @@ fn two_dashes_before_the_program_are_optional() {
     let script = "printf '%s;' \"$@\"";
     let arguments = ["sh", "-c", script, "sh", "--ram", "-q", "--", "x"];
     for dashes in [&["--"][..], &[]] {
-        let ran = answer(&[&["run", "-q", "--ram", "1G"], dashes, &arguments].concat());
+        let ran = uzswap_with(&[&["run", "-q", "--ram", "1G"], dashes, &arguments].concat());
         assert_eq!(ran.printed, "--ram;-q;--;x;", "{ran}");
     }
 }
@@ -114,7 +114,7 @@ fn a_budget_beyond_the_machine_is_warned_of() {
 #[test]
 fn help_and_the_version_are_asked_for() {
     for arguments in [&["--help"][..], &["run", "--help"], &["help", "pages"], &["--version"]] {
-        answer(arguments).assert_status(0).assert_prints(&["uzswap "]);
+        uzswap_with(arguments).assert_status(0).assert_prints(&["uzswap "]);
     }
 }
 
@@ -135,11 +135,11 @@ fn programs_that_cannot_be_started_are_named_with_the_reason() {
         cases.push((&closed, 126, "permission denied: a directory of its path"));
     }
     for (program, status, reason) in cases {
-        let ran = answer(&["run", "-q", "--ram", "1G", "--", program]);
+        let ran = uzswap_with(&["run", "-q", "--ram", "1G", "--", program]);
         ran.assert_status(status);
         assert!(ran.said.starts_with(&format!("uzswap: {program}: {reason}")), "{ran}");
     }
-    let nameless = answer(&["run", "-q", "--ram", "1G", "--", ""]);
+    let nameless = uzswap_with(&["run", "-q", "--ram", "1G", "--", ""]);
     nameless.assert_status(127).assert_says(&["uzswap: the program's name is empty: write"]);
 }
 
@@ -178,12 +178,12 @@ fn a_missing_interpreter_is_named() {
 fn files_of_pages_are_not_destroyed_by_a_slip() {
     let scratch = Scratch::new("slip");
     let pages = scratch.write("some.pages", [7; 8192]);
-    answer(&["pages", "compress", &pages, &pages]).assert_status(125).assert_says(&["the same file"]);
-    answer(&["pages", "capture", "--pid", "4194305", "--output", &pages]).assert_status(125);
+    uzswap_with(&["pages", "compress", &pages, &pages]).assert_status(125).assert_says(&["the same file"]);
+    uzswap_with(&["pages", "capture", "--pid", "4194305", "--output", &pages]).assert_status(125);
     assert_eq!(std::fs::read(&pages).unwrap(), [7; 8192]);
     let (records, again) = (scratch.text("records"), scratch.text("again"));
-    answer(&["pages", "compress", &pages, &records]).assert_status(0);
-    answer(&["pages", "decompress", &records, &again]).assert_status(0);
+    uzswap_with(&["pages", "compress", &pages, &records]).assert_status(0);
+    uzswap_with(&["pages", "decompress", &records, &again]).assert_status(0);
     assert_eq!(std::fs::read(again).unwrap(), [7; 8192]);
 }
 
@@ -209,7 +209,7 @@ fn broken_pipes_end_quietly() {
         &["run", "--ram", "1G", "/none"],
     ] {
         let silent = Ran::of(uzswap().args(arguments).stderr(unread()));
-        assert_eq!(silent.status, answer(arguments).status, "{silent}");
+        assert_eq!(silent.status, uzswap_with(arguments).status, "{silent}");
     }
     if can_manage() {
         // The summary cannot be printed.

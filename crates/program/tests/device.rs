@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use support::{
-    answer, command, has, is_root, own, plugin, printed, signal, uzswap, wait_until, Ran, Scratch, Started,
+    command, has, is_root, own, plugin, printed, signal, uzswap, uzswap_with, wait_until, Ran, Scratch,
+    Started,
 };
 
 fn tree(directory: &Path) -> BTreeMap<PathBuf, String> {
@@ -131,7 +132,7 @@ fn swap_is_there_until_told_to_stop() {
         let options =
             "device swap --size 96M --ram 40M --swap 64M --swap-dir /dev/shm --attach loop --plugin";
         let options: Vec<&str> = options.split(' ').chain([&*plugin]).collect();
-        answer(&options).assert_status(125).assert_says(&["/dev/shm lies in memory (tmpfs)"]);
+        uzswap_with(&options).assert_status(125).assert_says(&["/dev/shm lies in memory (tmpfs)"]);
         assert_eq!(swaps(), before);
     }
     assert!(!fs::read_to_string("/proc/mounts").unwrap().contains("/uzswap-device-"));
@@ -146,7 +147,7 @@ fn swap_is_there_until_told_to_stop() {
 fn impossible_sizes_are_refused_with_their_option() {
     for (option, value) in [("--size", "200%"), ("--size", "much"), ("--ram", "0%"), ("--request", "-1")] {
         let size = if option == "--size" { &[][..] } else { &["--size", "1G"] };
-        let ran = answer(&[&["device", "ublk", &format!("{option}={value}")], size].concat());
+        let ran = uzswap_with(&[&["device", "ublk", &format!("{option}={value}")], size].concat());
         ran.assert_status(125);
         assert!(ran.said.starts_with(&format!("uzswap: {option}: \"{value}\" is not a ")), "{ran}");
     }

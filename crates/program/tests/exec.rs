@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{answer, can_unshare, has, managed, tests, workload, Ran, Scratch, PROGRAM};
+use support::{can_unshare, has, managed, tests, uzswap_with, workload, Ran, Scratch, PROGRAM};
 
 /// Runs a command whose child fills 64 MiB in 40 MiB: the child must be paged and succeed.
 fn child_is_managed(command: &[&str]) {
@@ -52,7 +52,7 @@ fn a_foreign_environment_stays_unchanged() {
 #[test]
 fn a_failed_exec_returns_with_its_error() {
     let Some(workload) = workload("exec") else { return };
-    answer(&["run", "-q", "--ram", "40M", "--", workload, "missing", "4"]).assert_status(7);
+    uzswap_with(&["run", "-q", "--ram", "40M", "--", workload, "missing", "4"]).assert_status(7);
 }
 
 #[test]
@@ -122,14 +122,14 @@ fn processes_in_a_namespace_of_their_own_are_known_by_their_numbers_outside() {
 fn a_run_inside_of_a_run_keeps_to_the_outer_budget() {
     let Some(workload) = workload("exec") else { return };
     let inner = format!("{PROGRAM} run --ram 1G --swap 64M --verify --");
-    let ways = [
+    let commands = [
         format!("exec {inner} {workload} work 64"),
         format!("env -i MARK=1 {inner} {workload} execve 64"),
         format!("{inner} sh -c '{inner} {workload} work 64; exit $?'"),
         format!("unset LD_PRELOAD UZSWAP_SOCKET; {inner} {workload} work 64; exit $?"),
     ];
-    for way in &ways {
-        let ran = managed("40M", &["-q"], &["sh", "-c", &format!("export MARK=1; {way}")]).unwrap();
+    for command in &commands {
+        let ran = managed("40M", &["-q"], &["sh", "-c", &format!("export MARK=1; {command}")]).unwrap();
         ran.assert_paged().assert_within_budget().assert_all_managed().assert_no_failure();
         ran.assert_says(&["this is part of run", "its budget and options hold"]);
     }

@@ -313,8 +313,8 @@ fn listen(name: &str) -> std::io::Result<OwnedFd> {
             *to = from as libc::c_char;
         }
         let len = (std::mem::size_of::<libc::sa_family_t>() + 1 + name.len()) as libc::socklen_t;
-        let answer = libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), len);
-        match answer == 0 && libc::listen(socket.as_raw_fd(), 64) == 0 {
+        let result = libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), len);
+        match result == 0 && libc::listen(socket.as_raw_fd(), 64) == 0 {
             true => Ok(socket),
             false => Err(std::io::Error::last_os_error()),
         }

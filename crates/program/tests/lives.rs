@@ -7,8 +7,9 @@ use std::process::Command;
 
 use support::{is_alive, signal, tests, wait_until, workload, Ran, Scratch, Started, WAYS};
 
-/// Runs a mode of the workload in these ways; returns its output and uzswap's messages.
-fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<Ran> {
+/// Runs a mode of the workload with each of these sets of options; returns its output and uzswap's
+/// messages.
+fn run(option_sets: &[&[&str]], mode: &str, rounds: u32) -> Vec<Ran> {
     let Some(workload) = workload("lives") else { return Vec::new() };
     let run = |options: &&[&str]| {
         let options = [&["-q"], *options].concat();
@@ -16,11 +17,11 @@ fn run(ways: &[&[&str]], mode: &str, rounds: u32) -> Vec<Ran> {
         ran.assert_status(0);
         ran
     };
-    ways.iter().map(run).collect()
+    option_sets.iter().map(run).collect()
 }
 
-fn is_right_in(ways: &[&[&str]], mode: &str, rounds: u32) {
-    for ran in run(ways, mode, rounds) {
+fn is_right_in(option_sets: &[&[&str]], mode: &str, rounds: u32) {
+    for ran in run(option_sets, mode, rounds) {
         assert_eq!(ran.printed, "right\n".repeat(rounds as usize), "{ran}");
     }
 }
@@ -89,11 +90,11 @@ fn refuse_kcmp() -> std::io::Result<()> {
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     // SAFETY: the program has the given length.
-    let answer = unsafe {
+    let result = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
     };
-    if answer == 0 {
+    if result == 0 {
         Ok(())
     } else {
         Err(std::io::Error::last_os_error())

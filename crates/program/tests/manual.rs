@@ -4,7 +4,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{answer, has, printed, uzswap, Scratch};
+use support::{has, printed, uzswap, uzswap_with, Scratch};
 
 fn completions(shell: &str) -> String {
     printed(uzswap().args(["completions", shell]))
@@ -47,7 +47,7 @@ fn help_names_documents_that_are_installed() {
     let mut named = 0;
     for command in [&["run"][..], &["device"], &["device", "ublk"], &["device", "swap"], &["top"], &["pause"]]
     {
-        let help = answer(&[command, &["--help"]].concat()).assert_status(0).printed.clone();
+        let help = uzswap_with(&[command, &["--help"]].concat()).assert_status(0).printed.clone();
         assert!(!help.contains("docs/"), "{help}");
         for word in help.split(|c: char| !c.is_ascii_alphanumeric() && !"/.-".contains(c)) {
             if let Some(document) = word.trim_end_matches('.').strip_suffix(".md") {
@@ -57,7 +57,7 @@ fn help_names_documents_that_are_installed() {
         }
     }
     assert!(named >= 4, "{named}");
-    answer(&["--help"]).assert_prints(&["Write manual pages", "share/doc/uzswap"]);
+    uzswap_with(&["--help"]).assert_prints(&["Write manual pages", "share/doc/uzswap"]);
 }
 
 #[test]
@@ -102,5 +102,5 @@ fn zsh_and_fish_read_theirs() {
 
 #[test]
 fn other_shells_are_refused_with_those_there_are() {
-    answer(&["completions", "csh"]).assert_status(125).assert_says(&["bash, zsh, fish"]);
+    uzswap_with(&["completions", "csh"]).assert_status(125).assert_says(&["bash, zsh, fish"]);
 }

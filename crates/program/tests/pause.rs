@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use support::{
-    answer, can_manage, children_named, children_of, command, has, run, signal, uzswap, Ran, Scratch,
+    can_manage, children_named, children_of, command, has, run, signal, uzswap, uzswap_with, Ran, Scratch,
     Started, PROGRAM,
 };
 
@@ -49,7 +49,7 @@ impl Job {
     }
 
     fn top(&self, pid: &str) -> Value {
-        answer(&["top", "--once", "--json", "--interval", "0.05", pid]).json()
+        uzswap_with(&["top", "--once", "--json", "--interval", "0.05", pid]).json()
     }
 
     /// The sum of its bytes is right, and it ends.
@@ -66,7 +66,7 @@ impl Job {
 #[test]
 fn a_paused_process_can_be_read_and_continues() {
     let Some(job) = Job::start(&["-q"]) else { return };
-    answer(&["pause", &job.program, "--json"]).assert_status(0).assert_prints(&["\"paused\":true"]);
+    uzswap_with(&["pause", &job.program, "--json"]).assert_status(0).assert_prints(&["\"paused\":true"]);
     let memory = File::open(format!("/proc/{}/mem", job.program)).unwrap();
     let mut bytes = vec![0; 4000];
     memory.read_exact_at(&mut bytes, job.at).expect("every page is in");
@@ -76,13 +76,13 @@ fn a_paused_process_can_be_read_and_continues() {
         Ran::of(&mut command(&["gdb", "-p", &job.program, "-batch", "-ex", &script]))
             .assert_prints(&["0x07"]);
     }
-    answer(&["resume", &job.front]).assert_status(0).assert_prints(&["resumed"]);
+    uzswap_with(&["resume", &job.front]).assert_status(0).assert_prints(&["resumed"]);
     job.end();
 }
 
 #[test]
 fn a_process_that_is_not_managed_is_named() {
-    answer(&["pause", "1"]).assert_status(125).assert_says(&["no managed process 1"]);
+    uzswap_with(&["pause", "1"]).assert_status(125).assert_says(&["no managed process 1"]);
 }
 
 #[test]
@@ -94,14 +94,14 @@ fn every_process_of_uzswap_s_own_means_the_program() {
         assert_eq!((shown.as_array().unwrap().len(), &shown[0]["pid"]), (1, &job.run.pid().into()), "{pid}");
         assert_eq!(shown[0]["processes"][0]["pid"].to_string(), *program, "{shown}");
         for (verb, says) in [("pause", "paused"), ("resume", "resumed")] {
-            let done = answer(&[verb, &pid]);
+            let done = uzswap_with(&[verb, &pid]);
             assert_eq!(done.printed, format!("{program} {says}\n"), "{done}");
         }
-        let echoed = answer(&["pause", &pid, "--", "echo", "{}"]);
+        let echoed = uzswap_with(&["pause", &pid, "--", "echo", "{}"]);
         assert_eq!(echoed.printed, format!("{program}\n"));
         echoed.assert_says(&[&format!("taking its program, process {program} (python3)")]);
     }
-    answer(&["top", "--once", "1"]).assert_status(125).assert_says(&["1 is in no run"]);
+    uzswap_with(&["top", "--once", "1"]).assert_status(125).assert_says(&["1 is in no run"]);
     job.end();
 }
 
@@ -113,11 +113,11 @@ fn a_command_sees_all_of_a_process_that_pages_again_after_it() {
         "import sys; f = open('/proc/' + sys.argv[1] + '/mem', 'rb'); f.seek({}); sys.exit(f.read(4000) != b'\\7' * 4000)",
         job.at
     );
-    answer(&["pause", &job.front, "--", "python3", "-c", &reads, "{}"]).assert_status(0);
+    uzswap_with(&["pause", &job.front, "--", "python3", "-c", &reads, "{}"]).assert_status(0);
     for (script, status) in [("exit 7", 7), ("kill -TERM $$", 143)] {
-        answer(&["pause", program, "--", "sh", "-c", script]).assert_status(status);
+        uzswap_with(&["pause", program, "--", "sh", "-c", script]).assert_status(status);
     }
-    let missing = answer(&["pause", program, "--", "/no/such/program"]);
+    let missing = uzswap_with(&["pause", program, "--", "/no/such/program"]);
     missing.assert_status(127).assert_says(&["/no/such/program"]);
     // `pause` forwards a signal to the command, and the process continues afterwards.
     let script = "echo ready; exec sleep 60";
@@ -127,14 +127,14 @@ fn a_command_sees_all_of_a_process_that_pages_again_after_it() {
     waits.end().assert_status(143);
     if has("gdb") {
         let script = format!("x/1xb {}", job.at);
-        answer(&["pause", program, "--", "gdb", "-p", "{}", "-batch", "-ex", &script])
+        uzswap_with(&["pause", program, "--", "gdb", "-p", "{}", "-batch", "-ex", &script])
             .assert_prints(&["0x07"]);
     }
     // Processes that were paused before stay paused; otherwise all page again.
     let out = || job.top(program)[0]["stored_pages"].as_u64().unwrap();
     assert!((0..200).any(|_| out() > 5000), "pages leave again");
-    answer(&["pause", program]);
-    answer(&["pause", program, "--", "true"]);
+    uzswap_with(&["pause", program]);
+    uzswap_with(&["pause", program, "--", "true"]);
     assert_eq!(out(), 0, "it stays paused");
     job.end();
 }
@@ -145,13 +145,13 @@ fn a_capture_names_missing_pages_and_has_all_of_a_paused_process() {
     let scratch = Scratch::new("capture");
     let pages = |name: &str| std::fs::metadata(scratch.path(name)).unwrap().len() / 4096;
     for pid in job.of_uzswap().into_iter().chain([job.program.clone()]) {
-        let captured = answer(&["pages", "capture", "--pid", &pid, "-o", &scratch.text("part")]);
+        let captured = uzswap_with(&["pages", "capture", "--pid", &pid, "-o", &scratch.text("part")]);
         assert_eq!(captured.said.contains("taking its program"), pid != job.program, "{captured}");
         captured.assert_status(0).assert_says(&[" pages of process ", "uzswap pause"]);
         assert!((1..20000).contains(&pages("part")), "{} pages", pages("part"));
     }
     let capture = [PROGRAM, "pages", "capture", "--pid", "{}", "-o", &scratch.text("whole")];
-    let whole = answer(&[&["pause", &job.front, "--"], &capture[..]].concat());
+    let whole = uzswap_with(&[&["pause", &job.front, "--"], &capture[..]].concat());
     whole.assert_status(0);
     assert!(!whole.said.contains("out of memory"), "{whole}");
     assert!(pages("whole") > 20000, "{} pages", pages("whole"));
@@ -161,7 +161,7 @@ fn a_capture_names_missing_pages_and_has_all_of_a_paused_process() {
     other.next_line();
     let pid = other.pid().to_string();
     if Path::new("/proc").join(&pid).exists() {
-        answer(&["pages", "capture", "--pid", &pid, "-o", &scratch.text("own")])
+        uzswap_with(&["pages", "capture", "--pid", &pid, "-o", &scratch.text("own")])
             .assert_says(&["uzswap itself"]);
     }
 }
@@ -170,8 +170,8 @@ fn a_capture_names_missing_pages_and_has_all_of_a_paused_process() {
 fn the_end_says_that_a_run_was_paused() {
     for options in support::WAYS {
         let Some(job) = Job::start(options) else { return };
-        answer(&["pause", &job.front]).assert_status(0);
-        answer(&["resume", &job.front]).assert_status(0);
+        uzswap_with(&["pause", &job.front]).assert_status(0);
+        uzswap_with(&["resume", &job.front]).assert_status(0);
         let ran = job.end();
         ran.assert_says(&["the budget was exceeded", "paging was paused"]);
         assert!(!ran.said.contains("--swap"), "{ran}");

@@ -10,7 +10,7 @@ fn same_answer(ram: &str, words: &[&str]) {
     let Some(ran) = managed(ram, &["-q", "--verify"], words) else { return };
     let bare = Ran::of(&mut command(words));
     assert_eq!(ran.status, bare.status, "{ran}");
-    assert!(ran.printed == bare.printed, "another answer: {ran}");
+    assert!(ran.printed == bare.printed, "another result: {ran}");
     assert!(ran.number("zswpout") > 1000, "nothing was evicted: {ran}");
 }
 

@@ -18,14 +18,14 @@ fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<Strin
     Some(program)
 }
 
-fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], ways: &[&[&str]]) {
+fn is_as_bare(compiler: &str, options: &[&str], modes: &[&str], option_sets: &[&[&str]]) {
     if !has(compiler) {
         return;
     }
     let scratch = Scratch::new("sanitized");
     let Some(program) = compiled(&scratch, compiler, options) else { return };
     for mode in modes {
-        let Some((bare, runs)) = compared(None, ways, "60M", &[&program, mode]) else { return };
+        let Some((bare, runs)) = compared(None, option_sets, "60M", &[&program, mode]) else { return };
         assert!(bare.printed.ends_with("right\n"), "{bare}");
         for ran in runs {
             let finds = |ran: &Ran| ran.said.contains("LeakSanitizer: detected memory leaks");

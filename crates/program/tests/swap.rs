@@ -5,7 +5,8 @@ mod support;
 use std::path::Path;
 
 use support::{
-    answer, children_of, is_alive, managed, on_disk, run, tests, wait_until, workload, Ran, Scratch, Started,
+    children_of, is_alive, managed, on_disk, run, tests, uzswap_with, wait_until, workload, Ran, Scratch,
+    Started,
 };
 
 /// MiB of the workload's data, and its budget.
@@ -85,9 +86,9 @@ fn a_directory_in_memory_is_refused_with_the_reason() {
         return testkit::skip!("disk", "no /dev/shm");
     }
     let shared = ["run", "--ram", "1G", "--swap", "1G", "--swap-dir", "/dev/shm", "--", "true"];
-    answer(&shared).assert_status(125).assert_says(&["tmpfs", "/dev/shm", "in memory"]);
+    uzswap_with(&shared).assert_status(125).assert_says(&["tmpfs", "/dev/shm", "in memory"]);
     let missing = ["run", "--swap", "1G", "--swap-dir", "/no/such/dir", "--", "true"];
-    answer(&missing).assert_status(125).assert_says(&["/no/such/dir"]);
+    uzswap_with(&missing).assert_status(125).assert_says(&["/no/such/dir"]);
 }
 
 fn open_files(pid: u32, directory: &str) -> usize {

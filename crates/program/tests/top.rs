@@ -9,11 +9,11 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{answer, can_manage, has, printed, run, uzswap, Ran, Scratch, Started, PROGRAM};
+use support::{can_manage, has, printed, run, uzswap, uzswap_with, Ran, Scratch, Started, PROGRAM};
 use terminal::Terminal;
 
 fn look(pid: u32) -> Option<Value> {
-    let trees = answer(&["top", "--once", "--json", "--interval", "0.2"]).assert_status(0).json();
+    let trees = uzswap_with(&["top", "--once", "--json", "--interval", "0.2"]).assert_status(0).json();
     trees.as_array().expect("an array").iter().find(|tree| tree["pid"] == pid).cloned()
 }
 
@@ -55,7 +55,7 @@ fn a_run_is_seen_with_its_budget_and_use_while_it_lasts() {
     let processes = tree["processes"].as_array().unwrap();
     assert!(processes.len() == 1 && processes[0]["managed"] == true, "{processes:?}");
 
-    let table = answer(&["top", "--once", "--interval", "0.05"]).printed;
+    let table = uzswap_with(&["top", "--once", "--interval", "0.05"]).printed;
     let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{pid} ")));
     let line = line.unwrap_or_else(|| panic!("{pid} in {table}"));
     assert!(table.contains("BUDGET") && line.contains("32 MiB"), "{table}");
@@ -155,7 +155,7 @@ fn samples(text: &str) -> Vec<Sample> {
 #[test]
 fn prometheus_reads_tops_output() {
     let Some(job) = job() else { return };
-    let text = answer(&["top", "--prometheus"]).assert_quiet().printed.clone();
+    let text = uzswap_with(&["top", "--prometheus"]).assert_quiet().printed.clone();
     let pid = job.pid().to_string();
     let all = samples(&text);
     let own: Vec<&Sample> =
@@ -186,7 +186,7 @@ fn prometheus_reads_tops_output() {
         printed(Command::new("promtool").args(["check", "metrics"]).stdin(file));
     }
     job.end().assert_status(0);
-    answer(&["top", "--prometheus", "--json"]).assert_status(125);
+    uzswap_with(&["top", "--prometheus", "--json"]).assert_status(125);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_textfile_stays_current_and_goes_at_the_end() {
     assert!(top.wait().unwrap().success());
     let left: Vec<_> = std::fs::read_dir(file.parent().unwrap()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-    answer(&["top", "--textfile", "/nonexistent/uzswap.prom"]).assert_status(125);
+    uzswap_with(&["top", "--textfile", "/nonexistent/uzswap.prom"]).assert_status(125);
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl Writer {
             }
             result = cleaning.clean_segment(&candidate);
             if file.segments.end_cleaning(candidate.number) {
-                file.let_go(candidate.number);
+                file.release_segment(candidate.number);
                 cleaning.report.segments += 1;
                 cleaning.report.bytes_freed += SEGMENT_BYTES as u64;
                 file.count(|counters| counters.segments_cleaned += 1);

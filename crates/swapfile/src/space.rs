@@ -198,7 +198,7 @@ impl Space {
     pub(crate) fn leave(&self, row: usize) -> u64 {
         let mut count = 0;
         for segment in self.held(row) {
-            self.let_go(row, segment);
+            self.release_segment(row, segment);
             count += 1;
         }
         self.owner(row).store(0, Ordering::Release);
@@ -285,7 +285,7 @@ impl Space {
     }
 
     /// Releases a row's segment, if the row holds it.
-    pub(crate) fn let_go(&self, row: usize, number: usize) {
+    pub(crate) fn release_segment(&self, row: usize, number: usize) {
         let bit = 1u64 << (number % 64);
         if self.bits(row, number).fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
             return;
@@ -366,8 +366,8 @@ mod tests {
         assert_eq!(space.join(8), None, "one row");
         assert_eq!(space.take(row), Some((0, 1, false)));
         assert_eq!(space.take(row), Some((1, 1, false)));
-        space.let_go(row, 0);
-        space.let_go(row, 0);
+        space.release_segment(row, 0);
+        space.release_segment(row, 0);
         assert_eq!((space.in_use(), space.kept()), (1, 1));
         assert_eq!(space.take(row), Some((0, 2, true)), "with its blocks, before a hole");
         assert_eq!(space.take(row), Some((2, 1, false)));
@@ -384,10 +384,10 @@ mod tests {
         }
         let child = space.fork_row(parent, 10).unwrap();
         space.rename(child, 11);
-        space.let_go(parent, 149);
+        space.release_segment(parent, 149);
         assert_eq!(space.in_use(), 150, "what both have is counted once");
         assert!(space.holds(child, 149) && !space.holds(parent, 149));
-        space.let_go(child, 149);
+        space.release_segment(child, 149);
         assert_eq!((space.in_use(), space.kept()), (149, 1));
         // The child takes a segment and is killed.
         let (own, ..) = space.take(child).unwrap();
@@ -404,7 +404,7 @@ mod tests {
         let space = Space::private(100);
         let row = space.join(1).unwrap();
         (0..60).for_each(|_| assert!(space.take(row).is_some()));
-        (0..60).for_each(|number| space.let_go(row, number));
+        (0..60).for_each(|number| space.release_segment(row, number));
         let released = std::cell::RefCell::new(Vec::new());
         let release = |number| {
             released.borrow_mut().push(number);
@@ -438,7 +438,7 @@ mod tests {
         let (bad, ..) = space.take(row).unwrap();
         space.retire(bad);
         assert_eq!(space.in_use(), 1);
-        space.let_go(row, bad);
+        space.release_segment(row, bad);
         assert_eq!((space.in_use(), space.kept()), (0, 0));
         let (good, ..) = space.take(row).unwrap();
         assert_ne!(good, bad);

@@ -193,13 +193,13 @@ impl SwapFile {
         let dead = grains(place.len() + self.seal.tail_bytes());
         self.live_bytes.fetch_sub(u64::from(dead) * GRAIN_BYTES as u64, Ordering::Relaxed);
         if self.segments.subtract(place.segment(), dead) {
-            self.let_go(place.segment());
+            self.release_segment(place.segment());
         }
     }
 
-    pub(crate) fn let_go(&self, segment: usize) {
+    pub(crate) fn release_segment(&self, segment: usize) {
         self.seal.forget(segment);
-        self.space.let_go(self.row(), segment);
+        self.space.release_segment(self.row(), segment);
     }
 
     pub(crate) fn row(&self) -> usize {
@@ -245,14 +245,14 @@ impl SwapFile {
         if !has_blocks {
             let reserved = self.reserve(number);
             if reserved.is_err() {
-                self.space.let_go(self.row(), number);
+                self.space.release_segment(self.row(), number);
                 // It has no blocks, but may be good otherwise, so it stays usable.
                 self.trim(0);
                 return reserved.map(|()| (number, generation));
             }
         }
         if let Err(error) = self.seal.renew(number) {
-            self.space.let_go(self.row(), number);
+            self.space.release_segment(self.row(), number);
             return Err(WriteError::Io { offset: (number * SEGMENT_BYTES) as u64, error });
         }
         self.segments.open(number);

@@ -142,7 +142,7 @@ impl Writer {
     fn close(&mut self, age: Age) {
         if let Some(open) = self.logs[age as usize].take() {
             if self.file.segments.close(open.segment) {
-                self.file.let_go(open.segment);
+                self.file.release_segment(open.segment);
             }
         }
     }

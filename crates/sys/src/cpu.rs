@@ -54,8 +54,8 @@ pub fn current() -> usize {
     let mut cpu: libc::c_uint = 0;
     // A system call, because the C library's sched_getcpu() returns 0 in threads that it did not
     // start. SAFETY: the first argument is writable, the others may be null.
-    let answer = unsafe { libc::syscall(libc::SYS_getcpu, &mut cpu, 0usize, 0usize) };
-    if answer == 0 {
+    let result = unsafe { libc::syscall(libc::SYS_getcpu, &mut cpu, 0usize, 0usize) };
+    if result == 0 {
         cpu as usize
     } else {
         0

@@ -42,10 +42,10 @@ pub fn wait_for_either(words: [(&AtomicU32, u32); 2], timeout_ns: u64) -> bool {
         tv_nsec: (until % 1_000_000_000) as libc::c_long,
     };
     // SAFETY: both words outlive the call; the structures are whole.
-    let answer = unsafe {
+    let result = unsafe {
         libc::syscall(libc::SYS_futex_waitv, &waiters, waiters.len(), 0, &time, libc::CLOCK_MONOTONIC)
     };
-    answer >= 0 || !matches!(crate::errno(), libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::EFAULT)
+    result >= 0 || !matches!(crate::errno(), libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::EFAULT)
 }
 
 /// Wakes up to `count` sleepers.

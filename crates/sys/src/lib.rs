@@ -46,16 +46,16 @@ pub(crate) fn errno() -> i32 {
 }
 
 /// Returns the result of a system call, or its error if it is -1.
-pub(crate) fn checked<T: From<i8> + PartialEq>(answer: T) -> std::io::Result<T> {
-    if answer == T::from(-1) {
+pub(crate) fn checked<T: From<i8> + PartialEq>(result: T) -> std::io::Result<T> {
+    if result == T::from(-1) {
         return Err(std::io::Error::last_os_error());
     }
-    Ok(answer)
+    Ok(result)
 }
 
 /// As [`checked`], for a call that returns nothing else.
-pub(crate) fn done(answer: i32) -> std::io::Result<()> {
-    checked(answer).map(|_| ())
+pub(crate) fn done(result: i32) -> std::io::Result<()> {
+    checked(result).map(|_| ())
 }
 
 /// Whether an emulator of single programs stands in for the kernel (QEMU's user mode): it has no

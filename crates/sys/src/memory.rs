@@ -54,7 +54,7 @@ fn map_with(len: usize, prot: libc::c_int) -> io::Result<NonNull<u8>> {
     mapped(unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) })
 }
 
-/// The answer of mmap().
+/// The result of mmap().
 pub(crate) fn mapped(at: *mut libc::c_void) -> io::Result<NonNull<u8>> {
     match at {
         libc::MAP_FAILED => Err(io::Error::last_os_error()),
@@ -132,8 +132,8 @@ pub unsafe fn inherit(at: NonNull<u8>, len: usize, inherits: bool) -> io::Result
 /// `[at, at + len)` is whole pages owned by the caller and never used again.
 pub unsafe fn unmap(at: NonNull<u8>, len: usize) {
     // SAFETY: the caller owns the range.
-    let answer = unsafe { libc::munmap(at.as_ptr().cast(), len) };
-    assert_eq!(answer, 0, "munmap of an owned range");
+    let result = unsafe { libc::munmap(at.as_ptr().cast(), len) };
+    assert_eq!(result, 0, "munmap of an owned range");
 }
 
 /// Replaces memory by empty memory, without a moment in which nothing is mapped. Where a
@@ -163,14 +163,14 @@ pub unsafe fn discard(at: NonNull<u8>, len: usize) {
         return;
     }
     // SAFETY: the caller owns the range.
-    let mut answer = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTNEED) };
-    if answer != 0 && errno() == libc::EINVAL {
+    let mut result = unsafe { libc::madvise(at.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+    if result != 0 && errno() == libc::EINVAL {
         // The memory is locked, by mlockall() of the host process. Linux 5.18.
         const MADV_DONTNEED_LOCKED: libc::c_int = 24;
         // SAFETY: as above.
-        answer = unsafe { libc::madvise(at.as_ptr().cast(), len, MADV_DONTNEED_LOCKED) };
+        result = unsafe { libc::madvise(at.as_ptr().cast(), len, MADV_DONTNEED_LOCKED) };
     }
-    assert_eq!(answer, 0, "madvise(MADV_DONTNEED) of an owned range");
+    assert_eq!(result, 0, "madvise(MADV_DONTNEED) of an owned range");
 }
 
 /// Gives whole pages of unused memory back to the system where possible. Locked pages stay, so that

@@ -223,8 +223,8 @@ pub fn peer(socket: i32) -> Option<(i32, u32)> {
     let mut len = size_of_val(&peer) as libc::socklen_t;
     let target = std::ptr::from_mut(&mut peer).cast();
     // SAFETY: room for the structure.
-    let answer = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, target, &mut len) };
-    (answer == 0).then_some((peer.pid, peer.uid))
+    let result = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, target, &mut len) };
+    (result == 0).then_some((peer.pid, peer.uid))
 }
 
 /// `SO_PEERPIDFD` (Linux 6.5), missing in libc.

@@ -71,11 +71,11 @@ pub unsafe fn spawn(
     };
     let before = block_signals();
     // SAFETY: the thread has its own stack and thread pointer; the caller guarantees `entry`.
-    let answer = unsafe { doorway::thread::begin(flags, stack, thread_pointer) };
+    let result = unsafe { doorway::thread::begin(flags, stack, thread_pointer) };
     restore_signals(before);
-    match answer {
-        0.. => Ok(answer as i32),
-        _ => Err(io::Error::from_raw_os_error(-answer as i32)),
+    match result {
+        0.. => Ok(result as i32),
+        _ => Err(io::Error::from_raw_os_error(-result as i32)),
     }
 }
 
@@ -237,10 +237,10 @@ pub fn renumber(descriptor: i32, number: i32) -> io::Result<()> {
         return Ok(());
     }
     // SAFETY: numbers of this table; memory is not affected.
-    let answer = checked(unsafe { libc::dup3(descriptor, number, libc::O_CLOEXEC) });
+    let result = checked(unsafe { libc::dup3(descriptor, number, libc::O_CLOEXEC) });
     // SAFETY: as above.
     unsafe { libc::close(descriptor) };
-    answer.map(|_| ())
+    result.map(|_| ())
 }
 
 /// Gives an open file a number of at least `from`.
@@ -249,10 +249,10 @@ pub fn renumber(descriptor: i32, number: i32) -> io::Result<()> {
 /// EMFILE or EINVAL beyond the limit on descriptors.
 pub fn renumber_above(descriptor: i32, from: i32) -> io::Result<i32> {
     // SAFETY: as for `renumber`.
-    let answer = checked(unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, from) });
+    let result = checked(unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, from) });
     // SAFETY: as above.
     unsafe { libc::close(descriptor) };
-    answer
+    result
 }
 
 /// The calling thread's kernel id.

@@ -74,8 +74,8 @@ pub fn any(is_wanted: impl Fn(i32) -> bool) -> bool {
 pub fn robust_list(thread: i32) -> Option<usize> {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: both are writable.
-    let answer = unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &mut head, &mut len) };
-    (answer == 0 && head != 0).then_some(head)
+    let result = unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &mut head, &mut len) };
+    (result == 0 && head != 0).then_some(head)
 }
 
 /// Number of threads of the program.

@@ -339,9 +339,9 @@ impl Userfaultfd {
         let probe = Self::new_descriptor()?;
         let mut argument = ApiArgument { api: API, features: 0, ioctls: 0 };
         // SAFETY: as above.
-        let answer = done(unsafe { libc::ioctl(probe.descriptor, UFFDIO_API, &mut argument) });
+        let result = done(unsafe { libc::ioctl(probe.descriptor, UFFDIO_API, &mut argument) });
         probe.close();
-        answer.map(|()| argument.features).map_err(OpenError::Other)
+        result.map(|()| argument.features).map_err(OpenError::Other)
     }
 
     fn new_descriptor() -> Result<Self, OpenError> {
@@ -441,8 +441,8 @@ impl Userfaultfd {
     ) -> Progress {
         let mut argument = Transfer { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
         // SAFETY: the caller guarantees both ranges.
-        let answer = unsafe { libc::ioctl(self.descriptor, request, &mut argument) };
-        progress(answer, argument.done, len)
+        let result = unsafe { libc::ioctl(self.descriptor, request, &mut argument) };
+        progress(result, argument.done, len)
     }
 
     /// Whether the mapping at `at` is registered here: tests it with a copy from an unmapped
@@ -463,8 +463,8 @@ impl Userfaultfd {
     pub fn zero(&self, start: usize, len: usize) -> Progress {
         let mut argument = Fill { range: Range::new(start, len), mode: 0, done: 0 };
         // SAFETY: only missing pages change, from nothing to zeroes.
-        let answer = unsafe { libc::ioctl(self.descriptor, UFFDIO_ZEROPAGE, &mut argument) };
-        progress(answer, argument.done, len)
+        let result = unsafe { libc::ioctl(self.descriptor, UFFDIO_ZEROPAGE, &mut argument) };
+        progress(result, argument.done, len)
     }
 
     /// Write-protects present pages, or lifts the protection and wakes waiters.
@@ -540,8 +540,8 @@ impl Userfaultfd {
     }
 }
 
-fn progress(answer: i32, done: i64, len: usize) -> Progress {
-    if answer == 0 {
+fn progress(result: i32, done: i64, len: usize) -> Progress {
+    if result == 0 {
         return Progress { done: len, stop: None };
     }
     let code = errno();

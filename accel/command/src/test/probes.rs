@@ -12,7 +12,7 @@ use super::session::{Failure, Session};
 
 /// The result of one side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Answer {
+pub struct Outcome {
     pub status: u8,
     pub error: u8,
     /// Bytes of output in the record.
@@ -29,9 +29,9 @@ pub struct Answer {
 pub struct Probe {
     pub question: &'static str,
     /// The device's result.
-    pub device: Answer,
+    pub device: Outcome,
     /// The emulated device's result.
-    pub emulated: Answer,
+    pub emulated: Outcome,
     /// Whether status and error are the same.
     pub agrees: bool,
 }
@@ -78,21 +78,21 @@ pub fn ask(session: &mut Session, generation: u32) -> Result<Vec<Probe>, Failure
     let streams = streams();
     let mut probes = Vec::new();
     for (question, job) in questions(&mut memory, &streams) {
-        let device = answer(session, &job)?;
-        let emulated = answer(&mut twin, &job)?;
+        let device = outcome_of(session, &job)?;
+        let emulated = outcome_of(&mut twin, &job)?;
         let agrees = (device.status, device.error) == (emulated.status, emulated.error);
         probes.push(Probe { question, device, emulated, agrees });
     }
     Ok(probes)
 }
 
-fn answer(session: &mut Session, job: &Descriptor) -> Result<Answer, Failure> {
-    let mut answer = [Record::of(Status::IN_PROGRESS)];
+fn outcome_of(session: &mut Session, job: &Descriptor) -> Result<Outcome, Failure> {
+    let mut records = [Record::of(Status::IN_PROGRESS)];
     // SAFETY: the buffers are those of `questions`, one job after the other, and live in `ask`. Odd
     // jobs name no other memory: only their flags, sizes and alignment are odd.
-    unsafe { session.run(std::slice::from_ref(job), &mut answer)? };
-    let record = &answer[0];
-    Ok(Answer {
+    unsafe { session.run(std::slice::from_ref(job), &mut records)? };
+    let record = &records[0];
+    Ok(Outcome {
         status: record.status.0,
         error: record.error.0,
         output_size: record.output_size,

@@ -125,9 +125,9 @@ pub fn noops(session: &mut Session, count: usize) -> Result<Latency, Failure> {
     let mut samples = Vec::with_capacity(count);
     for _ in 0..count {
         let start_ns = sys::now_ns();
-        let mut answer = [OPEN];
+        let mut record = [OPEN];
         // SAFETY: a no-op has no buffers.
-        unsafe { session.run(&[Descriptor::noop(&unused)], &mut answer)? };
+        unsafe { session.run(&[Descriptor::noop(&unused)], &mut record)? };
         samples.push(sys::now_ns() - start_ns);
     }
     Ok(Latency::of(samples))
@@ -156,14 +156,14 @@ pub fn run(session: &mut Session, mode: Mode, pages: &[Page]) -> Result<Report, 
     let (mut compress_ns, mut decompress_ns) = (Vec::new(), Vec::new());
     let mut sizes = vec![0u32; pages.len()];
     for (index, page) in pages.iter().enumerate() {
-        let mut answer = [OPEN];
+        let mut record = [OPEN];
         let start_ns = sys::now_ns();
-        compress(session, mode, &pages[index..=index], &mut buffers[index..=index], &mut answer)?;
+        compress(session, mode, &pages[index..=index], &mut buffers[index..=index], &mut record)?;
         compress_ns.push(sys::now_ns() - start_ns);
         let kind = index % KINDS.len();
         report.kinds[kind].pages += 1;
         let name = || format!("page {index} ({})", KINDS[kind]);
-        match outcome(&answer[0]) {
+        match outcome(&record[0]) {
             Ok(Some(size)) => sizes[index] = size,
             Ok(None) => {
                 report.kinds[kind].incompressible += 1;
@@ -176,11 +176,11 @@ pub fn run(session: &mut Session, mode: Mode, pages: &[Page]) -> Result<Report, 
         }
         report.kinds[kind].compressed += u64::from(sizes[index]);
         let crc = crc32(0, &page.0);
-        if answer[0].crc != crc {
+        if record[0].crc != crc {
             report.differs(format!(
                 "{}: compress says CRC {:#010x}, it is {crc:#010x}",
                 name(),
-                answer[0].crc
+                record[0].crc
             ));
         }
         let buffer = &mut buffers[index];
@@ -198,23 +198,23 @@ pub fn run(session: &mut Session, mode: Mode, pages: &[Page]) -> Result<Report, 
         let check =
             Descriptor::verify(&unused, (packed.as_ptr(), sizes[index]), (buffer.back.0.as_mut_ptr(), 4096));
         // SAFETY: this page's own buffers.
-        unsafe { session.run(&[check], &mut answer)? };
-        if !answer[0].is_success() || answer[0].crc != crc {
+        unsafe { session.run(&[check], &mut record)? };
+        if !record[0].is_success() || record[0].crc != crc {
             report.differs(format!(
                 "{}: verify: {}, CRC {:#010x}",
                 name(),
-                answer[0].meaning(),
-                answer[0].crc
+                record[0].meaning(),
+                record[0].crc
             ));
         }
         let start_ns = sys::now_ns();
-        decompress(session, &sizes[index..=index], &mut buffers[index..=index], &mut answer)?;
+        decompress(session, &sizes[index..=index], &mut buffers[index..=index], &mut record)?;
         decompress_ns.push(sys::now_ns() - start_ns);
         let buffer = &buffers[index];
-        if !answer[0].is_success() || answer[0].output_size != 4096 || buffer.back.0 != page.0 {
-            report.differs(format!("{}: decompress: {}, not the page", name(), answer[0].meaning()));
-        } else if answer[0].crc != crc {
-            report.differs(format!("{}: decompress says CRC {:#010x}", name(), answer[0].crc));
+        if !record[0].is_success() || record[0].output_size != 4096 || buffer.back.0 != page.0 {
+            report.differs(format!("{}: decompress: {}, not the page", name(), record[0].meaning()));
+        } else if record[0].crc != crc {
+            report.differs(format!("{}: decompress says CRC {:#010x}", name(), record[0].crc));
         }
     }
     let (mut plain, mut compressed) = (0, 0);
@@ -240,17 +240,17 @@ fn quotient(above: u64, below: u64) -> f64 {
 }
 
 /// The outcome of a compress record: the size, `None` if it does not fit, or the failure.
-fn outcome(answer: &Record) -> Result<Option<u32>, String> {
-    if answer.is_success() {
-        return match answer.output_size {
+fn outcome(record: &Record) -> Result<Option<u32>, String> {
+    if record.is_success() {
+        return match record.output_size {
             size @ 1..=4096 => Ok(Some(size)),
             size => Err(format!("success with {size} bytes")),
         };
     }
-    if answer.status.code() == Status::ANALYTICS_ERROR && answer.error == ErrorCode::OUTPUT_OVERFLOW {
+    if record.status.code() == Status::ANALYTICS_ERROR && record.error == ErrorCode::OUTPUT_OVERFLOW {
         return Ok(None);
     }
-    Err(format!("status {:#04x}, error {}: {}", answer.status.0, answer.error.0, answer.meaning()))
+    Err(format!("status {:#04x}, error {}: {}", record.status.0, record.error.0, record.meaning()))
 }
 
 /// Batches of 8 and of the queue's depth.
@@ -262,16 +262,16 @@ fn several(
     report: &mut Report,
 ) -> Result<(), Failure> {
     for depth in [BATCH.min(session.depth()), DEEP.min(session.depth())] {
-        let mut answers = vec![OPEN; pages.len()];
+        let mut records = vec![OPEN; pages.len()];
         let start_ns = sys::now_ns();
         for start in (0..pages.len()).step_by(depth) {
             let some = start..(start + depth).min(pages.len());
             let pages = &pages[some.clone()];
-            compress(session, mode, pages, &mut buffers[some.clone()], &mut answers[some])?;
+            compress(session, mode, pages, &mut buffers[some.clone()], &mut records[some])?;
         }
         let compress_ns = sys::now_ns() - start_ns;
         let sizes: Vec<u32> =
-            answers.iter().map(|answer| outcome(answer).ok().flatten().unwrap_or(0)).collect();
+            records.iter().map(|record| outcome(record).ok().flatten().unwrap_or(0)).collect();
         let shrunk = sizes.iter().filter(|size| **size > 0).count();
         for buffer in buffers.iter_mut() {
             buffer.back.0.fill(0x5a);
@@ -279,12 +279,12 @@ fn several(
         let start_ns = sys::now_ns();
         for start in (0..pages.len()).step_by(depth) {
             let some = start..(start + depth).min(pages.len());
-            decompress(session, &sizes[some.clone()], &mut buffers[some.clone()], &mut answers[some])?;
+            decompress(session, &sizes[some.clone()], &mut buffers[some.clone()], &mut records[some])?;
         }
         let decompress_ns = sys::now_ns() - start_ns;
         for (index, page) in pages.iter().enumerate() {
             if sizes[index] > 0 && buffers[index].back.0 != page.0 {
-                let reason = answers[index].meaning();
+                let reason = records[index].meaning();
                 report.differs(format!("page {index}, {depth} at a time: not the page ({reason})"));
             }
         }
@@ -310,7 +310,7 @@ fn compress(
     mode: Mode,
     pages: &[Page],
     buffers: &mut [Buffers],
-    answers: &mut [Record],
+    records: &mut [Record],
 ) -> Result<(), Failure> {
     let unused = Completion::new();
     let source = |page: &Page| (page.0.as_ptr(), 4096);
@@ -321,8 +321,8 @@ fn compress(
         let jobs: Vec<Descriptor> = pages.iter().zip(buffers.iter_mut()).map(count).collect();
         // SAFETY: pages are only read, each job has a histogram of its own, and all live until the
         // jobs are over.
-        unsafe { session.run(&jobs, answers)? };
-        if answers.iter().any(|answer| !answer.is_success()) {
+        unsafe { session.run(&jobs, records)? };
+        if records.iter().any(|record| !record.is_success()) {
             return Ok(());
         }
         for buffer in buffers.iter_mut() {
@@ -340,7 +340,7 @@ fn compress(
     };
     let jobs: Vec<Descriptor> = pages.iter().zip(buffers.iter_mut()).map(job).collect();
     // SAFETY: as above; each job has a destination of its own, and code tables are only read.
-    unsafe { session.run(&jobs, answers) }
+    unsafe { session.run(&jobs, records) }
 }
 
 /// Decompresses all compressed pages in parallel, into `back` of their buffers.
@@ -348,7 +348,7 @@ fn decompress(
     session: &mut Session,
     sizes: &[u32],
     buffers: &mut [Buffers],
-    answers: &mut [Record],
+    records: &mut [Record],
 ) -> Result<(), Failure> {
     let unused = Completion::new();
     let mut jobs = Vec::with_capacity(sizes.len());
@@ -358,11 +358,11 @@ fn decompress(
         jobs.push(Descriptor::decompress(&unused, source, (buffer.back.0.as_mut_ptr(), 4096)));
         places.push(index);
     }
-    let mut records = vec![OPEN; jobs.len()];
+    let mut completed = vec![OPEN; jobs.len()];
     // SAFETY: each job has buffers of its own, which live until the jobs are over.
-    unsafe { session.run(&jobs, &mut records)? };
-    for (place, record) in places.into_iter().zip(records) {
-        answers[place] = record;
+    unsafe { session.run(&jobs, &mut completed)? };
+    for (place, record) in places.into_iter().zip(completed) {
+        records[place] = record;
     }
     Ok(())
 }

@@ -55,36 +55,36 @@ impl Session {
         self.records.len()
     }
 
-    /// Runs jobs in parallel, at most [`Session::depth`]; writes their records to `answers`. On
+    /// Runs jobs in parallel, at most [`Session::depth`]; writes their records to `completions`. On
     /// failure it closes the queue, so that no job can touch memory any more.
     ///
     /// # Safety
     /// The jobs' buffers belong to them until this returns, and overlap with those of no other job.
-    pub unsafe fn run(&mut self, jobs: &[Descriptor], answers: &mut [Record]) -> Result<(), Failure> {
-        assert!(jobs.len() <= self.depth() && jobs.len() == answers.len());
+    pub unsafe fn run(&mut self, jobs: &[Descriptor], completions: &mut [Record]) -> Result<(), Failure> {
+        assert!(jobs.len() <= self.depth() && jobs.len() == completions.len());
         // SAFETY: the caller's promise is passed on; after a failure nothing is under way any more.
-        let result = unsafe { self.run_all(jobs, answers) };
+        let result = unsafe { self.run_all(jobs, completions) };
         if result.is_err() {
             self.portal.revoke();
         }
         result
     }
 
-    unsafe fn run_all(&mut self, jobs: &[Descriptor], answers: &mut [Record]) -> Result<(), Failure> {
+    unsafe fn run_all(&mut self, jobs: &[Descriptor], completions: &mut [Record]) -> Result<(), Failure> {
         for (index, job) in jobs.iter().enumerate() {
             // SAFETY: the caller's promise.
             unsafe { self.submit(index, job)? };
         }
         for (index, job) in jobs.iter().enumerate() {
             let mut faults = 0;
-            answers[index] = loop {
-                let answer = self.answer(index)?;
-                if !answer.status.is_page_fault() || faults == FAULTS_MAX {
-                    break answer;
+            completions[index] = loop {
+                let completion = self.completion(index)?;
+                if !completion.status.is_page_fault() || faults == FAULTS_MAX {
+                    break completion;
                 }
                 faults += 1;
                 self.page_faults += 1;
-                touch(job, &answer);
+                touch(job, &completion);
                 // SAFETY: the caller's promise; the job is not under way.
                 unsafe { self.submit(index, job)? };
             };
@@ -116,13 +116,13 @@ impl Session {
         }
     }
 
-    fn answer(&mut self, index: usize) -> Result<Record, Failure> {
+    fn completion(&mut self, index: usize) -> Result<Record, Failure> {
         let record = &self.records[index];
         let mut spins = 0;
         let mut since_ns = 0;
         loop {
-            if let Some(answer) = record.poll() {
-                return Ok(answer);
+            if let Some(completion) = record.poll() {
+                return Ok(completion);
             }
             self.portal.progress();
             spins += 1;
@@ -154,9 +154,9 @@ impl Drop for Session {
 }
 
 /// Makes the page that a job missed present.
-fn touch(job: &Descriptor, answer: &Record) {
-    let within = |start: u64, size: u32| (start..start + u64::from(size)).contains(&answer.fault_address);
-    let page = answer.fault_address & !(sys::PAGE_SIZE as u64 - 1);
+fn touch(job: &Descriptor, completion: &Record) {
+    let within = |start: u64, size: u32| (start..start + u64::from(size)).contains(&completion.fault_address);
+    let page = completion.fault_address & !(sys::PAGE_SIZE as u64 - 1);
     if within(job.destination & !4095, job.destination_size + 4096) {
         let at = page.max(job.destination) as *mut u8;
         // SAFETY: a byte of the job's own destination, which no device touches now; it is written
@@ -185,17 +185,17 @@ mod tests {
     fn noops(session: &mut Session, count: usize) -> Result<Vec<Record>, Failure> {
         let unused = Completion::new();
         let jobs = vec![Descriptor::noop(&unused); count];
-        let mut answers = vec![Record::of(idxd::Status::IN_PROGRESS); count];
+        let mut completions = vec![Record::of(idxd::Status::IN_PROGRESS); count];
         // SAFETY: no-ops have no buffers.
-        unsafe { session.run(&jobs, &mut answers)? };
-        Ok(answers)
+        unsafe { session.run(&jobs, &mut completions)? };
+        Ok(completions)
     }
 
     #[test]
     fn all_are_answered_also_where_queues_refuse() {
         let (_machine, mut session) = session("mode=shared,threshold=2,run=poll");
-        let answers = noops(&mut session, 16).unwrap();
-        assert!(answers.iter().all(Record::is_success));
+        let completions = noops(&mut session, 16).unwrap();
+        assert!(completions.iter().all(Record::is_success));
         assert!(session.retries > 0);
     }
 

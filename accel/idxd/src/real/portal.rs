@@ -194,9 +194,9 @@ impl RealPortal {
             std::thread::yield_now();
         }
         let until = sys::now_ns() + PROBE_NS;
-        let answer = loop {
-            if let Some(answer) = record.poll() {
-                break answer;
+        let completion = loop {
+            if let Some(completion) = record.poll() {
+                break completion;
             }
             if sys::now_ns() >= until {
                 // Ends the device's access to the record, whose memory is about to be freed.
@@ -209,13 +209,13 @@ impl RealPortal {
             }
             std::thread::yield_now();
         };
-        if answer.is_success() {
+        if completion.is_success() {
             Ok(())
         } else {
             Err(Refusal(format!(
                 "{queue} answered a no-op with status {:#04x}, {}: see `uzswap iaa list` and the kernel's log",
-                answer.status.0,
-                answer.meaning()
+                completion.status.0,
+                completion.meaning()
             )))
         }
     }
@@ -423,11 +423,11 @@ mod tests {
         fs::write(path, [0u8; 64]).unwrap();
     }
 
-    fn answer(record: &Completion) -> crate::Record {
+    fn completion_of(record: &Completion) -> crate::Record {
         let until = sys::now_ns() + 20_000_000_000;
         loop {
-            if let Some(answer) = record.poll() {
-                return answer;
+            if let Some(completion) = record.poll() {
+                return completion;
             }
             assert!(sys::now_ns() < until, "no answer");
             std::thread::yield_now();
@@ -457,11 +457,11 @@ mod tests {
             (packed_at, 4096),
             &crate::aecs::FIXED,
         ));
-        let size = answer(&records[0]).output_size;
+        let size = completion_of(&records[0]).output_size;
         assert!(size > 0 && size < 4096);
         submit(Descriptor::decompress(&records[1], (packed_at, size), (back.as_mut_ptr(), 4096)));
-        let answered = answer(&records[1]);
-        assert!(answered.is_success() && answered.output_size == 4096);
+        let completed = completion_of(&records[1]);
+        assert!(completed.is_success() && completed.output_size == 4096);
         assert_eq!(back, page);
         portal.revoke();
         // SAFETY: a no-op has no buffers; its record outlives the portal.
@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(status, 0);
         // SAFETY: a no-op has no buffers; its record outlives the portal.
         assert_eq!(unsafe { portal.submit(&Descriptor::noop(&record)) }, Submission::Accepted);
-        assert!(answer(&record).is_success());
+        assert!(completion_of(&record).is_success());
         drop(portal);
         end(&path, &ended);
         device.join().unwrap();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use replacement::policy::History;
 
 use crate::sync::{lock_bits, try_lock_bits, unlock_bits};
-use crate::units::{ALL_PAGES, BLOCK_PAGES};
+use crate::units::{BlockNumber, PageMask, PageNumber, SlotNumber, BLOCK_PAGES};
 
 /// Where a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +62,6 @@ const READING: u32 = 1 << 4;
 /// clears it: even if the page is stored again, it may hold other bytes.
 const WATCHED: u64 = 8;
 const SLOT_SHIFT: u32 = 8;
-/// No staging slot.
-pub const NO_SLOT: u32 = 0xff_ffff;
 
 /// The unit of [`Block::refused`]'s clock.
 const REFUSED_TICK_MS: u32 = 256;
@@ -111,19 +109,19 @@ impl Block {
     }
 
     /// Pages to skip at `now_ms`. A hint: no lock is taken.
-    pub fn refused_at(&self, now_ms: u32) -> u32 {
+    pub fn refused_at(&self, now_ms: u32) -> PageMask {
         let word = self.refused.load(Ordering::Relaxed);
         let now = now_ms / REFUSED_TICK_MS;
         let left = (word >> 16 & REFUSED_UNTIL_MASK).wrapping_sub(now) & REFUSED_UNTIL_MASK;
         if left > 0 && left <= REFUSED_TICKS << REFUSED_LEVEL_MAX {
-            return word & ALL_PAGES;
+            return PageMask::from_bits(word);
         }
-        if word & ALL_PAGES != 0 {
+        if !PageMask::from_bits(word).is_empty() {
             // Clear the pages, because the clock wraps after 17 minutes. Keep the refusal level.
-            let over = word & !ALL_PAGES;
+            let over = word & !PageMask::ALL.bits();
             let _ = self.refused.compare_exchange(word, over, Ordering::Relaxed, Ordering::Relaxed);
         }
-        0
+        PageMask::NONE
     }
 
     /// Whether the record holds no more than a fresh one.
@@ -136,10 +134,11 @@ impl Block {
     }
 }
 
-/// Holds a block's lock until it is dropped.
+/// Holds a block's lock until it is dropped. The record has no method that changes a state, so none
+/// changes without the lock; a lock and a record apart could belong to two blocks.
 pub struct BlockGuard<'a> {
     block: &'a Block,
-    base: usize,
+    number: BlockNumber,
 }
 
 impl Drop for BlockGuard<'_> {
@@ -153,9 +152,9 @@ impl Drop for BlockGuard<'_> {
 }
 
 impl<'a> BlockGuard<'a> {
-    /// Wraps the block at `base`, whose lock the caller has just taken.
-    pub(crate) fn locked(block: &'a Block, base: usize) -> Self {
-        let guard = BlockGuard { block, base };
+    /// Wraps a block, whose lock the caller has just taken.
+    pub(crate) fn locked(block: &'a Block, number: BlockNumber) -> Self {
+        let guard = BlockGuard { block, number };
         if cfg!(debug_assertions) {
             guard.check("locked");
         }
@@ -169,16 +168,17 @@ impl BlockGuard<'_> {
     /// # Panics
     /// If an invariant is broken.
     fn check(&self, when: &str) {
-        let (word, base) = (self.block.word.load(Ordering::Relaxed), self.base);
-        let broken = |what: &str| panic!("the block at {base:#x} is {when} although {what}: {word:#x}");
+        let (word, number) = (self.block.word.load(Ordering::Relaxed), self.number);
+        let broken = |what: &str| panic!("the block at {number:?} is {when} although {what}: {word:#x}");
         let (staged, stored) = (self.mask(PageState::Staged), self.mask(PageState::Stored));
-        if self.slot() == NO_SLOT && staged != 0 {
+        if self.slot().is_none() && !staged.is_empty() {
             broken("it has staged pages and no slot");
         }
-        if self.slot() == NO_SLOT && self.is_compressing() {
+        if self.slot().is_none() && self.is_compressing() {
             broken("a slot is being compressed that it does not have");
         }
-        if self.watched() & !stored != 0 || self.watched() != 0 && !self.is_reading() {
+        let watched = self.watched();
+        if !(watched & !stored).is_empty() || !watched.is_empty() && !self.is_reading() {
             broken("pages are watched that are not read from the swap file");
         }
         if self.block.refused.load(Ordering::Relaxed) >> 28 > REFUSED_LEVEL_MAX {
@@ -186,9 +186,14 @@ impl BlockGuard<'_> {
         }
     }
 
-    /// Address of the block.
-    pub fn base(&self) -> usize {
-        self.base
+    /// Which block it is.
+    pub fn number(&self) -> BlockNumber {
+        self.number
+    }
+
+    /// Its page `index`.
+    pub fn page(&self, index: usize) -> PageNumber {
+        self.number.page(index)
     }
 
     /// Where page `index` is.
@@ -196,25 +201,28 @@ impl BlockGuard<'_> {
         PageState::of(self.block.pages.load(Ordering::Relaxed) >> (4 * index))
     }
 
-    /// Mask of the pages in `state`.
-    pub fn mask(&self, state: PageState) -> u32 {
+    /// The pages in `state`.
+    pub fn mask(&self, state: PageState) -> PageMask {
         self.mask_of(|other| other == state)
     }
 
-    /// Mask of the pages whose state passes `test`.
-    pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> u32 {
+    /// The pages whose state passes `test`.
+    pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> PageMask {
         let pages = self.block.pages.load(Ordering::Relaxed);
         if pages == 0 {
-            return if test(PageState::Kernel) { ALL_PAGES } else { 0 };
+            return if test(PageState::Kernel) { PageMask::ALL } else { PageMask::NONE };
         }
-        (0..BLOCK_PAGES)
-            .filter(|index| test(PageState::of(pages >> (4 * index))))
-            .fold(0, |mask, index| mask | 1 << index)
+        (0..BLOCK_PAGES).filter(|index| test(PageState::of(pages >> (4 * index)))).collect()
     }
 
     /// The slot of the block's staged pages. Stored inverted: a zeroed record has none.
-    pub fn slot(&self) -> u32 {
-        (!self.block.word.load(Ordering::Relaxed) >> SLOT_SHIFT) & NO_SLOT
+    pub fn slot(&self) -> Option<SlotNumber> {
+        SlotNumber::of_word(!self.block.word.load(Ordering::Relaxed) >> SLOT_SHIFT)
+    }
+
+    /// The slot of a block that has staged pages.
+    pub fn staged_slot(&self) -> SlotNumber {
+        self.slot().expect("staged pages have a slot")
     }
 
     /// Whether the slot is being compressed.
@@ -228,30 +236,31 @@ impl BlockGuard<'_> {
     }
 
     /// Skips pages of `mask` for a while, longer each time: incompressible or immovable pages.
-    pub fn refuse(&self, mask: u32, now_ms: u32) {
+    pub fn refuse(&self, mask: PageMask, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
         let level = if word == 0 { 0 } else { (word >> 28) + 1 }.min(REFUSED_LEVEL_MAX);
         let until = (now_ms / REFUSED_TICK_MS + (REFUSED_TICKS << level)) & REFUSED_UNTIL_MASK;
         // Pages still refused stay refused. Retried pages count again.
         let kept = self.block.refused_at(now_ms) | mask;
-        self.block.refused.store(level << 28 | until << 16 | kept, Ordering::Relaxed);
+        self.block.refused.store(level << 28 | until << 16 | kept.bits(), Ordering::Relaxed);
     }
 
     /// Skips the pages of `mask` for half a second: a relative still shares them.
-    pub fn refuse_briefly(&self, mask: u32, now_ms: u32) {
+    pub fn refuse_briefly(&self, mask: PageMask, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
-        if self.block.refused_at(now_ms) == 0 {
+        if self.block.refused_at(now_ms).is_empty() {
             let until = (now_ms / REFUSED_TICK_MS + 2) & REFUSED_UNTIL_MASK;
-            self.block.refused.store(word & 0xf000_0000 | until << 16 | mask, Ordering::Relaxed);
+            self.block.refused.store(word & 0xf000_0000 | until << 16 | mask.bits(), Ordering::Relaxed);
         }
     }
 
     /// Clears refusals of the pages of `mask`, whose content has changed.
-    pub fn forget_refused(&self, mask: u32) {
+    pub fn forget_refused(&self, mask: PageMask) {
         let word = self.block.refused.load(Ordering::Relaxed);
-        if word & mask != 0 {
-            let left = word & !mask;
-            self.block.refused.store(if left & ALL_PAGES == 0 { 0 } else { left }, Ordering::Relaxed);
+        if word & mask.bits() != 0 {
+            let left = word & !mask.bits();
+            let is_over = PageMask::from_bits(left).is_empty();
+            self.block.refused.store(if is_over { 0 } else { left }, Ordering::Relaxed);
         }
     }
 
@@ -272,21 +281,18 @@ impl BlockGuard<'_> {
     ///
     /// # Panics
     /// If another thread reads the block, or one of the pages is not stored.
-    pub(crate) fn begin_reading(&self, mask: u32) {
-        assert!(!self.is_reading(), "two readers of the block at {:#x}", self.base);
+    pub(crate) fn begin_reading(&self, mask: PageMask) {
+        assert!(!self.is_reading(), "two readers of the block at {:?}", self.number);
         assert_eq!(self.mask(PageState::Stored) & mask, mask, "pages that are not stored");
         self.block.word.fetch_or(READING, Ordering::Relaxed);
-        let watched = (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1);
-        let marks = watched.fold(0, |marks, index| marks | WATCHED << (4 * index));
+        let marks = mask.pages().fold(0, |marks, index| marks | WATCHED << (4 * index));
         self.block.pages.fetch_or(marks, Ordering::Relaxed);
     }
 
     /// The pages being read whose state has not changed since [`BlockGuard::begin_reading`].
-    pub(crate) fn watched(&self) -> u32 {
+    pub(crate) fn watched(&self) -> PageMask {
         let pages = self.block.pages.load(Ordering::Relaxed);
-        (0..BLOCK_PAGES)
-            .filter(|index| pages >> (4 * index) & WATCHED != 0)
-            .fold(0, |mask, index| mask | 1 << index)
+        (0..BLOCK_PAGES).filter(|index| pages >> (4 * index) & WATCHED != 0).collect()
     }
 
     pub(crate) fn end_reading(&self) {
@@ -295,16 +301,15 @@ impl BlockGuard<'_> {
         self.block.word.fetch_and(!READING, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_slot(&self, slot: u32) {
-        assert!(slot <= NO_SLOT);
-        let wanted = !slot << SLOT_SHIFT;
+    pub(crate) fn set_slot(&self, slot: Option<SlotNumber>) {
+        let wanted = !SlotNumber::word_of(slot) << SLOT_SHIFT;
         let set = |seen: u32| Some(seen & 0xff | wanted);
         let _ = self.block.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
     }
 
     pub(crate) fn drop_slot_if_unused(&self) {
-        if self.mask(PageState::Staged) == 0 {
-            self.set_slot(NO_SLOT);
+        if self.mask(PageState::Staged).is_empty() {
+            self.set_slot(None);
         }
     }
 
@@ -312,9 +317,9 @@ impl BlockGuard<'_> {
     ///
     /// # Panics
     /// If one of them is not in `from`: a page was lost track of.
-    pub(crate) fn change(&self, mask: u32, from: PageState, to: PageState) {
+    pub(crate) fn change(&self, mask: PageMask, from: PageState, to: PageState) {
         self.change_if(mask, to, |index, state| {
-            assert_eq!(state, from, "state of page {index} of the block at {:#x}", self.base);
+            assert_eq!(state, from, "state of page {index} of the block at {:?}", self.number);
         });
     }
 
@@ -322,21 +327,37 @@ impl BlockGuard<'_> {
     ///
     /// # Panics
     /// If one of them is not the kernel's.
-    pub(crate) fn change_kernels(&self, mask: u32, to: PageState) {
+    pub(crate) fn change_kernels(&self, mask: PageMask, to: PageState) {
         self.change_if(mask, to, |index, state| {
-            assert!(state.is_kernels(), "page {index} of the block at {:#x} is {state:?}", self.base);
+            assert!(state.is_kernels(), "page {index} of the block at {:?} is {state:?}", self.number);
         });
     }
 
-    fn change_if(&self, mask: u32, to: PageState, check: impl Fn(usize, PageState)) {
+    fn change_if(&self, mask: PageMask, to: PageState, check: impl Fn(usize, PageState)) {
         let mut pages = self.block.pages.load(Ordering::Relaxed);
-        for index in 0..BLOCK_PAGES {
-            if mask >> index & 1 != 0 {
-                check(index, PageState::of(pages >> (4 * index)));
-                pages = pages & !(0xf << (4 * index)) | (to as u64) << (4 * index);
-            }
+        for index in mask.pages() {
+            check(index, PageState::of(pages >> (4 * index)));
+            pages = pages & !(0xf << (4 * index)) | (to as u64) << (4 * index);
         }
         self.block.pages.store(pages, Ordering::Relaxed);
+    }
+}
+
+/// One or more blocks whose locks are held while this lives.
+pub trait Locked {
+    /// The first block.
+    fn start(&self) -> BlockNumber;
+    /// Number of pages.
+    fn pages(&self) -> usize;
+}
+
+impl Locked for BlockGuard<'_> {
+    fn start(&self) -> BlockNumber {
+        self.number()
+    }
+
+    fn pages(&self) -> usize {
+        BLOCK_PAGES
     }
 }
 
@@ -344,49 +365,56 @@ impl BlockGuard<'_> {
 mod tests {
     use super::*;
     use crate::space::table::AddressTable;
-    use crate::units::BLOCK_BYTES;
     use sys::memory::USER_END;
 
     #[test]
     fn refused_pages_are_left_alone_for_a_while_longer_each_time() {
         let table = AddressTable::new().unwrap();
-        let guard = table.lock(0x1000_0000).unwrap();
-        let block = table.find(0x1000_0000).unwrap();
-        assert_eq!(block.refused_at(5), 0);
+        let number = BlockNumber::of(0x1000_0000);
+        let guard = table.lock(number).unwrap();
+        let block = table.find(number).unwrap();
+        let (some, none) = (PageMask::from_bits, PageMask::NONE);
+        assert_eq!(block.refused_at(5), none);
         let mut now = 1_000_000u32;
         for (mask, seconds) in [(0x1, 4), (0x6, 8), (0x6, 16), (0x6, 32), (0x6, 64), (0x6, 128), (0x6, 128)] {
+            let mask = some(mask);
             guard.refuse(mask, now);
             assert_eq!(block.refused_at(now) & mask, mask);
             assert_eq!(block.refused_at(now + seconds * 1024 - 600) & mask, mask, "{seconds}");
-            assert_eq!(block.refused_at(now + seconds * 1024 + 600), 0, "{seconds}");
+            assert_eq!(block.refused_at(now + seconds * 1024 + 600), none, "{seconds}");
             now += seconds * 1024 + 600;
         }
         let round = (REFUSED_UNTIL_MASK + 1) * REFUSED_TICK_MS;
-        assert_eq!(block.refused_at(now - 1200 + round), 0, "the clock is where it was before that was over");
-        guard.refuse(0x9, now);
-        assert_eq!(block.refused_at(now + 127 * 1024), 0x9, "refused often");
-        guard.forget_refused(0x1);
-        assert_eq!(block.refused_at(now), 0x8);
-        assert_eq!(table.known(0, USER_END).collect::<Vec<_>>(), [0x1000_0000]);
-        guard.forget_refused(ALL_PAGES);
+        assert_eq!(
+            block.refused_at(now - 1200 + round),
+            none,
+            "the clock is where it was before that was over"
+        );
+        guard.refuse(some(0x9), now);
+        assert_eq!(block.refused_at(now + 127 * 1024), some(0x9), "refused often");
+        guard.forget_refused(some(0x1));
+        assert_eq!(block.refused_at(now), some(0x8));
+        assert_eq!(table.known(0, USER_END).collect::<Vec<_>>(), [number]);
+        guard.forget_refused(PageMask::ALL);
         assert_eq!(table.known(0, USER_END).count(), 0);
     }
 
     #[test]
     fn a_reader_sees_which_pages_changed_during_its_read() {
         let table = AddressTable::new().unwrap();
-        let block = table.lock(7 * BLOCK_BYTES).unwrap();
-        block.change(0xf0, PageState::Kernel, PageState::Stored);
-        block.begin_reading(0x70);
-        assert!(block.is_reading() && block.watched() == 0x70);
-        assert_eq!((block.mask(PageState::Stored), block.state(5)), (0xf0, PageState::Stored));
-        block.change(1 << 5, PageState::Stored, PageState::Kernel);
-        block.change(1 << 5, PageState::Kernel, PageState::Stored);
-        block.change(1 << 6, PageState::Stored, PageState::Kernel);
-        assert_eq!((block.watched(), block.mask(PageState::Stored)), (0x10, 0xb0));
+        let block = table.lock(BlockNumber::of(0x70000)).unwrap();
+        let some = PageMask::from_bits;
+        block.change(some(0xf0), PageState::Kernel, PageState::Stored);
+        block.begin_reading(some(0x70));
+        assert!(block.is_reading() && block.watched() == some(0x70));
+        assert_eq!((block.mask(PageState::Stored), block.state(5)), (some(0xf0), PageState::Stored));
+        block.change(some(1 << 5), PageState::Stored, PageState::Kernel);
+        block.change(some(1 << 5), PageState::Kernel, PageState::Stored);
+        block.change(some(1 << 6), PageState::Stored, PageState::Kernel);
+        assert_eq!((block.watched(), block.mask(PageState::Stored)), (some(0x10), some(0xb0)));
         block.end_reading();
-        assert!(!block.is_reading() && block.watched() == 0);
-        assert_eq!(block.mask(PageState::Stored), 0xb0);
+        assert!(!block.is_reading() && block.watched().is_empty());
+        assert_eq!(block.mask(PageState::Stored), some(0xb0));
     }
 
     #[test]
@@ -394,7 +422,11 @@ mod tests {
     #[should_panic(expected = "staged pages and no slot")]
     fn a_block_that_broke_is_noticed_when_it_is_unlocked() {
         let table = AddressTable::new().unwrap();
-        table.lock(0).unwrap().change(8, PageState::Kernel, PageState::Staged);
+        table.lock(BlockNumber::of(0)).unwrap().change(
+            PageMask::span(3, 1),
+            PageState::Kernel,
+            PageState::Staged,
+        );
     }
 
     #[test]
@@ -402,8 +434,8 @@ mod tests {
     #[should_panic(expected = "watched that are not read")]
     fn a_reader_that_left_its_marks_is_noticed() {
         let table = AddressTable::new().unwrap();
-        let block = table.lock(0).unwrap();
-        block.change(1, PageState::Kernel, PageState::Stored);
+        let block = table.lock(BlockNumber::of(0)).unwrap();
+        block.change(PageMask::span(0, 1), PageState::Kernel, PageState::Stored);
         block.block.pages.fetch_or(WATCHED, Ordering::Relaxed);
     }
 
@@ -411,6 +443,10 @@ mod tests {
     #[should_panic(expected = "state of page 3")]
     fn a_page_in_the_wrong_state_is_noticed() {
         let table = AddressTable::new().unwrap();
-        table.lock(0).unwrap().change(8, PageState::Stored, PageState::Kernel);
+        table.lock(BlockNumber::of(0)).unwrap().change(
+            PageMask::span(3, 1),
+            PageState::Stored,
+            PageState::Kernel,
+        );
     }
 }

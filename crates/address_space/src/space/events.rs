@@ -2,9 +2,9 @@
 //!
 //! The kernel lets an event's thread continue once the event has been *read*. From then on the
 //! range may be discarded or reused, so a page moved in on older knowledge brings stale bytes back.
-//! Hence [`super::mover::Quiet`]: the proof that every event read has been applied to the table and
-//! that none is read while the proof lives. A thread with a block's lock and the proof can trust
-//! the block. Without the proof it must release the block and start over.
+//! Hence [`super::mover::Coherent`]: the proof that every event read has been applied to the table
+//! and that none is read while the proof lives. A thread with a block's lock and the proof can
+//! trust the block. Without the proof it must release the block and start over.
 //!
 //! The kernel covers moves before the event is read: it returns EAGAIN while an event is unread,
 //! and the continuing thread discards pages that were moved in earlier.
@@ -19,7 +19,8 @@ use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Most unapplied events. Readers stop at this limit, which makes the program wait.
 const EVENTS_MAX: usize = 256;
 
-/// Events between the kernel and the table.
+/// Events between the kernel and the table. A queue, because the thread that reads an event may
+/// hold a block's lock that applying it needs, and two threads would apply two events in any order.
 pub struct EventQueue {
     reading: RwLock<()>,
     queue: Mutex<VecDeque<Message>>,
@@ -31,7 +32,7 @@ pub struct EventQueue {
 }
 
 /// Every event read has been applied, and none is read while this lives. Part of
-/// [`super::mover::Quiet`], beside the locked blocks.
+/// [`super::mover::Coherent`], beside the locked blocks.
 pub struct Still<'a> {
     _lock: RwLockReadGuard<'a, ()>,
 }
@@ -79,7 +80,7 @@ impl EventQueue {
     }
 
     /// Whether the table reflects all events read so far, in a known order.
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_coherent(&self) -> bool {
         !self.pending() && !self.is_unsettled()
     }
 
@@ -96,7 +97,7 @@ impl EventQueue {
     /// Prevents events from being read. `None` if events are unapplied.
     pub(crate) fn still(&self) -> Option<Still<'_>> {
         let lock = self.reading.read().expect("no panic while held");
-        self.is_quiet().then_some(Still { _lock: lock })
+        self.is_coherent().then_some(Still { _lock: lock })
     }
 
     /// Applies queued events in order, one thread at a time. Hold no block's lock.

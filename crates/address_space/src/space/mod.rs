@@ -1,8 +1,8 @@
 //! The address space as the page table and the kernel have it, and the proofs that a move needs.
 //!
 //! ```text
-//!  lock(address) -> BlockGuard, RunGuard     no other thread changes the states of these pages
-//!     quiet(locked) -> Quiet                 and no event about them is unread or unapplied
+//!  lock(block) -> BlockGuard, RunGuard     no other thread changes the states of these pages
+//!     coherent(locked) -> Coherent           and no event about them is unread or unapplied
 //!        move_out, move_in, copy_in, zero    the only calls that move or fill a managed page
 //! ```
 
@@ -21,11 +21,9 @@ use sys::userfaultfd::MISSING;
 
 use crate::sync::{Pagemap, Userfaultfd};
 use crate::tracker::AccessTracker;
-use crate::units::{index_of, page_at, within, BLOCK_PAGES};
-use block::BlockGuard;
+use crate::units::PageMask;
 use events::EventQueue;
-use mover::{Mover, Quiet};
-use run::Locked;
+use mover::Mover;
 use table::AddressTable;
 
 /// Page table, events and the userfaultfd. One type, because a proof is made from all three: with a
@@ -46,25 +44,10 @@ impl Space {
         Ok(Space { table: AddressTable::new()?, events: EventQueue::new(), mover })
     }
 
-    /// Locks a block, creating its record if needed.
-    pub(crate) fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
-        self.table.lock(address)
-    }
-
-    /// The proof for the locked blocks. `None` while events are unapplied.
-    pub(crate) fn quiet<'a>(&'a self, locked: &'a impl Locked) -> Option<Quiet<'a>> {
-        self.mover.quiet(&self.events, locked)
-    }
-
-    /// Whether a page is staged or stored. A hint: no lock is taken.
-    pub(crate) fn is_out(&self, at: usize) -> bool {
-        self.table.find(at).is_some_and(|block| block.is_out(index_of(at)))
-    }
-
     pub(crate) fn has_out(&self, range: Range<usize>) -> bool {
-        self.table.busy(range.start, range.end).any(|base| {
-            let mask = within(base, range.start, range.end);
-            (0..BLOCK_PAGES).any(|page| mask >> page & 1 == 1 && self.is_out(page_at(base, page)))
+        self.table.busy(range.start, range.end).any(|block| {
+            let mut pages = PageMask::within(block, range.start, range.end).pages();
+            pages.any(|index| self.table.is_out(block.page(index)))
         })
     }
 

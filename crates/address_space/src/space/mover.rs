@@ -1,6 +1,6 @@
 //! The system calls on managed pages, as methods of a proof only.
 //!
-//! A [`Quiet`] is made from the lock of a block, or of adjacent blocks, while no event about the
+//! A [`Coherent`] is made from the lock of a block, or of adjacent blocks, while no event about the
 //! address space is unread or unapplied. Its calls name pages by their number in the locked blocks.
 //! So no call can move, copy or fill a page without its block's lock, or on stale knowledge of it:
 //!
@@ -8,8 +8,8 @@
 //! use address_space::proofs::{BlockGuard, EventQueue, Mover, PageRun};
 //!
 //! fn fill(mover: &Mover, events: &EventQueue, block: &BlockGuard<'_>) {
-//!     if let Some(quiet) = mover.quiet(events, block) {
-//!         quiet.zero(PageRun::new(3, 1));
+//!     if let Some(coherent) = mover.coherent(events, block) {
+//!         coherent.zero(PageRun::new(3, 1));
 //!     }
 //! }
 //! ```
@@ -20,8 +20,8 @@
 //! use address_space::proofs::{BlockGuard, EventQueue, Mover, PageRun};
 //!
 //! fn fill(mover: &Mover, events: &EventQueue, block: &BlockGuard<'_>, other: &BlockGuard<'_>) {
-//!     if let Some(quiet) = mover.quiet(events, block) {
-//!         quiet.zero(other.base());
+//!     if let Some(coherent) = mover.coherent(events, block) {
+//!         coherent.zero(other.page(3));
 //!     }
 //! }
 //! ```
@@ -32,9 +32,9 @@
 //! use address_space::proofs::{BlockGuard, EventQueue, Mover, PageRun};
 //!
 //! fn fill(mover: &Mover, events: &EventQueue, block: BlockGuard<'_>) {
-//!     if let Some(quiet) = mover.quiet(events, &block) {
+//!     if let Some(coherent) = mover.coherent(events, &block) {
 //!         drop(block);
-//!         quiet.zero(PageRun::new(3, 1));
+//!         coherent.zero(PageRun::new(3, 1));
 //!     }
 //! }
 //! ```
@@ -44,14 +44,13 @@ use std::ops::Range;
 use sys::userfaultfd::{Progress, MISSING, WRITE_PROTECT};
 use sys::PAGE_SIZE;
 
+use super::block::Locked;
 use super::events::{EventQueue, Still};
-use super::run::{Locked, PageRun};
 use crate::space::descriptor::{Guard, Registration};
 use crate::staging::Frame;
 use crate::sync::{Pagemap, Userfaultfd};
 use crate::tracker::AccessTracker;
-use crate::units::EXTENT_PAGES;
-use crate::units::{bytes_of, page_at};
+use crate::units::{bytes_of, page_at, PageNumber, PageRun, RunMask, EXTENT_PAGES};
 
 /// The descriptors of one process.
 pub struct Mover {
@@ -82,9 +81,9 @@ impl Mover {
     /// It covers everything seen since the lock was taken: an event about the block that was read
     /// since then cannot have been applied, so the proof is refused. An event that was applied
     /// without the lock changed nothing here.
-    pub fn quiet<'a>(&'a self, events: &'a EventQueue, locked: &'a impl Locked) -> Option<Quiet<'a>> {
+    pub fn coherent<'a>(&'a self, events: &'a EventQueue, locked: &'a impl Locked) -> Option<Coherent<'a>> {
         let _still = events.still()?;
-        Some(Quiet { mover: self, base: locked.base(), pages: locked.pages(), _still })
+        Some(Coherent { mover: self, first: locked.start().page(0), pages: locked.pages(), _still })
     }
 
     /// Registers the probe or not: forks wait for a reader while it is. Returns false on failure.
@@ -106,45 +105,45 @@ impl Mover {
         }
     }
 
-    pub(crate) fn wake(&self, at: usize, count: usize) {
-        self.guard.reports().wake(at, bytes_of(count));
+    pub(crate) fn wake(&self, at: PageNumber, count: usize) {
+        self.guard.reports().wake(at.address(), bytes_of(count));
     }
 
-    /// Mask of the mapped pages among the first `count` from `start`, at most an extent's.
-    pub(crate) fn mapped(&self, start: usize, count: usize) -> u128 {
+    /// The mapped pages among the first `count` from an address, at most an extent's.
+    pub(crate) fn mapped(&self, start: usize, count: usize) -> RunMask {
         const HALF: usize = EXTENT_PAGES / 2;
         let low = self.pagemap.mapped(start, count.min(HALF));
         let high = match count.saturating_sub(HALF) {
             0 => 0,
             rest => self.pagemap.mapped(page_at(start, HALF), rest),
         };
-        u128::from(high) << HALF | u128::from(low)
+        RunMask::from_bits(u128::from(high) << HALF | u128::from(low))
     }
 
-    /// Mask of the pages that a move brought from `source` to `target`, regardless of its result.
+    /// The pages that a move brought from `source` to `target`, regardless of its result.
     ///
     /// Linux 6.18 may return EEXIST after having moved pages. If it restarts (to split a huge page,
     /// or because an accessed bit changed), it forgets to count what the second attempt moves,
     /// tries again and finds the pages present. Trusting the result loses them (seen as zeroes
     /// under `stress-ng --vm` with huge pages, November 2026).
-    pub(crate) fn arrived(&self, target: usize, source: usize, count: usize) -> u128 {
+    pub(crate) fn arrived(&self, target: usize, source: usize, count: usize) -> RunMask {
         self.mapped(target, count) & !self.mapped(source, count)
     }
 }
 
 /// Proof that a block's lock is held, every event read has been applied, and none is read while
 /// this lives. Only its methods move, copy or fill managed pages.
-pub struct Quiet<'a> {
+pub struct Coherent<'a> {
     mover: &'a Mover,
-    base: usize,
+    first: PageNumber,
     pages: usize,
     _still: Still<'a>,
 }
 
-impl Quiet<'_> {
+impl Coherent<'_> {
     fn locate(&self, run: PageRun) -> (usize, usize) {
         assert!(run.first + run.count <= self.pages, "{run:?} of {} locked pages", self.pages);
-        (self.base + bytes_of(run.first), bytes_of(run.count))
+        ((self.first + run.first).address(), bytes_of(run.count))
     }
 
     /// Moves pages to staging. Stops with `Again` while a mapping change is under way.
@@ -186,8 +185,8 @@ impl Quiet<'_> {
     }
 
     /// Whether a page's mapping is registered with us and no change of mappings is under way.
-    pub(crate) fn is_guarded(&self, page: usize) -> bool {
-        self.mover.guard.registration(self.address(page)) == Registration::Registered
+    pub(crate) fn is_guarded(&self, index: usize) -> bool {
+        self.mover.guard.registration(self.locate(PageRun::new(index, 1)).0) == Registration::Registered
     }
 
     pub(crate) fn wake(&self, run: PageRun) {
@@ -195,13 +194,9 @@ impl Quiet<'_> {
         self.mover.guard.reports().wake(at, len);
     }
 
-    /// Mask of the pages that a move brought, regardless of its result: see [`Mover::arrived`].
-    pub(crate) fn arrived(&self, run: PageRun, source: Frame) -> u128 {
+    /// The pages that a move brought, regardless of its result: see [`Mover::arrived`].
+    pub(crate) fn arrived(&self, run: PageRun, source: Frame) -> RunMask {
         let (at, _) = self.locate(run);
         self.mover.arrived(at, source.address(), run.count)
-    }
-
-    pub(crate) fn address(&self, page: usize) -> usize {
-        self.locate(PageRun::new(page, 1)).0
     }
 }

@@ -12,7 +12,7 @@ use sys::{arena, PAGE_SIZE};
 
 use super::block::{Block, BlockGuard};
 use crate::sync::sleep_ns;
-use crate::units::{block_of, BLOCK_BYTES};
+use crate::units::{BlockNumber, PageNumber, BLOCK_BYTES};
 
 const LEAF_BITS: usize = 30;
 const LEAF_BLOCKS: usize = (1 << LEAF_BITS) / BLOCK_BYTES;
@@ -54,63 +54,68 @@ impl AddressTable {
     }
 
     fn leaf(&self, index: usize) -> &AtomicPtr<Block> {
-        assert!(index < LEAVES, "address beyond the user space");
+        assert!(index < LEAVES, "a block beyond the user space");
         // SAFETY: the array has LEAVES zeroed entries and is never freed.
         unsafe { &*self.leaves.as_ptr().add(index) }
     }
 
-    /// The block of `address`, if its leaf exists.
-    pub fn find(&self, address: usize) -> Option<&Block> {
-        let leaf = self.leaf(address >> LEAF_BITS).load(Ordering::Acquire);
+    /// The record of a block, if its leaf exists.
+    pub fn find(&self, at: BlockNumber) -> Option<&Block> {
+        let leaf = self.leaf(at.index() / LEAF_BLOCKS).load(Ordering::Acquire);
         if leaf.is_null() {
             return None;
         }
         // SAFETY: a leaf has LEAF_BLOCKS zeroed blocks and is never freed.
-        Some(unsafe { &*leaf.add(address / BLOCK_BYTES % LEAF_BLOCKS) })
+        Some(unsafe { &*leaf.add(at.index() % LEAF_BLOCKS) })
     }
 
-    /// The block of `address`. Makes its leaf if needed: 768 KiB of address space, resident as
+    /// Whether a page is staged or stored. A hint: no lock is taken.
+    pub fn is_out(&self, at: PageNumber) -> bool {
+        self.find(at.block()).is_some_and(|block| block.is_out(at.index()))
+    }
+
+    /// The record of a block. Makes its leaf if needed: 768 KiB of address space, resident as
     /// used.
     ///
     /// # Errors
     /// If the arena is full.
-    pub fn block(&self, address: usize) -> io::Result<&Block> {
-        if let Some(block) = self.find(address) {
+    pub fn block(&self, at: BlockNumber) -> io::Result<&Block> {
+        if let Some(block) = self.find(at) {
             return Ok(block);
         }
-        let entry = self.leaf(address >> LEAF_BITS);
+        let entry = self.leaf(at.index() / LEAF_BLOCKS);
         let fresh: NonNull<Block> =
             arena::take(LEAF_BLOCKS * std::mem::size_of::<Block>(), PAGE_SIZE)?.cast();
         // If two threads race, the loser's leaf stays unused address space.
         let null = std::ptr::null_mut();
         let _ = entry.compare_exchange(null, fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
-        Ok(self.find(address).expect("the leaf exists now"))
+        Ok(self.find(at).expect("the leaf exists now"))
     }
 
-    /// Waits for the lock of the block of `address`.
+    /// Waits for the lock of a block.
     ///
     /// # Errors
     /// If the arena is full.
-    pub fn lock(&self, address: usize) -> io::Result<BlockGuard<'_>> {
-        let block = self.block(address)?;
+    pub fn lock(&self, at: BlockNumber) -> io::Result<BlockGuard<'_>> {
+        let block = self.block(at)?;
         block.lock();
-        Ok(BlockGuard::locked(block, block_of(address)))
+        Ok(BlockGuard::locked(block, at))
     }
 
     /// Waits for the lock, or returns `None` if the block has no record.
-    pub fn lock_existing(&self, address: usize) -> Option<BlockGuard<'_>> {
-        let block = self.find(address)?;
+    pub fn lock_existing(&self, at: BlockNumber) -> Option<BlockGuard<'_>> {
+        let block = self.find(at)?;
         block.lock();
-        Some(BlockGuard::locked(block, block_of(address)))
+        Some(BlockGuard::locked(block, at))
     }
 
     /// Takes the lock if it is free.
-    pub fn try_lock(&self, address: usize) -> Option<BlockGuard<'_>> {
-        if address >= sys::memory::USER_END {
+    pub fn try_lock(&self, at: BlockNumber) -> Option<BlockGuard<'_>> {
+        if at >= BlockNumber::of(sys::memory::USER_END) {
             return None;
         }
-        let block = self.block(address).ok()?;
-        block.try_lock().then(|| BlockGuard::locked(block, block_of(address)))
+        let block = self.block(at).ok()?;
+        block.try_lock().then(|| BlockGuard::locked(block, at))
     }
 
     /// Waits for the lock of a block whose slot is not being compressed. Compressing takes
@@ -119,9 +124,9 @@ impl AddressTable {
     ///
     /// # Errors
     /// If the arena is full.
-    pub fn lock_settled(&self, address: usize) -> io::Result<BlockGuard<'_>> {
+    pub fn lock_settled(&self, at: BlockNumber) -> io::Result<BlockGuard<'_>> {
         loop {
-            let guard = self.lock(address)?;
+            let guard = self.lock(at)?;
             if !guard.is_compressing() {
                 return Ok(guard);
             }
@@ -130,27 +135,32 @@ impl AddressTable {
         }
     }
 
-    /// Addresses of the blocks in `[start, end)` with out or discarded pages. The cost follows the
+    /// The blocks of `[start, end)` with out or discarded pages. The cost follows the
     /// leaves in use, not the length of the range. Concurrent changes may be missed.
-    pub fn busy(&self, start: usize, end: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn busy(&self, start: usize, end: usize) -> impl Iterator<Item = BlockNumber> + '_ {
         self.blocks(start, end, |block| !block.is_idle())
     }
 
     /// Like [`AddressTable::busy`], and blocks with refused pages, too.
-    pub fn known(&self, start: usize, end: usize) -> impl Iterator<Item = usize> + '_ {
+    pub fn known(&self, start: usize, end: usize) -> impl Iterator<Item = BlockNumber> + '_ {
         self.blocks(start, end, |block| !block.is_blank())
     }
 
-    fn blocks(&self, start: usize, end: usize, test: fn(&Block) -> bool) -> impl Iterator<Item = usize> + '_ {
-        let mut next = block_of(start);
+    fn blocks(
+        &self,
+        start: usize,
+        end: usize,
+        test: fn(&Block) -> bool,
+    ) -> impl Iterator<Item = BlockNumber> + '_ {
+        let mut next = BlockNumber::of(start);
         std::iter::from_fn(move || {
-            while next < end {
+            while next.address() < end {
                 let at = next;
                 let Some(block) = self.find(at) else {
-                    next = ((at >> LEAF_BITS) + 1) << LEAF_BITS;
+                    next += LEAF_BLOCKS - at.index() % LEAF_BLOCKS;
                     continue;
                 };
-                next += BLOCK_BYTES;
+                next += 1;
                 if test(block) {
                     return Some(at);
                 }
@@ -163,32 +173,34 @@ impl AddressTable {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::space::block::{PageState, NO_SLOT};
-    use crate::units::{span, ALL_PAGES};
+    use crate::space::block::PageState;
+    use crate::units::{PageMask, SlotNumber};
     use sys::memory::USER_END;
 
     #[test]
     fn states_slots_flags_and_lock_share_a_record() {
         let table = AddressTable::new().unwrap();
-        assert!(table.block(USER_END - 1).is_ok());
-        let guard = table.lock(0x7fff_1234_5000).unwrap();
-        assert_eq!((guard.slot(), guard.base()), (NO_SLOT, 0x7fff_1234_0000));
-        guard.set_slot(77);
+        assert!(table.block(BlockNumber::of(USER_END - 1)).is_ok());
+        let number = BlockNumber::of(0x7fff_1234_5000);
+        let guard = table.lock(number).unwrap();
+        assert_eq!((guard.slot(), guard.number().address()), (None, 0x7fff_1234_0000));
+        let slot = Some(SlotNumber::new(77));
+        guard.set_slot(slot);
         guard.set_compressing(true);
-        guard.change(span(3, 4), PageState::Kernel, PageState::Staged);
-        guard.change(span(4, 2), PageState::Staged, PageState::Stored);
-        guard.change_kernels(1 << 9, PageState::DiscardOdd);
+        guard.change(PageMask::span(3, 4), PageState::Kernel, PageState::Staged);
+        guard.change(PageMask::span(4, 2), PageState::Staged, PageState::Stored);
+        guard.change_kernels(PageMask::span(9, 1), PageState::DiscardOdd);
         assert_eq!(
             (guard.slot(), guard.mask(PageState::Staged), guard.mask(PageState::Stored)),
-            (77, 0x48, 0x30)
+            (slot, PageMask::from_bits(0x48), PageMask::from_bits(0x30))
         );
-        assert_eq!(guard.mask_of(PageState::is_kernels), !0x78 & ALL_PAGES);
-        assert!(table.try_lock(0x7fff_1234_0000).is_none());
+        assert_eq!(guard.mask_of(PageState::is_kernels), !PageMask::from_bits(0x78));
+        assert!(table.try_lock(number).is_none());
         drop(guard);
-        let block = table.find(0x7fff_1234_0000).unwrap();
+        let block = table.find(number).unwrap();
         assert!(block.is_compressing());
-        assert!(table.find(0x5555_0000_0000).is_none());
-        assert_eq!(table.busy(0, USER_END).collect::<Vec<_>>(), [0x7fff_1234_0000]);
+        assert!(table.find(BlockNumber::of(0x5555_0000_0000)).is_none());
+        assert_eq!(table.busy(0, USER_END).collect::<Vec<_>>(), [number]);
         assert_eq!(table.busy(0x7fff_1235_0000, USER_END).count(), 0);
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use super::slot::{Empty, Extent, Free, Ready};
 use super::{Staging, FULL};
-use crate::units::{bytes_of, ALL_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
+use crate::units::{bytes_of, PageMask, SlotNumber, EXTENT_PAGES, EXTENT_SLOTS};
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ExtentRecord {
@@ -44,24 +44,29 @@ impl Extents {
     }
 
     /// Splits a ready extent into single slots, in `full`.
-    pub(crate) fn split_ready(&mut self, first_extent_slot: u32, full: &mut Vec<u32>) {
+    pub(crate) fn split_ready(&mut self, first_extent_slot: SlotNumber, full: &mut Vec<SlotNumber>) {
         if let Some(extent) = self.ready.pop() {
             self.each[extent as usize] = ExtentRecord { split: true, given: 0 };
-            let first = first_extent_slot + extent * EXTENT_SLOTS as u32;
-            full.extend(first..first + EXTENT_SLOTS as u32);
+            full.extend(slots_of(first_extent_slot, extent));
         }
     }
 }
 
+/// The slots of an extent.
+fn slots_of(first_extent_slot: SlotNumber, extent: u32) -> impl Iterator<Item = SlotNumber> + Clone {
+    let first = extent as usize * EXTENT_SLOTS;
+    (first..first + EXTENT_SLOTS).map(move |index| first_extent_slot.behind(index))
+}
+
 impl Staging {
-    fn first_slot(&self, extent: u32) -> u32 {
-        self.first_extent_slot + extent * EXTENT_SLOTS as u32
+    fn extent<State>(&self, extent: u32) -> Extent<State> {
+        Extent::new(self.first_extent_slot.behind(extent as usize * EXTENT_SLOTS))
     }
 
     /// Takes an extent without pages. The caller returns each slot.
     pub fn take_empty_extent(&self) -> Option<Extent<Empty>> {
         let extent = self.lists.lock().expect("no panic while held").extents.empty.pop()?;
-        Some(Extent::new(self.first_slot(extent)))
+        Some(self.extent(extent))
     }
 
     /// Takes an extent of ready pages. The caller returns each slot.
@@ -71,7 +76,7 @@ impl Staging {
         }
         let extent = self.lists.lock().expect("no panic while held").extents.ready.pop()?;
         self.counts.ready.fetch_sub(EXTENT_PAGES, Ordering::Relaxed);
-        Some(Extent::new(self.first_slot(extent)))
+        Some(self.extent(extent))
     }
 
     /// Ready extents.
@@ -109,7 +114,7 @@ impl Staging {
     fn with_fresh_frames(&self, extent: Extent<Empty>) -> Extent<Ready> {
         // One call instead of a fault per page.
         sys::memory::populate(self.address(extent.first(), 0), bytes_of(EXTENT_PAGES));
-        extent.numbers().for_each(|slot| self.arrived(slot, ALL_PAGES));
+        extent.numbers().for_each(|slot| self.arrived(slot, PageMask::ALL));
         extent.with_frames()
     }
 
@@ -126,23 +131,21 @@ impl Staging {
     /// Returns a slot to its extent. Returns the number of pages that became ready.
     pub(crate) fn give_to_extent(
         &self,
-        slot: u32,
+        slot: SlotNumber,
         extents: &mut Extents,
-        full: &mut Vec<u32>,
-        partial: &mut Vec<u32>,
+        full: &mut Vec<SlotNumber>,
+        partial: &mut Vec<SlotNumber>,
     ) -> usize {
-        let number = (slot - self.first_extent_slot) as usize / EXTENT_SLOTS;
+        let number = (slot.index() - self.first_extent_slot.index()) / EXTENT_SLOTS;
         let extent = &mut extents.each[number];
-        let mut list = |slot: u32| match self.present(slot).count_ones() {
-            0 => 0,
-            count if count >= FULL => {
-                full.push(slot);
-                count as usize
+        let mut list = |slot: SlotNumber| {
+            let count = self.present(slot).count();
+            match count {
+                0 => {}
+                FULL.. => full.push(slot),
+                _ => partial.push(slot),
             }
-            count => {
-                partial.push(slot);
-                count as usize
-            }
+            count
         };
         if extent.split {
             let ready = list(slot);
@@ -157,15 +160,14 @@ impl Staging {
         if usize::from(extent.given) < EXTENT_SLOTS {
             return 0;
         }
-        let first = self.first_extent_slot + (number * EXTENT_SLOTS) as u32;
-        let slots = first..first + EXTENT_SLOTS as u32;
-        let empty = slots.clone().filter(|slot| self.present(*slot) == 0).count();
+        let slots = slots_of(self.first_extent_slot, number as u32);
+        let empty = slots.clone().filter(|slot| self.present(*slot).is_empty()).count();
         if empty == EXTENT_SLOTS {
             *extent = ExtentRecord::default();
             extents.empty.push(number as u32);
             return 0;
         }
-        if slots.clone().all(|slot| self.present(slot) == ALL_PAGES) {
+        if slots.clone().all(|slot| self.present(slot) == PageMask::ALL) {
             *extent = ExtentRecord::default();
             extents.ready.push(number as u32);
             return EXTENT_PAGES;
@@ -183,7 +185,7 @@ impl Staging {
     pub fn discard_extent(&self, extent: Extent<Ready>) {
         // SAFETY: the extent was taken, and the content of ready pages is not needed.
         unsafe { self.discard_window.discard(self.address(extent.first(), 0), bytes_of(EXTENT_PAGES)) };
-        extent.numbers().for_each(|slot| self.left(slot, ALL_PAGES));
+        extent.numbers().for_each(|slot| self.left(slot, PageMask::ALL));
         self.give_extent(extent);
     }
 }
@@ -192,6 +194,7 @@ impl Staging {
 mod tests {
     use super::super::slot::ReadySlot;
     use super::*;
+    use crate::units::BlockNumber;
 
     #[test]
     fn a_extent_is_ready_when_its_last_slot_is_compressed() {
@@ -199,8 +202,8 @@ mod tests {
         let extent = staging.take_empty_extent().unwrap();
         let first = extent.first();
         for slot in extent.slots() {
-            staging.arrived(slot.number(), ALL_PAGES);
-            staging.queue(slot.filled(), 0x10000);
+            staging.arrived(slot.number(), PageMask::ALL);
+            staging.queue(slot.filled(), BlockNumber::of(0x10000));
         }
         for given in 0..8 {
             assert_eq!((staging.take_ready_extent(), staging.ready_pages()), (None, 0), "{given} given");
@@ -221,17 +224,18 @@ mod tests {
         let mut extents: Vec<_> = std::iter::from_fn(|| staging.take_empty_extent()).collect();
         let extent = extents.remove(0);
         let first = extent.first();
-        for (slot, pages) in extent.slots().zip([ALL_PAGES, 0x3, 0, ALL_PAGES, 0, 0, 0, 0]) {
-            staging.arrived(slot.number(), pages);
+        for (slot, pages) in extent.slots().zip([16, 2, 0, 16, 0, 0, 0, 0]) {
+            staging.arrived(slot.number(), PageMask::span(0, pages));
             staging.give(slot);
         }
         assert_eq!((staging.ready_pages(), staging.take_ready_extent()), (34, None));
         let partial = staging.take_ready(1).unwrap();
-        assert_eq!(partial.number(), first + 1, "partial go first");
+        let number = |index| first.behind(index);
+        assert_eq!(partial.number(), number(1), "partial go first");
         let mut taken = vec![partial];
         taken.extend(std::iter::from_fn(|| staging.take_ready(16)));
         taken.sort_unstable_by_key(ReadySlot::number);
-        assert!(taken.iter().map(ReadySlot::number).eq([first, first + 1, first + 3]));
+        assert!(taken.iter().map(ReadySlot::number).eq([0, 1, 3].map(number)));
         for slot in taken {
             assert!(staging.take_empty_extent().is_none());
             staging.left(slot.number(), staging.present(slot.number()));
@@ -247,7 +251,7 @@ mod tests {
         let Some(staging) = crate::testing::staging(EXTENT_PAGES) else { return };
         let extent = staging.take_empty_extent().unwrap();
         let first = extent.first();
-        extent.numbers().for_each(|slot| staging.arrived(slot, ALL_PAGES));
+        extent.numbers().for_each(|slot| staging.arrived(slot, PageMask::ALL));
         staging.give_extent(extent);
         let mut seen = Vec::new();
         while let Some(slot) = staging.take_ready(1) {
@@ -256,7 +260,7 @@ mod tests {
             staging.give(slot);
         }
         seen.sort_unstable();
-        assert_eq!(seen, (first..first + 8).collect::<Vec<_>>());
+        assert!(seen.into_iter().eq((0..8).map(|index| first.behind(index))));
         assert_eq!((staging.ready_pages(), staging.pages()), (0, 0));
         assert!(std::iter::from_fn(|| staging.take_empty_extent()).any(|extent| extent.first() == first));
     }

@@ -25,12 +25,14 @@ use std::sync::Mutex;
 
 use sys::{arena, memory, PAGE_SIZE};
 
-use crate::units::{bytes_of, page_at, runs, span, BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
+use crate::units::{bytes_of, page_at, BlockNumber, PageMask, SlotNumber};
+use crate::units::{BLOCK_BYTES, BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use discard_window::DiscardWindow;
 use extents::Extents;
 use slot::{EmptySlot, Free, QueuedSlot, ReadySlot, Slot};
 
 struct SlotRecord {
+    /// Address of the block that owns the slot.
     owner: AtomicUsize,
     /// Pages physically present in the slot.
     present: AtomicU32,
@@ -38,12 +40,12 @@ struct SlotRecord {
 
 #[derive(Default)]
 pub(crate) struct Lists {
-    empty: Vec<u32>,
+    empty: Vec<SlotNumber>,
     /// Ready slots with at least [`FULL`] pages.
-    full: Vec<u32>,
+    full: Vec<SlotNumber>,
     /// Ready slots with fewer than [`FULL`] pages.
-    partial: Vec<u32>,
-    queue: VecDeque<u32>,
+    partial: Vec<SlotNumber>,
+    queue: VecDeque<SlotNumber>,
     pub extents: Extents,
 }
 
@@ -70,11 +72,12 @@ struct Counts {
 /// All slots of a pager. The thread that took an unlisted slot owns it. A queued slot's pages
 /// belong to its owner's block and are accessed only under that block's lock.
 pub struct Staging {
-    base: usize,
+    /// Address of the first slot.
+    start: usize,
     slots: Box<[SlotRecord]>,
     pub(crate) lists: Mutex<Lists>,
     /// The first slot of the extents.
-    pub(crate) first_extent_slot: u32,
+    pub(crate) first_extent_slot: SlotNumber,
     counts: Counts,
     /// Frames of moved pages are refilled. If false they return to the system, because something
     /// beside the program may still refer to them.
@@ -84,7 +87,7 @@ pub struct Staging {
 }
 
 /// Ready slots with at least this number of pages are kept for runs, not single pages.
-pub const FULL: u32 = 8;
+pub const FULL: usize = 8;
 /// Four blocks.
 const STAGING_PAGES_MIN: usize = 4 * BLOCK_PAGES;
 
@@ -97,7 +100,7 @@ impl Staging {
         // Twice the number of full extents: an extent whose pages return one by one stays occupied.
         let (singles, extents) = (pages_max, 2 * pages_max / EXTENT_PAGES);
         let count = singles + extents * EXTENT_SLOTS;
-        let base = arena::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
+        let start = arena::take(count * BLOCK_BYTES, BLOCK_BYTES)?.as_ptr() as usize;
         let slot = |_| SlotRecord { owner: AtomicUsize::new(0), present: AtomicU32::new(0) };
         let slots = (0..count).map(slot).collect();
         // Allocate full capacity now, because nothing here may allocate later.
@@ -108,14 +111,14 @@ impl Staging {
             queue: VecDeque::with_capacity(count + 1),
             extents: Extents::new(extents),
         };
-        lists.empty.extend((0..singles as u32).rev());
+        lists.empty.extend((0..singles).rev().map(SlotNumber::new));
         let [pages, ready, queued] = [const { AtomicUsize::new(0) }; 3];
         let pages_limit = AtomicUsize::new(pages_max);
         Ok(Staging {
-            base,
+            start,
             slots,
             lists: Mutex::new(lists),
-            first_extent_slot: singles as u32,
+            first_extent_slot: SlotNumber::new(singles),
             counts: Counts { capacity: pages_max, pages_max: pages_limit, pages, ready, queued },
             recycles: AtomicBool::new(true),
             discard_window,
@@ -127,14 +130,14 @@ impl Staging {
     /// # Errors
     /// EACCES if the system forbids memory that is both writable and executable.
     pub fn allow_execution(&self) -> io::Result<()> {
-        let base = NonNull::new(self.base as *mut u8).expect("in the arena");
+        let start = NonNull::new(self.start as *mut u8).expect("in the arena");
         // SAFETY: this structure owns the slots.
-        unsafe { memory::allow_execution(base, self.slots.len() * BLOCK_BYTES) }
+        unsafe { memory::allow_execution(start, self.slots.len() * BLOCK_BYTES) }
     }
 
     /// The range of all slots.
     pub fn range(&self) -> std::ops::Range<usize> {
-        self.base..self.base + self.slots.len() * BLOCK_BYTES
+        self.start..self.start + self.slots.len() * BLOCK_BYTES
     }
 
     /// Most pages that may be here at once.
@@ -154,13 +157,13 @@ impl Staging {
     }
 
     /// Address of page `index` of `slot`.
-    pub fn address(&self, slot: u32, index: usize) -> usize {
-        page_at(self.base + slot as usize * BLOCK_BYTES, index)
+    pub fn address(&self, slot: SlotNumber, index: usize) -> usize {
+        page_at(self.start + slot.index() * BLOCK_BYTES, index)
     }
 
     /// The frame of page `index` of `slot`.
-    pub fn frame(&self, slot: u32, index: usize) -> Frame {
-        assert!((slot as usize) < self.slots.len() && index < BLOCK_PAGES, "page {index} of slot {slot}");
+    pub fn frame(&self, slot: SlotNumber, index: usize) -> Frame {
+        assert!(slot.index() < self.slots.len() && index < BLOCK_PAGES, "page {index} of {slot:?}");
         Frame(self.address(slot, index))
     }
 
@@ -174,28 +177,28 @@ impl Staging {
         self.counts.queued.load(Ordering::Relaxed)
     }
 
-    /// Address of the block that owns `slot`.
-    pub fn owner(&self, slot: u32) -> usize {
-        self.slots[slot as usize].owner.load(Ordering::Relaxed)
+    /// The block that owns `slot`.
+    pub fn owner(&self, slot: SlotNumber) -> BlockNumber {
+        BlockNumber::of(self.slots[slot.index()].owner.load(Ordering::Relaxed))
     }
 
     /// Pages physically present in `slot`.
-    pub fn present(&self, slot: u32) -> u32 {
-        self.slots[slot as usize].present.load(Ordering::Relaxed)
+    pub fn present(&self, slot: SlotNumber) -> PageMask {
+        PageMask::from_bits(self.slots[slot.index()].present.load(Ordering::Relaxed))
     }
 
     /// Records that pages arrived in `slot`.
-    pub fn arrived(&self, slot: u32, mask: u32) {
-        let before = self.slots[slot as usize].present.fetch_or(mask, Ordering::Relaxed);
-        assert_eq!(before & mask, 0, "a page arrived where one was");
-        self.counts.pages.fetch_add(mask.count_ones() as usize, Ordering::Relaxed);
+    pub fn arrived(&self, slot: SlotNumber, mask: PageMask) {
+        let before = self.slots[slot.index()].present.fetch_or(mask.bits(), Ordering::Relaxed);
+        assert_eq!(before & mask.bits(), 0, "a page arrived where one was");
+        self.counts.pages.fetch_add(mask.count(), Ordering::Relaxed);
     }
 
     /// Records that pages left `slot`.
-    pub fn left(&self, slot: u32, mask: u32) {
-        let before = self.slots[slot as usize].present.fetch_and(!mask, Ordering::Relaxed);
-        assert_eq!(before & mask, mask, "a page left that was not there");
-        self.counts.pages.fetch_sub(mask.count_ones() as usize, Ordering::Relaxed);
+    pub fn left(&self, slot: SlotNumber, mask: PageMask) {
+        let before = self.slots[slot.index()].present.fetch_and(!mask.bits(), Ordering::Relaxed);
+        assert_eq!(before & mask.bits(), mask.bits(), "a page left that was not there");
+        self.counts.pages.fetch_sub(mask.count(), Ordering::Relaxed);
     }
 
     /// Takes a slot without pages.
@@ -218,7 +221,7 @@ impl Staging {
         } else {
             lists.partial.pop().or_else(|| lists.full.pop())
         }?;
-        self.counts.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
+        self.counts.ready.fetch_sub(self.present(slot).count(), Ordering::Relaxed);
         Some(Slot::new(slot))
     }
 
@@ -249,7 +252,7 @@ impl Staging {
 
     /// Returns a slot by its number. Elsewhere than in [`Staging::give`] only in a forked child,
     /// for slots that threads of the parent had.
-    pub fn give_number(&self, slot: u32) {
+    pub fn give_number(&self, slot: SlotNumber) {
         let mut lists = self.lists.lock().expect("no panic while held");
         if slot >= self.first_extent_slot {
             let Lists { full, partial, extents, .. } = &mut *lists;
@@ -257,7 +260,7 @@ impl Staging {
             self.counts.ready.fetch_add(ready, Ordering::Relaxed);
             return;
         }
-        match self.present(slot).count_ones() {
+        match self.present(slot).count() {
             0 => lists.empty.push(slot),
             count => {
                 if count >= FULL {
@@ -265,21 +268,21 @@ impl Staging {
                 } else {
                     lists.partial.push(slot);
                 }
-                self.counts.ready.fetch_add(count as usize, Ordering::Relaxed);
+                self.counts.ready.fetch_add(count, Ordering::Relaxed);
             }
         }
     }
 
-    /// Queues `slot` for compression on behalf of the block at `owner`.
-    pub(crate) fn queue(&self, slot: QueuedSlot, owner: usize) {
+    /// Queues `slot` for compression on behalf of the block `owner`.
+    pub(crate) fn queue(&self, slot: QueuedSlot, owner: BlockNumber) {
         self.set_owner(slot.number(), owner);
         self.lists.lock().expect("no panic while held").queue.push_back(slot.number());
         self.counts.queued.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Sets the owner of `slot` before its first page is moved in.
-    pub fn set_owner(&self, slot: u32, owner: usize) {
-        self.slots[slot as usize].owner.store(owner, Ordering::Relaxed);
+    pub fn set_owner(&self, slot: SlotNumber, owner: BlockNumber) {
+        self.slots[slot.index()].owner.store(owner.address(), Ordering::Relaxed);
     }
 
     /// Takes the slot that has waited longest, if it has at most `pages_max` pages.
@@ -288,7 +291,7 @@ impl Staging {
             return None;
         }
         let mut lists = self.lists.lock().expect("no panic while held");
-        let fits = |slot: u32| self.present(slot).count_ones() as usize <= pages_max;
+        let fits = |slot: SlotNumber| self.present(slot).count() <= pages_max;
         let slot = *lists.queue.front().filter(|slot| fits(**slot))?;
         lists.queue.pop_front();
         drop(lists);
@@ -301,7 +304,7 @@ impl Staging {
     /// # Safety
     /// The caller has the slot, or the lock of the block that owns it and is not being compressed.
     /// The content is not needed.
-    pub unsafe fn discard_stray(&self, slot: u32, first: usize, count: usize) {
+    pub unsafe fn discard_stray(&self, slot: SlotNumber, first: usize, count: usize) {
         // SAFETY: staging memory, whose bytes the caller does not need.
         unsafe { self.discard_window.discard(self.address(slot, first), bytes_of(count)) };
     }
@@ -310,14 +313,12 @@ impl Staging {
     pub fn discard(&self, slot: &ReadySlot) -> usize {
         let slot = slot.number();
         let present = self.present(slot);
-        if present != 0 {
-            let first = present.trailing_zeros();
-            let count = (present.ilog2() - first + 1) as usize;
+        if let (Some(first), Some(last)) = (present.pages().next(), present.pages().last()) {
             // SAFETY: a part of the slot, which is the caller's.
-            unsafe { self.discard_stray(slot, first as usize, count) };
+            unsafe { self.discard_stray(slot, first, last - first + 1) };
             self.left(slot, present);
         }
-        present.count_ones() as usize
+        present.count()
     }
 
     /// Discards a ready slot outside ready extents. Returns the number of its pages.
@@ -325,7 +326,7 @@ impl Staging {
         let mut lists = self.lists.lock().expect("no panic while held");
         let slot = lists.full.pop().or_else(|| lists.partial.pop())?;
         drop(lists);
-        self.counts.ready.fetch_sub(self.present(slot).count_ones() as usize, Ordering::Relaxed);
+        self.counts.ready.fetch_sub(self.present(slot).count(), Ordering::Relaxed);
         let slot = Slot::new(slot);
         let pages = self.discard(&slot);
         self.give(slot);
@@ -336,8 +337,8 @@ impl Staging {
     ///
     /// # Safety
     /// As for [`Staging::discard_stray`].
-    pub unsafe fn discard_pages(&self, slot: u32, mask: u32) {
-        for (first, count) in runs(mask) {
+    pub unsafe fn discard_pages(&self, slot: SlotNumber, mask: PageMask) {
+        for (first, count) in mask.runs() {
             // SAFETY: a part of the slot, by the caller's promise.
             unsafe { self.discard_stray(slot, first, count) };
         }
@@ -355,8 +356,9 @@ pub fn staging_pages(budget_bytes: u64) -> usize {
     wanted.min(fitting.max(STAGING_PAGES_MIN))
 }
 
-/// One worker's frames, which it fills and moves into the program. They come from ready slots, else
-/// from empty ones, whose pages the kernel allocates on first touch.
+/// One thread's frames, which it fills and moves into the program. They come from ready slots, else
+/// from empty ones, whose pages the kernel allocates on first touch. A thread keeps a slot from
+/// fault to fault: to take one for each page would take the lists' lock each time.
 #[derive(Default)]
 pub struct FrameCache {
     slot: Option<ReadySlot>,
@@ -364,7 +366,7 @@ pub struct FrameCache {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Frames {
-    pub slot: u32,
+    pub slot: SlotNumber,
     pub first: usize,
     pub count: usize,
 }
@@ -374,7 +376,7 @@ impl FrameCache {
     pub fn pages(&mut self, staging: &Staging, wanted: usize) -> Option<Frames> {
         if let Some(slot) = self.slot.take() {
             let (number, present) = (slot.number(), staging.present(slot.number()));
-            if let Some((first, count)) = runs(present).max_by_key(|(_, count)| *count) {
+            if let Some((first, count)) = present.runs().max_by_key(|(_, count)| *count) {
                 self.slot = Some(slot);
                 return Some(Frames { slot: number, first, count: count.min(wanted) });
             }
@@ -387,18 +389,18 @@ impl FrameCache {
         let slot = staging.take_empty()?.with_frames();
         let (number, count) = (slot.number(), wanted.min(BLOCK_PAGES));
         self.slot = Some(slot);
-        staging.arrived(number, span(0, count));
+        staging.arrived(number, PageMask::span(0, count));
         Some(Frames { slot: number, first: 0, count })
     }
 
     /// Records that the first `count` of `frames` were moved away.
     pub fn spend(&mut self, staging: &Staging, frames: Frames, count: usize) {
         assert_eq!(self.slot_number(), Some(frames.slot));
-        staging.left(frames.slot, span(frames.first, count));
+        staging.left(frames.slot, PageMask::span(frames.first, count));
     }
 
     /// The slot in it.
-    pub fn slot_number(&self) -> Option<u32> {
+    pub fn slot_number(&self) -> Option<SlotNumber> {
         self.slot.as_ref().map(Slot::number)
     }
 
@@ -419,11 +421,11 @@ mod tests {
         let Some(staging) = crate::testing::staging(2) else { return };
         let slot = staging.take_empty().unwrap();
         let a = slot.number();
-        staging.arrived(a, 0x00f0);
-        staging.queue(slot.filled(), 0x10000);
+        staging.arrived(a, PageMask::span(4, 4));
+        staging.queue(slot.filled(), BlockNumber::of(0x10000));
         assert_eq!((staging.queued_slots(), staging.oldest_of(3)), (1, None));
         let slot = staging.oldest_of(4).unwrap();
-        assert_eq!((staging.oldest_of(4), staging.owner(slot.number())), (None, 0x10000));
+        assert_eq!((staging.oldest_of(4), staging.owner(slot.number())), (None, BlockNumber::of(0x10000)));
         staging.give(slot.done());
         assert_eq!((staging.ready_pages(), staging.pages()), (4, 4));
         let mut cache = FrameCache::default();
@@ -446,8 +448,8 @@ mod tests {
         let Some(staging) = crate::testing::staging(4) else { return };
         let (full, partial) = (staging.take_empty().unwrap(), staging.take_empty().unwrap());
         let numbers = [full.number(), partial.number()];
-        staging.arrived(numbers[0], 0xffff);
-        staging.arrived(numbers[1], 0x0101);
+        staging.arrived(numbers[0], PageMask::ALL);
+        staging.arrived(numbers[1], PageMask::from_bits(0x0101));
         staging.give(full);
         staging.give(partial);
         let partial = staging.take_ready(1).unwrap();
@@ -466,12 +468,12 @@ mod tests {
             // SAFETY: this test took the slot.
             unsafe { (staging.address(slot, page) as *mut u8).write_volatile(9) };
         }
-        staging.arrived(slot, 1 << 2 | 1 << 3 | 1 << 14);
+        staging.arrived(slot, [2, 3, 14].into_iter().collect());
         assert_eq!(staging.discard(&taken), 3);
         for page in [2, 3, 14] {
             // SAFETY: as above.
             assert_eq!(unsafe { (staging.address(slot, page) as *mut u8).read_volatile() }, 0);
         }
-        assert_eq!(staging.present(slot), 0);
+        assert!(staging.present(slot).is_empty());
     }
 }

@@ -29,9 +29,8 @@
 //! ```
 
 use std::marker::PhantomData;
-use std::ops::Range;
 
-use crate::units::EXTENT_SLOTS;
+use crate::units::{SlotNumber, EXTENT_SLOTS};
 
 /// State of a slot without pages.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +50,7 @@ impl Free for Ready {}
 /// A slot off every list.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a slot that is dropped is lost"]
-pub struct Slot<State>(u32, PhantomData<State>);
+pub struct Slot<State>(SlotNumber, PhantomData<State>);
 
 /// A slot without pages.
 pub type EmptySlot = Slot<Empty>;
@@ -61,12 +60,12 @@ pub type QueuedSlot = Slot<Queued>;
 pub type ReadySlot = Slot<Ready>;
 
 impl<State> Slot<State> {
-    pub(super) fn new(number: u32) -> Self {
+    pub(super) fn new(number: SlotNumber) -> Self {
         Slot(number, PhantomData)
     }
 
     /// Its number, for the record of its block.
-    pub fn number(&self) -> u32 {
+    pub fn number(&self) -> SlotNumber {
         self.0
     }
 }
@@ -93,19 +92,20 @@ impl QueuedSlot {
 /// Eight adjacent slots off every list.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "an extent that is dropped is lost"]
-pub struct Extent<State>(u32, PhantomData<State>);
+pub struct Extent<State>(SlotNumber, PhantomData<State>);
 
 impl<State> Extent<State> {
-    pub(super) fn new(first: u32) -> Self {
+    pub(super) fn new(first: SlotNumber) -> Self {
         Extent(first, PhantomData)
     }
 
-    pub(crate) fn first(&self) -> u32 {
+    pub(crate) fn first(&self) -> SlotNumber {
         self.0
     }
 
-    pub(crate) fn numbers(&self) -> Range<u32> {
-        self.0..self.0 + EXTENT_SLOTS as u32
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = SlotNumber> + use<State> {
+        let first = self.0;
+        (0..EXTENT_SLOTS).map(move |index| first.behind(index))
     }
 
     pub(crate) fn slots(self) -> impl Iterator<Item = Slot<State>> {

@@ -7,7 +7,7 @@ use sys::pagemap::{Pagemap, Run};
 use sys::PAGE_SIZE;
 
 use super::AccessTracker;
-use crate::units::page_of;
+use crate::units::PageNumber;
 
 /// The kernel's present pages, with a record of the armed ones.
 ///
@@ -28,7 +28,7 @@ impl Default for Simulated {
 impl Simulated {
     /// Uses a page.
     pub fn touch(&self, at: usize) {
-        self.armed.lock().unwrap().remove(&page_of(at));
+        self.armed.lock().unwrap().remove(&PageNumber::of(at).address());
     }
 
     /// Armed pages of a range.

@@ -10,10 +10,9 @@ use sys::PAGE_SIZE;
 use super::place::{place, Placed};
 use crate::accounts::Counter;
 use crate::address_space::{now_ms, AddressSpace, GROUP};
-use crate::space::block::{BlockGuard, PageState, NO_SLOT};
-use crate::space::run::PageRun;
+use crate::space::block::{BlockGuard, PageState};
 use crate::staging::slot::QueuedSlot;
-use crate::units::{page_at, page_key, runs, span, BLOCK_PAGES};
+use crate::units::{BlockNumber, PageMask, PageRun, SlotNumber, BLOCK_PAGES};
 
 /// The outcome of compressing the oldest slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +45,11 @@ const BATCH_PAGES: usize = BLOCK_PAGES;
 
 /// A block that is marked as being compressed.
 struct Taken {
-    base: usize,
+    block: BlockNumber,
     slot: QueuedSlot,
-    staged: u32,
+    staged: PageMask,
     /// Those of `staged` that the pool has accepted.
-    stored: u32,
+    stored: PageMask,
 }
 
 impl AddressSpace {
@@ -64,14 +63,14 @@ impl AddressSpace {
             match begin_compressing(self, slot) {
                 None => outcome = Compressed::Stored,
                 Some(taken) => {
-                    pages += taken.staged.count_ones() as usize;
+                    pages += taken.staged.count();
                     batch[len] = Some(taken);
                     len += 1;
                 }
             }
         }
         // The pool takes keys in ascending order.
-        batch[..len].sort_unstable_by_key(|taken| taken.as_ref().map(|taken| taken.base));
+        batch[..len].sort_unstable_by_key(|taken| taken.as_ref().map(|taken| taken.block));
         store_batch(self, &mut batch[..len]);
         for taken in batch.into_iter().flatten() {
             outcome = outcome.and(finish_compressing(self, taken));
@@ -83,49 +82,48 @@ impl AddressSpace {
 /// Marks a slot's block as being compressed. Returns `None` if no page of the slot is needed.
 fn begin_compressing(memory: &AddressSpace, slot: QueuedSlot) -> Option<Taken> {
     let number = slot.number();
-    let base = memory.staging.owner(number);
-    let block = memory.lock(base);
-    let staged = if block.slot() == number { block.mask(PageState::Staged) } else { 0 };
-    if staged == 0 {
-        if block.slot() == number {
-            block.set_slot(NO_SLOT);
+    let block = memory.lock(memory.staging.owner(number));
+    let staged = if block.slot() == Some(number) { block.mask(PageState::Staged) } else { PageMask::NONE };
+    if staged.is_empty() {
+        if block.slot() == Some(number) {
+            block.set_slot(None);
         }
         drop(block);
         memory.staging.release(slot);
         return None;
     }
     block.set_compressing(true);
-    Some(Taken { base, slot, staged, stored: 0 })
+    Some(Taken { block: block.number(), slot, staged, stored: PageMask::NONE })
 }
 
 fn finish_compressing(memory: &AddressSpace, taken: Taken) -> Compressed {
-    let Taken { base, slot, staged, stored } = taken;
-    let block = memory.lock(base);
+    let Taken { block: number, slot, staged, stored } = taken;
+    let block = memory.lock(number);
     let kept = block.mask(PageState::Staged) & staged;
-    for (first, count) in runs(stored & !kept) {
-        memory.store.invalidate(GROUP, page_key(page_at(base, first)), count as u64);
+    for (first, count) in (stored & !kept).runs() {
+        memory.store.invalidate(GROUP, block.page(first).key(), count as u64);
     }
     block.change(stored & kept, PageState::Staged, PageState::Stored);
-    memory.accounts.add(Counter::ZswpOut, (stored & kept).count_ones().into());
+    memory.accounts.add(Counter::ZswpOut, (stored & kept).count() as u64);
     block.set_compressing(false);
     let refused = kept & !stored;
-    let is_empty = refused == 0 || put_back(memory, &block, slot.number(), refused);
+    let is_empty = refused.is_empty() || put_back(memory, &block, slot.number(), refused);
     block.drop_slot_if_unused();
     drop(block);
     match is_empty {
         true => memory.staging.release(slot),
-        false => memory.staging.queue(slot, base),
+        false => memory.staging.queue(slot, number),
     }
-    match (is_empty, stored & kept) {
-        (false, 0) => Compressed::Blocked,
-        (true, 0) if refused != 0 => Compressed::Refused,
+    match (is_empty, (stored & kept).is_empty()) {
+        (false, true) => Compressed::Blocked,
+        (true, true) if !refused.is_empty() => Compressed::Refused,
         _ => Compressed::Stored,
     }
 }
 
 /// Stores staged pages in the fewest possible requests. Refused pages do not affect others.
 fn store_batch(memory: &AddressSpace, batch: &mut [Option<Taken>]) {
-    let page = |slot: u32, index: usize| {
+    let page = |slot: SlotNumber, index: usize| {
         // SAFETY: a page of the slot, which does not change while the block is marked.
         unsafe { &*(memory.staging.address(slot, index) as *const [u8; PAGE_SIZE]) }
     };
@@ -134,8 +132,8 @@ fn store_batch(memory: &AddressSpace, batch: &mut [Option<Taken>]) {
     let mut pages = [(0, page(first.slot.number(), 0)); BATCH_PAGES + BLOCK_PAGES];
     let mut len = 0;
     for taken in batch.iter().flatten() {
-        for index in indices(taken.staged) {
-            pages[len] = (page_key(page_at(taken.base, index)), page(taken.slot.number(), index));
+        for index in taken.staged.pages() {
+            pages[len] = (taken.block.page(index).key(), page(taken.slot.number(), index));
             len += 1;
         }
     }
@@ -152,34 +150,31 @@ fn store_batch(memory: &AddressSpace, batch: &mut [Option<Taken>]) {
     }
     let mut n = 0;
     for taken in batch.iter_mut().flatten() {
-        for index in indices(taken.staged) {
-            taken.stored |= if refused.pages >> n & 1 == 0 { span(index, 1) } else { 0 };
+        for index in taken.staged.pages() {
+            if refused.pages >> n & 1 == 0 {
+                taken.stored |= PageMask::span(index, 1);
+            }
             n += 1;
         }
     }
 }
 
 /// Returns refused pages to the program and skips them. Returns false if an event prevents it.
-fn put_back(memory: &AddressSpace, block: &BlockGuard<'_>, slot: u32, mask: u32) -> bool {
+fn put_back(memory: &AddressSpace, block: &BlockGuard<'_>, slot: SlotNumber, mask: PageMask) -> bool {
     block.refuse(mask, now_ms());
-    let Some(quiet) = memory.quiet(block) else { return false };
-    for (first, count) in runs(mask) {
-        for index in first..first + count {
-            // A page shared with a relative is copied, and its frame stays in the slot.
-            match place(&quiet, PageRun::new(index, 1), memory.staging.frame(slot, index)) {
-                Placed::Moved(_) => memory.staging.left(slot, span(index, 1)),
-                Placed::Copied(_) | Placed::Gone => {}
-                Placed::Again | Placed::NoMemory => return false,
-            }
-            block.change(span(index, 1), PageState::Staged, PageState::Kernel);
-            memory.note_returned(block.history(), span(index, 1), 0, false);
+    let Some(coherent) = memory.coherent(block) else { return false };
+    for index in mask.pages() {
+        let page = PageMask::span(index, 1);
+        // A page shared with a relative is copied, and its frame stays in the slot.
+        match place(&coherent, PageRun::new(index, 1), memory.staging.frame(slot, index)) {
+            Placed::Moved(_) => memory.staging.left(slot, page),
+            Placed::Copied(_) | Placed::Gone => {}
+            Placed::Again | Placed::NoMemory => return false,
         }
+        block.change(page, PageState::Staged, PageState::Kernel);
+        memory.note_returned(block.history(), page, PageMask::NONE, false);
     }
     true
-}
-
-fn indices(mask: u32) -> impl Iterator<Item = usize> {
-    runs(mask).flat_map(|(first, count)| first..first + count)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -193,11 +188,10 @@ mod tests {
     use crate::accounts::Accounts;
     use crate::testing::{blocks, evict, inbound, noise, pages_storing, pages_with, read, register, write};
     use crate::transition::fault_in::FaultedIn;
-    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
 
     /// Queues one page of each block.
-    fn queue(pages: &AddressSpace, base: usize, numbers: impl Iterator<Item = usize>) {
-        numbers.for_each(|number| evict(pages, base + number * BLOCK_BYTES, span(number % BLOCK_PAGES, 1)));
+    fn queue(pages: &AddressSpace, base: BlockNumber, numbers: impl Iterator<Item = usize>) {
+        numbers.for_each(|number| evict(pages, base + number, PageMask::span(number % BLOCK_PAGES, 1)));
     }
 
     #[test]
@@ -210,9 +204,11 @@ mod tests {
         assert_eq!(pages.compress_oldest(), Compressed::Nothing);
         let mut inbound = inbound();
         for number in 0..20 {
-            let at = base + number * BLOCK_BYTES;
-            assert_eq!(pages.lock(at).mask(PageState::Stored), span(number % BLOCK_PAGES, 1));
-            let page = page_at(at, number % BLOCK_PAGES);
+            assert_eq!(
+                pages.lock(base + number).mask(PageState::Stored),
+                PageMask::span(number % BLOCK_PAGES, 1)
+            );
+            let page = (base + number).page(number % BLOCK_PAGES);
             assert_eq!(pages.fault_in(&mut inbound, page, false, 1), FaultedIn::Done(1));
         }
         assert!((0..20 * BLOCK_PAGES).all(|page| read(base, page) == page + 1));
@@ -221,16 +217,16 @@ mod tests {
     #[test]
     fn a_block_that_was_wanted_and_one_that_is_refused_leave_the_batch_to_the_others() {
         let Some((pages, base)) = pages_with(3) else { return };
-        noise(page_at(base, BLOCK_PAGES + 1), 1);
+        noise(base.page(BLOCK_PAGES + 1), 1);
         let first = read(base, BLOCK_PAGES + 1);
         queue(pages, base, 0..3);
         let mut inbound = inbound();
-        assert_eq!(pages.fault_in(&mut inbound, base, true, 1), FaultedIn::Done(1));
+        assert_eq!(pages.fault_in(&mut inbound, base.page(0), true, 1), FaultedIn::Done(1));
         write(base, 0, 77);
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((pages.staging.queued_slots(), pages.store.stored_pages()), (0, 1));
-        let kernels = [0, 1, 2].map(|number| pages.lock(base + number * BLOCK_BYTES).mask(PageState::Kernel));
-        assert_eq!(kernels, [ALL_PAGES, ALL_PAGES, ALL_PAGES & !span(2, 1)]);
+        let kernels = [0, 1, 2].map(|number| pages.lock(base + number).mask(PageState::Kernel));
+        assert_eq!(kernels, [PageMask::ALL, PageMask::ALL, PageMask::ALL & !PageMask::span(2, 1)]);
         assert_eq!((read(base, 0), read(base, BLOCK_PAGES + 1)), (77, first));
     }
 
@@ -238,7 +234,7 @@ mod tests {
     fn a_full_block_is_a_batch_of_its_own() {
         let Some((pages, base)) = pages_with(2) else { return };
         queue(pages, base, 0..1);
-        evict(pages, base + BLOCK_BYTES, ALL_PAGES);
+        evict(pages, base + 1, PageMask::ALL);
         for left in [1, 0] {
             assert_eq!((pages.compress_oldest(), pages.staging.queued_slots()), (Compressed::Stored, left));
         }
@@ -311,10 +307,10 @@ mod tests {
         let Some(pages) = pages_storing(store, accounts) else { return };
         register(pages, base, 1);
         let rejects = || accounts.0.each_ref().map(|count| count.load(Ordering::Relaxed));
-        evict(pages, base, span(0, 4));
+        evict(pages, base, PageMask::span(0, 4));
         assert_eq!(pages.compress_oldest(), Compressed::Stored);
         assert_eq!((rejects(), pages.store.stored_pages()), ([1, 1, 0], 2));
-        evict(pages, base, span(5, 3));
+        evict(pages, base, PageMask::span(5, 3));
         pages.store.fail_objects_after(Some(0));
         assert_eq!(pages.compress_oldest(), Compressed::Refused);
         assert_eq!((rejects(), pages.store.stored_pages()), ([1, 1, 3], 2));

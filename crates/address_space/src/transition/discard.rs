@@ -18,7 +18,7 @@ use crate::address_space::{AddressSpace, GROUP};
 use crate::space::block::PageState;
 use crate::space::table::AddressTable;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::units::{block_of, index_of, page_at, page_key, runs, span, within, BLOCK_BYTES};
+use crate::units::{BlockNumber, PageMask, PageNumber};
 
 const RUNS: usize = 64;
 
@@ -55,14 +55,14 @@ impl Discards {
     pub fn end_grace(&self, table: &AddressTable) {
         let (state, before) = (self.state(false), self.marks.load(Ordering::Relaxed));
         let mut left = 0;
-        for base in table.busy(0, sys::memory::USER_END) {
-            let Some(block) = table.lock_existing(base) else { continue };
+        for block in table.busy(0, sys::memory::USER_END) {
+            let Some(block) = table.lock_existing(block) else { continue };
             block.change(block.mask(state), state, PageState::Kernel);
-            left += (block.mask(PageState::DiscardEven) | block.mask(PageState::DiscardOdd)).count_ones();
+            left += (block.mask(PageState::DiscardEven) | block.mask(PageState::DiscardOdd)).count();
         }
         // Keep the count of marks made during the scan.
         let _ = self.marks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
-            Some(now.saturating_sub(before) + u64::from(left))
+            Some(now.saturating_sub(before) + left as u64)
         });
     }
 
@@ -77,17 +77,19 @@ impl AddressSpace {
     /// The program discarded `[start, end)`, which reads as zeroes from now on.
     pub fn discard(&self, start: usize, end: usize) {
         self.accounts.forgotten(start, end);
-        for base in self.space.table.known(start, end) {
-            let mask = within(base, start, end);
-            let Some(block) = self.space.table.lock_existing(base).filter(|_| mask != 0) else { continue };
+        for block in self.space.table.known(start, end) {
+            let mask = PageMask::within(block, start, end);
+            let Some(block) = self.space.table.lock_existing(block).filter(|_| !mask.is_empty()) else {
+                continue;
+            };
             let (staged, stored) =
                 (block.mask(PageState::Staged) & mask, block.mask(PageState::Stored) & mask);
             block.change(staged, PageState::Staged, PageState::Kernel);
             block.change(stored, PageState::Stored, PageState::Kernel);
             block.change_kernels(mask, PageState::Kernel);
             block.forget_refused(mask);
-            for (first, count) in runs(stored) {
-                self.store.invalidate(GROUP, page_key(page_at(base, first)), count as u64);
+            for (first, count) in stored.runs() {
+                self.store.invalidate(GROUP, block.page(first).key(), count as u64);
             }
             // The pages of a slot stay unchanged while it is being compressed.
             if !block.is_compressing() {
@@ -97,24 +99,24 @@ impl AddressSpace {
     }
 
     /// Records that a page is in place despite the table: it was copied into a forked child.
-    pub fn forget_copied(&self, at: usize) {
-        let Some(block) = self.space.table.lock_existing(at) else { return };
-        let mask = span(index_of(at), 1);
-        if block.mask(PageState::Staged) & mask != 0 {
+    pub fn forget_copied(&self, at: PageNumber) {
+        let Some(block) = self.space.table.lock_existing(at.block()) else { return };
+        let (index, mask) = (at.index(), at.mask());
+        if block.mask(PageState::Staged).has(index) {
             // The slot still holds the page, until the slot is compressed or reused.
             block.change(mask, PageState::Staged, PageState::Kernel);
             block.drop_slot_if_unused();
-        } else if block.mask(PageState::Stored) & mask != 0 {
+        } else if block.mask(PageState::Stored).has(index) {
             block.change(mask, PageState::Stored, PageState::Kernel);
-            self.store.invalidate(GROUP, page_key(at), 1);
+            self.store.invalidate(GROUP, at.key(), 1);
         }
     }
 
     /// Number of staged and stored pages.
     #[cfg(all(any(test, feature = "testing"), not(feature = "shuttle")))]
     pub fn pages_out(&self) -> usize {
-        let blocks = self.space.table.busy(0, sys::memory::USER_END).map(|base| self.lock(base));
-        blocks.map(|block| block.mask_of(|state| !state.is_kernels()).count_ones() as usize).sum()
+        let blocks = self.space.table.busy(0, sys::memory::USER_END).map(|block| self.lock(block));
+        blocks.map(|block| block.mask_of(|state| !state.is_kernels()).count()).sum()
     }
 }
 
@@ -133,23 +135,20 @@ pub(crate) fn mark_discarding(memory: &AddressSpace, start: usize, end: usize) {
 
 fn mark_run(memory: &AddressSpace, start: usize, end: usize) {
     let state = memory.discards.state(true);
-    let mut base = block_of(start);
-    while base < end {
-        let block = memory.lock(base);
-        let mask = within(base, start, end) & block.mask_of(PageState::is_kernels);
+    for block in BlockNumber::all_of(start, end) {
+        let block = memory.lock(block);
+        let mask = PageMask::within(block.number(), start, end) & block.mask_of(PageState::is_kernels);
         block.change_kernels(mask, state);
-        memory.discards.marks.fetch_add(mask.count_ones().into(), Ordering::Relaxed);
-        base += BLOCK_BYTES;
+        memory.discards.marks.fetch_add(mask.count() as u64, Ordering::Relaxed);
     }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::space::run::PageRun;
-    use crate::testing::{evict, inbound, pages_with, read, write};
+    use crate::testing::{evict, inbound, pages_with, read, slot, write};
     use crate::transition::fault_in::FaultedIn;
-    use crate::units::{page_at, ALL_PAGES, BLOCK_PAGES};
+    use crate::units::{PageRun, RunMask, BLOCK_PAGES};
 
     /// Regression: a thread lost its CPU for seconds between the event and its discarding. The
     /// pages were saved as data in between and came back with the old bytes.
@@ -157,41 +156,48 @@ mod tests {
     fn pages_that_are_being_discarded_are_not_saved_until_a_grace_period_has_passed() {
         let Some((pages, base)) = pages_with(1) else { return };
         // Simulates an event whose thread has not run since.
-        pages.discard(base, page_at(base, 4));
-        mark_discarding(pages, base, page_at(base, 4));
+        let (start, end) = (base.address(), base.page(4).address());
+        pages.discard(start, end);
+        mark_discarding(pages, start, end);
         assert!(pages.discards.are_pending());
-        evict(pages, base, ALL_PAGES);
-        assert_eq!((pages.pages_out(), pages.space.mover.mapped(base, BLOCK_PAGES)), (12, 0xf));
+        evict(pages, base, PageMask::ALL);
+        assert_eq!(
+            (pages.pages_out(), pages.space.mover.mapped(start, BLOCK_PAGES)),
+            (12, RunMask::first(4))
+        );
         pages.discards.begin_grace();
-        mark_discarding(pages, base, base + PAGE_SIZE);
+        mark_discarding(pages, start, start + PAGE_SIZE);
         pages.discards.end_grace(pages.table());
         assert!(pages.discards.are_pending());
-        evict(pages, base, ALL_PAGES);
-        assert_eq!(pages.space.mover.mapped(base, BLOCK_PAGES), 0x1);
+        evict(pages, base, PageMask::ALL);
+        assert_eq!(pages.space.mover.mapped(start, BLOCK_PAGES), RunMask::first(1));
         pages.discards.begin_grace();
         pages.discards.end_grace(pages.table());
         assert!(!pages.discards.are_pending());
-        evict(pages, base, ALL_PAGES);
-        assert_eq!((pages.pages_out(), read(pages.staging.address(pages.lock(base).slot(), 0), 0)), (16, 1));
+        evict(pages, base, PageMask::ALL);
+        assert_eq!((pages.pages_out(), read(slot(pages, base), 0)), (16, 1));
     }
 
     #[test]
     fn a_refilled_page_is_no_longer_being_discarded() {
         let Some((pages, base)) = pages_with(1) else { return };
-        mark_discarding(pages, base, base + BLOCK_BYTES);
+        mark_discarding(pages, base.address(), base.end());
         // The thread continues. Its event is not read, so the test takes the pages away.
         let slot = pages.staging.take_empty().unwrap();
         let block = pages.lock(base);
-        let quiet = pages.quiet(&block).unwrap();
+        let coherent = pages.coherent(&block).unwrap();
         let all = PageRun::new(0, BLOCK_PAGES);
-        assert!(quiet.move_out(all, pages.staging.frame(slot.number(), 0)).stop.is_none());
-        drop(quiet);
+        assert!(coherent.move_out(all, pages.staging.frame(slot.number(), 0)).stop.is_none());
+        drop(coherent);
         drop(block);
         let mut inbound = inbound();
-        assert_eq!(pages.fault_in(&mut inbound, base, true, BLOCK_PAGES), FaultedIn::Done(BLOCK_PAGES));
-        assert_eq!((read(base, 3), pages.lock(base).mask(PageState::Kernel)), (0, ALL_PAGES));
+        assert_eq!(
+            pages.fault_in(&mut inbound, base.page(0), true, BLOCK_PAGES),
+            FaultedIn::Done(BLOCK_PAGES)
+        );
+        assert_eq!((read(base, 3), pages.lock(base).mask(PageState::Kernel)), (0, PageMask::ALL));
         write(base, 3, 7);
-        evict(pages, base, ALL_PAGES);
+        evict(pages, base, PageMask::ALL);
         assert_eq!(pages.pages_out(), 16);
     }
 }

@@ -2,17 +2,17 @@
 
 use sys::userfaultfd::Stop;
 use sys::PAGE_SIZE;
-use zswap::Keep;
+use zswap::{Keep, Zswap};
 
 use super::fault_in_run::fault_in_run;
 use super::inbound::Inbound;
 use super::place::{self, fill_shared, place, place_copies, Placed};
-use crate::accounts::Counter;
+use crate::accounts::{Accounts, Counter};
 use crate::address_space::{AddressSpace, GROUP};
 use crate::space::block::{BlockGuard, PageState};
-use crate::space::run::PageRun;
 use crate::staging::refs::PageRefs;
-use crate::units::{block_of, bytes_of, index_of, page_at, page_key, span, BLOCK_PAGES};
+use crate::staging::Staging;
+use crate::units::{BlockNumber, PageMask, PageNumber, PageRun, BLOCK_PAGES};
 
 /// Windows for which a whole run is brought in with one call.
 const LONG_WINDOW_MIN: usize = 4 * BLOCK_PAGES;
@@ -31,17 +31,17 @@ pub enum FaultedIn {
 }
 
 impl AddressSpace {
-    /// Brings in the page at `at` and following pages in the same state, up to `window` pages.
-    pub fn fault_in(&self, inbound: &mut Inbound, at: usize, write: bool, window: usize) -> FaultedIn {
+    /// Brings in page `at` and following pages in the same state, up to `window` pages.
+    pub fn fault_in(&self, inbound: &mut Inbound, at: PageNumber, write: bool, window: usize) -> FaultedIn {
         self.fault_in_for(inbound, at, at, write, window)
     }
 
-    /// The same on behalf of a thread that waits for the page at `needed`, there or further on.
+    /// The same on behalf of a thread that waits for page `needed`, there or further on.
     pub fn fault_in_for(
         &self,
         inbound: &mut Inbound,
-        needed: usize,
-        at: usize,
+        needed: PageNumber,
+        at: PageNumber,
         write: bool,
         window: usize,
     ) -> FaultedIn {
@@ -50,34 +50,35 @@ impl AddressSpace {
                 return FaultedIn::Done(pages);
             }
         }
-        let block = self.lock(at);
-        let index = index_of(at);
+        let block = self.lock(at.block());
+        let index = at.index();
         let was_kernels = block.state(index).is_kernels();
         let brought = fault_in_within(self, &block, inbound, index, write, window.min(BLOCK_PAGES - index));
         if let FaultedIn::Done(pages) = brought {
+            let came = PageMask::span(index, pages);
             match was_kernels {
-                true => self.policy.touched(block.history(), span(index, pages)),
+                true => self.policy.touched(block.history(), came.bits()),
                 false => {
-                    let needed = if block_of(needed) == block.base() { span(index_of(needed), 1) } else { 0 };
-                    self.note_returned(block.history(), span(index, pages), needed, false);
+                    let is_here = needed.block() == block.number();
+                    let needed = if is_here { needed.mask() } else { PageMask::NONE };
+                    self.note_returned(block.history(), came, needed, false);
                 }
             }
         }
         brought
     }
 
-    /// Brings in adjacent stored pages from the start of the block at `base`. Returns their number.
+    /// Brings in adjacent stored pages from the start of a block. Returns their number.
     /// For readahead: stops at any obstacle.
-    pub fn fault_in_ahead(&self, inbound: &mut Inbound, base: usize, window: usize) -> usize {
-        let Some(block) = self.space.table.find(base).and_then(|_| self.space.table.try_lock(base)) else {
+    pub fn fault_in_ahead(&self, inbound: &mut Inbound, at: BlockNumber, window: usize) -> usize {
+        let Some(block) = self.space.table.find(at).and_then(|_| self.space.table.try_lock(at)) else {
             return 0;
         };
-        let wanted = block.mask(PageState::Stored) & span(0, window.min(BLOCK_PAGES));
-        match wanted.trailing_ones() as usize {
+        match block.mask(PageState::Stored).run_at(0).min(window) {
             0 => 0,
             run => match load(self, &block, inbound, 0, run) {
                 FaultedIn::Done(pages) => {
-                    self.note_returned(block.history(), span(0, pages), 0, false);
+                    self.note_returned(block.history(), PageMask::span(0, pages), PageMask::NONE, false);
                     pages
                 }
                 _ => 0,
@@ -86,8 +87,8 @@ impl AddressSpace {
     }
 
     /// Brings in all out pages of a block. Returns their number, and whether an event left some.
-    pub fn fault_in_block(&self, inbound: &mut Inbound, base: usize) -> (usize, bool) {
-        let block = self.lock_settled(base);
+    pub fn fault_in_block(&self, inbound: &mut Inbound, at: BlockNumber) -> (usize, bool) {
+        let block = self.lock_settled(at);
         let mut brought = 0;
         for index in 0..BLOCK_PAGES {
             if block.state(index).is_kernels() {
@@ -111,7 +112,7 @@ pub fn fault_in_within(
     write: bool,
     window: usize,
 ) -> FaultedIn {
-    let alike = |mask: u32| (mask >> index).trailing_ones().min(window as u32) as usize;
+    let alike = |mask: PageMask| mask.run_at(index).min(window);
     match block.state(index) {
         PageState::Staged => unstage(memory, block, index, alike(block.mask(PageState::Staged))),
         PageState::Stored => load(memory, block, inbound, index, alike(block.mask(PageState::Stored))),
@@ -129,14 +130,14 @@ fn fill(
     write: bool,
 ) -> FaultedIn {
     let run = PageRun::new(index, count);
-    let Some(quiet) = memory.quiet(block) else { return FaultedIn::Again };
+    let Some(coherent) = memory.coherent(block) else { return FaultedIn::Again };
     let (filled, stop) = match write {
-        false => fill_shared(&quiet, index),
-        true => place::fill(&memory.staging, &quiet, inbound, run),
+        false => fill_shared(&coherent, index),
+        true => place::fill(&memory.staging, &coherent, inbound, run),
     };
     if filled > 0 {
         // Filled pages were missing, so their discarding is over, or covers the new page, too.
-        block.change_kernels(span(index, filled), PageState::Kernel);
+        block.change_kernels(PageMask::span(index, filled), PageState::Kernel);
         if write {
             memory.accounts.add(Counter::ZeroFilled, filled as u64);
         }
@@ -147,7 +148,7 @@ fn fill(
         Some(Stop::NoMemory) => FaultedIn::NoMemory,
         // Present already, or gone. Either way the thread retries by itself.
         Some(_) => {
-            quiet.wake(run.one());
+            coherent.wake(run.one());
             FaultedIn::Done(1)
         }
     }
@@ -155,17 +156,17 @@ fn fill(
 
 /// The second chance: staged pages move straight back.
 fn unstage(memory: &AddressSpace, block: &BlockGuard<'_>, index: usize, count: usize) -> FaultedIn {
-    let Some(quiet) = memory.quiet(block) else { return FaultedIn::Again };
-    let (run, slot) = (PageRun::new(index, count), block.slot());
+    let Some(coherent) = memory.coherent(block) else { return FaultedIn::Again };
+    let (run, slot) = (PageRun::new(index, count), block.staged_slot());
     let source = memory.staging.frame(slot, index);
     // The compressor's input must not change: then the page is copied back and its frame stays.
     let placed = match block.is_compressing() {
-        true => place_copies(&quiet, run, source.address()),
-        false => place(&quiet, run, source),
+        true => place_copies(&coherent, run, source.address()),
+        false => place(&coherent, run, source),
     };
     let back = match placed {
         Placed::Moved(moved) => {
-            memory.staging.left(slot, span(index, moved));
+            memory.staging.left(slot, PageMask::span(index, moved));
             moved
         }
         // The frames that copies leave behind are ready pages.
@@ -174,7 +175,7 @@ fn unstage(memory: &AddressSpace, block: &BlockGuard<'_>, index: usize, count: u
         Placed::Again => return FaultedIn::Again,
         Placed::NoMemory => return FaultedIn::NoMemory,
     };
-    block.change(span(index, back), PageState::Staged, PageState::Kernel);
+    block.change(PageMask::span(index, back), PageState::Staged, PageState::Kernel);
     if !block.is_compressing() {
         block.drop_slot_if_unused();
     }
@@ -195,20 +196,20 @@ fn load(
         let placed = match inbound.frames.pages(&memory.staging, count - done) {
             Some(pages) => {
                 let source = memory.staging.frame(pages.slot, pages.first);
-                let key = page_key(page_at(block.base(), first));
+                let at = block.page(first);
                 // SAFETY: adjacent frames of this handler's cache.
                 let found =
-                    unsafe { decompress(memory, key, source.address(), pages.count, inbound.reads_disk) };
+                    unsafe { decompress(memory, at, source.address(), pages.count, inbound.reads_disk) };
                 if found == 0 {
                     return partly(done, FaultedIn::OnDisk);
                 }
-                let Some(quiet) = memory.quiet(block) else { return partly(done, FaultedIn::Again) };
-                let placed = place(&quiet, PageRun::new(first, found), source);
+                let Some(coherent) = memory.coherent(block) else { return partly(done, FaultedIn::Again) };
+                let placed = place(&coherent, PageRun::new(first, found), source);
                 if let Placed::Moved(moved) = placed {
                     inbound.frames.spend(&memory.staging, pages, moved);
                 }
-                drop(quiet);
-                settle_loaded(memory, block, first, placed, found)
+                drop(coherent);
+                settle_loaded(&memory.store, memory.accounts, block, first, placed, found)
             }
             None => load_single(memory, block, inbound, first),
         };
@@ -233,33 +234,33 @@ fn load_single(
     inbound: &mut Inbound,
     index: usize,
 ) -> Result<(usize, bool), FaultedIn> {
-    let at = page_at(block.base(), index);
     // SAFETY: the handler's own page.
-    if unsafe { decompress(memory, page_key(at), inbound.page, 1, inbound.reads_disk) } == 0 {
+    if unsafe { decompress(memory, block.page(index), inbound.buffer, 1, inbound.reads_disk) } == 0 {
         return Err(FaultedIn::OnDisk);
     }
-    let Some(quiet) = memory.quiet(block) else { return Err(FaultedIn::Again) };
-    let placed = place_copies(&quiet, PageRun::new(index, 1), inbound.page);
-    drop(quiet);
-    let settled = settle_loaded(memory, block, index, placed, 1)?;
-    note_copied(memory, inbound, 1);
+    let Some(coherent) = memory.coherent(block) else { return Err(FaultedIn::Again) };
+    let placed = place_copies(&coherent, PageRun::new(index, 1), inbound.buffer);
+    drop(coherent);
+    let settled = settle_loaded(&memory.store, memory.accounts, block, index, placed, 1)?;
+    note_copied(&memory.staging, inbound, 1);
     Ok(settled)
 }
 
 /// Discards ready frames in exchange for pages that were copied in, sixteen at a time.
-pub(crate) fn note_copied(memory: &AddressSpace, inbound: &mut Inbound, pages: usize) {
+pub(crate) fn note_copied(staging: &Staging, inbound: &mut Inbound, pages: usize) {
     inbound.copied += pages;
     while inbound.copied >= BLOCK_PAGES {
-        let Some(slot) = memory.staging.take_ready(BLOCK_PAGES) else { return };
-        let discarded = memory.staging.discard(&slot);
+        let Some(slot) = staging.take_ready(BLOCK_PAGES) else { return };
+        let discarded = staging.discard(&slot);
         inbound.copied -= discarded.min(inbound.copied);
-        memory.staging.give(slot);
+        staging.give(slot);
     }
 }
 
 /// Records the placing of pages from the pool. Returns their number, and whether it was all.
 pub(crate) fn settle_loaded(
-    memory: &AddressSpace,
+    store: &Zswap,
+    accounts: &dyn Accounts,
     block: &BlockGuard<'_>,
     index: usize,
     placed: Placed,
@@ -271,10 +272,9 @@ pub(crate) fn settle_loaded(
         Placed::Again => return Err(FaultedIn::Again),
         Placed::NoMemory => return Err(FaultedIn::NoMemory),
     };
-    block.change(span(index, pages), PageState::Stored, PageState::Kernel);
-    let key = page_key(page_at(block.base(), index));
-    memory.store.invalidate(GROUP, key, pages as u64);
-    memory.accounts.add(Counter::ZswpIn, pages as u64);
+    block.change(PageMask::span(index, pages), PageState::Stored, PageState::Kernel);
+    store.invalidate(GROUP, block.page(index).key(), pages as u64);
+    accounts.add(Counter::ZswpIn, pages as u64);
     Ok((pages, pages == wanted))
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn settle_loaded(
 /// `target` begins `count` adjacent pages that only the caller uses.
 pub(crate) unsafe fn decompress(
     memory: &AddressSpace,
-    key: u64,
+    at: PageNumber,
     target: usize,
     count: usize,
     reads_disk: bool,
@@ -295,11 +295,11 @@ pub(crate) unsafe fn decompress(
     let mut refs = PageRefs::new();
     whole.iter_mut().for_each(|page| refs.push(page));
     let loaded = match reads_disk || memory.store.swap_file().is_none() {
-        true => memory.store.load(GROUP, key, refs.as_mut_slice(), Keep::Shared).map(|()| count),
-        false => memory.store.load_from_pool(GROUP, key, refs.as_mut_slice(), Keep::Shared),
+        true => memory.store.load(GROUP, at.key(), refs.as_mut_slice(), Keep::Shared).map(|()| count),
+        false => memory.store.load_from_pool(GROUP, at.key(), refs.as_mut_slice(), Keep::Shared),
     };
     loaded.unwrap_or_else(|error| {
-        memory.fatal(format_args!("page {:#x} is lost: {error}", bytes_of(key)));
+        memory.fatal(format_args!("page {at:?} is lost: {error}"));
     })
 }
 

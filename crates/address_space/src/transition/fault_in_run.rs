@@ -4,9 +4,9 @@ use super::fault_in::decompress;
 use crate::accounts::Counter;
 use crate::address_space::{AddressSpace, GROUP};
 use crate::space::block::{BlockGuard, PageState};
-use crate::space::run::{part, PageRun, RunGuard};
-use crate::units::{bytes_of, index_of, page_at, page_key, runs, span, BLOCK_PAGES};
-use crate::units::{EXTENT_PAGES, EXTENT_SLOTS};
+use crate::space::run::RunGuard;
+use crate::units::{bytes_of, PageMask, PageNumber, PageRun, RunMask};
+use crate::units::{BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 
 /// Shorter runs are brought in block by block.
 const LONG_MIN: usize = 2 * BLOCK_PAGES;
@@ -14,13 +14,13 @@ const LONG_MIN: usize = 2 * BLOCK_PAGES;
 /// their number, `None` if the first stays out. `fault_in_within` handles obstacles.
 pub(crate) fn fault_in_run(
     memory: &AddressSpace,
-    at: usize,
+    at: PageNumber,
     write: bool,
     window: usize,
     reads_disk: bool,
 ) -> Option<usize> {
-    let first = memory.lock(at);
-    let skipped = index_of(at);
+    let first = memory.lock(at.block());
+    let skipped = at.index();
     let state = first.state(skipped);
     let is_stored = state == PageState::Stored;
     if state == PageState::Staged || !is_stored && !write {
@@ -28,11 +28,11 @@ pub(crate) fn fault_in_run(
     }
     let mut run = RunGuard::of(first);
     run.extend(&memory.space.table, (skipped + window).div_ceil(BLOCK_PAGES).min(EXTENT_SLOTS));
-    let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels()) >> skipped;
-    let mut count = (alike.trailing_ones() as usize).min(window.min(EXTENT_PAGES));
+    let alike = run.mask_of(|other| other == state || !is_stored && other.is_kernels());
+    let mut count = alike.counted_from(skipped).leading().min(window.min(EXTENT_PAGES));
     if is_stored && memory.store.swap_file().is_some() && !reads_disk {
         // Loading finds swapped pages further on.
-        let on_disk = memory.store.on_disk(GROUP, page_key(at), count.min(64));
+        let on_disk = memory.store.on_disk(GROUP, at.key(), count.min(64));
         count = if on_disk == 0 { count } else { count.min(on_disk.trailing_zeros() as usize) };
     }
     if count < LONG_MIN {
@@ -42,76 +42,81 @@ pub(crate) fn fault_in_run(
     let source = memory.staging.frame(extent.first(), 0);
     let count = match is_stored {
         // SAFETY: the extent was taken for this, and has enough pages.
-        true => unsafe { decompress(memory, page_key(at), source.address(), count, reads_disk) },
+        true => unsafe { decompress(memory, at, source.address(), count, reads_disk) },
         false => {
             // SAFETY: as above.
             unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(count)) };
             count
         }
     };
-    let Some(quiet) = memory.quiet(&run).filter(|_| count > 0) else {
+    let Some(coherent) = memory.coherent(&run).filter(|_| count > 0) else {
         memory.staging.give_extent(extent);
         return None;
     };
     let places = PageRun::new(skipped, count);
-    let progress = quiet.move_in(places, source);
+    let progress = coherent.move_in(places, source);
     let arrived = match progress.stop {
-        None => u128::MAX >> (EXTENT_PAGES - count),
-        Some(_) => quiet.arrived(places, source),
+        None => RunMask::first(count),
+        Some(_) => coherent.arrived(places, source),
     };
     for (index, slot) in extent.numbers().enumerate() {
-        memory.staging.left(slot, part(arrived, index));
+        memory.staging.left(slot, arrived.of_block(index));
     }
     for (index, block) in run.iter().enumerate() {
-        let needed = if index == 0 { span(skipped, 1) } else { 0 };
-        note_arrived(memory, block, part(arrived << skipped, index), needed, is_stored);
+        let needed = PageMask::span(skipped, usize::from(index == 0));
+        let here = arrived.counted_before(skipped).of_block(index);
+        note_arrived(memory, block, here, needed, is_stored);
     }
-    drop(quiet);
+    drop(coherent);
     drop(run);
     memory.staging.give_extent(extent);
     let count_as = if is_stored { Counter::ZswpIn } else { Counter::ZeroFilled };
-    memory.accounts.add(count_as, arrived.count_ones().into());
-    if progress.stop.is_some() && arrived != 0 {
+    memory.accounts.add(count_as, arrived.count() as u64);
+    if progress.stop.is_some() && !arrived.is_empty() {
         memory.space.mover.wake(at, count);
     }
-    match arrived.trailing_ones() as usize {
+    match arrived.leading() {
         0 => None,
         done => Some(done),
     }
 }
 
 /// Records the pages of `mask`, which were stored or are first touches, as in place.
-fn note_arrived(memory: &AddressSpace, block: &BlockGuard<'_>, mask: u32, needed: u32, is_stored: bool) {
-    if mask == 0 {
+fn note_arrived(
+    memory: &AddressSpace,
+    block: &BlockGuard<'_>,
+    mask: PageMask,
+    needed: PageMask,
+    is_stored: bool,
+) {
+    if mask.is_empty() {
         return;
     }
     if !is_stored {
-        memory.policy.touched(block.history(), mask);
+        memory.policy.touched(block.history(), mask.bits());
         block.change_kernels(mask, PageState::Kernel);
         return;
     }
     block.change(mask, PageState::Stored, PageState::Kernel);
     memory.note_returned(block.history(), mask, needed, true);
-    for (page, count) in runs(mask) {
-        memory.store.invalidate(GROUP, page_key(page_at(block.base(), page)), count as u64);
+    for (page, count) in mask.runs() {
+        memory.store.invalidate(GROUP, block.page(page).key(), count as u64);
     }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use sys::PAGE_SIZE;
-
     use super::*;
     use crate::testing::{blocks, compress_all, evict, inbound, pages_with, pages_with_gap, read, register};
     use crate::transition::discard::mark_discarding;
     use crate::transition::fault_in::FaultedIn;
-    use crate::units::{page_at, ALL_PAGES, BLOCK_BYTES};
+    use crate::units::{BlockNumber, BLOCK_BYTES};
 
-    fn masks(pages: &AddressSpace, base: usize, state: PageState) -> [u32; EXTENT_SLOTS] {
-        std::array::from_fn(|index| pages.lock(base + index * BLOCK_BYTES).mask(state))
+    fn masks(pages: &AddressSpace, base: BlockNumber, state: PageState) -> [PageMask; EXTENT_SLOTS] {
+        std::array::from_fn(|index| pages.lock(base + index).mask(state))
     }
 
-    fn all_numbers(base: usize, pages: std::ops::Range<usize>) {
+    fn all_numbers(base: BlockNumber, pages: std::ops::Range<usize>) {
         for page in pages {
             assert_eq!(read(base, page), page + 1, "page {page}");
         }
@@ -122,30 +127,30 @@ mod tests {
         let Some((pages, base)) = pages_with(16) else { return };
         let before = pages.staging.pages();
         assert!(pages.evict_extent(base));
-        assert_eq!(pages.space.mover.mapped(base, EXTENT_PAGES), 0);
-        assert_eq!(masks(pages, base, PageState::Staged), [ALL_PAGES; 8]);
+        assert_eq!(pages.space.mover.mapped(base.address(), EXTENT_PAGES), RunMask::NONE);
+        assert_eq!(masks(pages, base, PageState::Staged), [PageMask::ALL; 8]);
         assert_eq!(pages.staging.pages(), before + 128);
         assert!(!pages.evict_extent(base), "nothing is there");
         for _ in 0..8 {
             assert_eq!(pages.staging.ready_pages(), 0);
             pages.compress_oldest();
         }
-        assert_eq!(masks(pages, base, PageState::Stored), [ALL_PAGES; 8]);
+        assert_eq!(masks(pages, base, PageState::Stored), [PageMask::ALL; 8]);
         assert_eq!((pages.staging.ready_pages(), pages.store.stored_pages()), (128, 128));
-        assert!(pages.evict_extent(base + 8 * BLOCK_BYTES));
+        assert!(pages.evict_extent(base + 8));
         compress_all(pages);
         // From the middle of a block, limited by eight blocks or by the window.
-        assert_eq!(fault_in_run(pages, page_at(base, 5), false, 64, true), Some(64));
+        assert_eq!(fault_in_run(pages, base.page(5), false, 64, true), Some(64));
         all_numbers(base, 5..69);
         assert_eq!(
             masks(pages, base, PageState::Stored),
-            [0x1f, 0, 0, 0, 0xffe0, ALL_PAGES, ALL_PAGES, ALL_PAGES]
+            [0x1f, 0, 0, 0, 0xffe0, 0xffff, 0xffff, 0xffff].map(PageMask::from_bits)
         );
         assert_eq!(pages.store.stored_pages(), 192);
-        assert_eq!(fault_in_run(pages, base, false, 128, true), None, "five pages are no long run");
-        assert_eq!(fault_in_run(pages, page_at(base, 69), true, 128, true), Some(123));
+        assert_eq!(fault_in_run(pages, base.page(0), false, 128, true), None, "five pages are no long run");
+        assert_eq!(fault_in_run(pages, base.page(69), true, 128, true), Some(123));
         assert_eq!(
-            fault_in_run(pages, page_at(base, 192), true, 128, true),
+            fault_in_run(pages, base.page(192), true, 128, true),
             Some(64),
             "up to the last stored page"
         );
@@ -159,7 +164,7 @@ mod tests {
         compress_all(pages);
         let mut inbound = inbound();
         let frames = pages.staging.pages();
-        assert_eq!(pages.fault_in(&mut inbound, page_at(base, 3), false, 1), FaultedIn::Done(1));
+        assert_eq!(pages.fault_in(&mut inbound, base.page(3), false, 1), FaultedIn::Done(1));
         assert_eq!(
             (inbound.copied, pages.staging.pages()),
             (0, frames - 1),
@@ -174,7 +179,7 @@ mod tests {
             pages.staging.give(slot);
         }
         assert_eq!(pages.staging.pages(), 0);
-        assert_eq!(pages.fault_in(&mut inbound, page_at(base, 70), true, 1), FaultedIn::Done(1));
+        assert_eq!(pages.fault_in(&mut inbound, base.page(70), true, 1), FaultedIn::Done(1));
         assert_eq!((inbound.copied, pages.staging.pages()), (0, 0), "in a frame made for it");
         all_numbers(base, 3..4);
         all_numbers(base, 70..71);
@@ -184,12 +189,12 @@ mod tests {
     #[test]
     fn first_touches_are_brought_up_to_what_is_there() {
         let Some((pages, base)) = pages_with_gap(8, 1..51) else { return };
-        assert_eq!(fault_in_run(pages, base + PAGE_SIZE, false, 128, true), None, "reading takes no memory");
-        assert_eq!(fault_in_run(pages, base, true, 128, true), None, "the page is there");
-        assert_eq!(fault_in_run(pages, base + PAGE_SIZE, true, 128, true), Some(50));
+        assert_eq!(fault_in_run(pages, base.page(1), false, 128, true), None, "reading takes no memory");
+        assert_eq!(fault_in_run(pages, base.page(0), true, 128, true), None, "the page is there");
+        assert_eq!(fault_in_run(pages, base.page(1), true, 128, true), Some(50));
         assert!((1..51).all(|page| read(base, page) == 0));
         all_numbers(base, 51..128);
-        assert_eq!(masks(pages, base, PageState::Kernel), [ALL_PAGES; 8]);
+        assert_eq!(masks(pages, base, PageState::Kernel), [PageMask::ALL; 8]);
         assert_eq!(pages.staging.pages(), 78, "the rest of the extent");
     }
 
@@ -197,36 +202,36 @@ mod tests {
     fn frames_that_lie_scattered_are_given_up_for_a_run() {
         let Some((pages, base)) = pages_with_gap(40, 512..640) else { return };
         for block in 0..32 {
-            evict(pages, base + block * BLOCK_BYTES, ALL_PAGES);
+            evict(pages, base + block, PageMask::ALL);
         }
-        let fresh = base + 32 * BLOCK_BYTES;
-        assert_eq!(fault_in_run(pages, fresh, true, 128, true), None, "all wait to be compressed");
+        let fresh = base + 32;
+        assert_eq!(fault_in_run(pages, fresh.page(0), true, 128, true), None, "all wait to be compressed");
         compress_all(pages);
         assert!(pages.staging.ready_extents() == 0 && !pages.staging.has_room_for_extent());
-        assert_eq!(fault_in_run(pages, fresh, true, 128, true), Some(128));
+        assert_eq!(fault_in_run(pages, fresh.page(0), true, 128, true), Some(128));
         assert_eq!((pages.staging.pages(), pages.staging.ready_pages()), (384, 384));
     }
 
     #[test]
     fn blocks_that_are_not_whole_or_are_held_are_left_to_others() {
         let Some((pages, base)) = pages_with(16) else { return };
-        let third = pages.lock(base + 2 * BLOCK_BYTES);
+        let third = pages.lock(base + 2);
         assert!(!pages.evict_extent(base), "another thread holds a block");
         drop(third);
         assert!(pages.evict_extent(base));
-        assert!(pages.space.table.try_lock(base + 2 * BLOCK_BYTES).is_some(), "and lets go of all");
-        let half = base + 8 * BLOCK_BYTES;
-        mark_discarding(pages, half + 7 * BLOCK_BYTES, half + 8 * BLOCK_BYTES);
+        assert!(pages.space.table.try_lock(base + 2).is_some(), "and lets go of all");
+        let half = base + 8;
+        mark_discarding(pages, (half + 7).address(), (half + 8).address());
         assert!(!pages.evict_extent(half), "a discard is on its way");
-        assert_eq!(pages.space.mover.mapped(half, EXTENT_PAGES), u128::MAX);
+        assert_eq!(pages.space.mover.mapped(half.address(), EXTENT_PAGES), RunMask::ALL);
         // The kernel moves nothing across the border of two mappings.
         let other = blocks(16);
         register(pages, other, 16);
         let reading = libc::PROT_READ;
         // SAFETY: this test's mapping.
-        unsafe { libc::mprotect((other + 2 * BLOCK_BYTES) as *mut _, BLOCK_BYTES, reading) };
+        unsafe { libc::mprotect((other + 2).address() as *mut _, BLOCK_BYTES, reading) };
         assert!(!pages.evict_extent(other));
-        assert_eq!(masks(pages, other, PageState::Kernel), [ALL_PAGES; 8]);
+        assert_eq!(masks(pages, other, PageState::Kernel), [PageMask::ALL; 8]);
         all_numbers(other, 0..256);
     }
 
@@ -235,9 +240,9 @@ mod tests {
         let Some((pages, base)) = pages_with_gap(8, 20..21) else { return };
         assert!(pages.evict_extent(base));
         let staged = masks(pages, base, PageState::Staged);
-        assert_eq!((staged[0], staged[1] & 0xf), (ALL_PAGES, 0xf), "what lies before the hole went");
-        assert_eq!(pages.staging.pages() as u32, staged.iter().map(|mask| mask.count_ones()).sum::<u32>());
+        assert_eq!((staged[0], staged[1].run_at(0)), (PageMask::ALL, 4), "what lies before the hole went");
+        assert_eq!(pages.staging.pages(), staged.iter().map(|mask| mask.count()).sum::<usize>());
         compress_all(pages);
-        assert_eq!(masks(pages, base, PageState::Staged), [0; 8]);
+        assert_eq!(masks(pages, base, PageState::Staged), [PageMask::NONE; 8]);
     }
 }

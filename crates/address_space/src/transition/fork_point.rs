@@ -21,6 +21,7 @@ use sys::userfaultfd::Message;
 use sys::PAGE_SIZE;
 
 use crate::space::descriptor::Registration;
+use crate::units::PageNumber;
 
 /// The reports whose order against a fork is uncertain, and the fork's place among them.
 #[derive(Debug, Default)]
@@ -38,7 +39,8 @@ enum Touch {
     Goes,
 }
 
-fn touch(report: Message, at: usize) -> Option<Touch> {
+fn touch(report: Message, at: PageNumber) -> Option<Touch> {
+    let at = at.address();
     match report {
         Message::Remap { to, len, .. } if (to..to + len).contains(&at) => Some(Touch::Arrives),
         Message::Remap { from, len, .. } if (from..from + len).contains(&at) => Some(Touch::Moves),
@@ -49,20 +51,26 @@ fn touch(report: Message, at: usize) -> Option<Touch> {
 
 /// The place of a page after a report, `None` if another mapping is there now. An unmapped page
 /// keeps its place: placing it shows best whether the fork came before.
-pub(crate) fn redo(report: Message, at: usize) -> Option<usize> {
+pub(crate) fn redo(report: Message, page: PageNumber) -> Option<PageNumber> {
+    let at = page.address();
     match report {
-        Message::Remap { from, to, len } if (from..from + len).contains(&at) => Some(at - from + to),
+        Message::Remap { from, to, len } if (from..from + len).contains(&at) => {
+            Some(PageNumber::of(at - from + to))
+        }
         Message::Remap { to, len, .. } if (to..to + len).contains(&at) => None,
-        _ => Some(at),
+        _ => Some(page),
     }
 }
 
 /// The place of a page before a report, `None` if another mapping was there.
-pub(crate) fn undo(report: Message, at: usize) -> Option<usize> {
+pub(crate) fn undo(report: Message, page: PageNumber) -> Option<PageNumber> {
+    let at = page.address();
     match report {
-        Message::Remap { from, to, len } if (to..to + len).contains(&at) => Some(at - to + from),
+        Message::Remap { from, to, len } if (to..to + len).contains(&at) => {
+            Some(PageNumber::of(at - to + from))
+        }
         Message::Remap { from, len, .. } if (from..from + len).contains(&at) => None,
-        _ => Some(at),
+        _ => Some(page),
     }
 }
 
@@ -72,7 +80,7 @@ impl ForkPoint {
     pub fn find(
         reports: Vec<Message>,
         applied: usize,
-        mut registration: impl FnMut(usize) -> Registration,
+        mut registration: impl FnMut(PageNumber) -> Registration,
     ) -> Self {
         let mut found = Vec::new();
         for report in &reports {
@@ -81,7 +89,7 @@ impl ForkPoint {
                 Message::Unmap { start, end } => [start, end - PAGE_SIZE],
                 _ => continue,
             };
-            found.extend(ends.into_iter().filter_map(|at| match registration(at) {
+            found.extend(ends.into_iter().map(PageNumber::of).filter_map(|at| match registration(at) {
                 Registration::Registered => Some((at, true)),
                 Registration::Unregistered => Some((at, false)),
                 Registration::Changing => None,
@@ -104,27 +112,27 @@ impl ForkPoint {
         ForkPoint { reports, applied, before }
     }
 
-    /// Where the child had, when it was made, the page that the table has at `at`.
-    pub fn in_child(&self, at: usize) -> Option<usize> {
+    /// Where the child had, when it was made, the page that the table has as `at`.
+    pub fn in_child(&self, at: PageNumber) -> Option<PageNumber> {
         match self.before >= self.applied {
             true => self.forth(self.applied, self.before, at),
             false => self.back(self.before, self.applied, at),
         }
     }
 
-    /// Where the table has the page that the child had at `at` when it was made.
-    pub fn in_table(&self, at: usize) -> Option<usize> {
+    /// Where the table has the page that the child had as `at` when it was made.
+    pub fn in_table(&self, at: PageNumber) -> Option<PageNumber> {
         match self.before >= self.applied {
             true => self.back(self.applied, self.before, at),
             false => self.forth(self.before, self.applied, at),
         }
     }
 
-    fn forth(&self, first: usize, end: usize, at: usize) -> Option<usize> {
+    fn forth(&self, first: usize, end: usize, at: PageNumber) -> Option<PageNumber> {
         self.reports[first..end].iter().try_fold(at, |at, report| redo(*report, at))
     }
 
-    fn back(&self, first: usize, end: usize, at: usize) -> Option<usize> {
+    fn back(&self, first: usize, end: usize, at: PageNumber) -> Option<PageNumber> {
         self.reports[first..end].iter().rev().try_fold(at, |at, report| undo(*report, at))
     }
 }
@@ -136,7 +144,7 @@ enum Expected {
     Anything,
 }
 
-fn expected(reports: &[Message], before: usize, at: usize) -> Expected {
+fn expected(reports: &[Message], before: usize, at: PageNumber) -> Expected {
     let (earlier, later) = reports.split_at(before);
     match earlier.iter().rev().find_map(|report| touch(*report, at)) {
         Some(Touch::Arrives) => return Expected::Surely(true),
@@ -164,6 +172,10 @@ mod tests {
 
     fn address(place: usize) -> usize {
         (place + 1) * 0x10_0000
+    }
+
+    fn page(place: usize) -> PageNumber {
+        PageNumber::of(address(place))
     }
 
     /// A mapping of the model: by place, its name and whether it is registered.
@@ -257,22 +269,24 @@ mod tests {
             let is_ambiguous = alike.clone().any(|(_, other)| places(other) != places(child));
             prop_assume!(!is_ambiguous);
 
-            let is_registered = |at| look(child).iter().any(|place| (address(*place)..address(*place) + LEN).contains(&at));
+            let is_registered = |at: PageNumber| {
+                look(child).iter().any(|place| (page(*place)..page(*place) + 4).contains(&at))
+            };
             let point = ForkPoint::find(reports, *applied, |at| registration(is_registered(at)));
             let (in_child, in_table) = (places(child), places(table));
             for (who, place) in &in_table {
-                let put = point.in_child(address(*place) + 8192).map(|at| at - 8192);
-                let right = in_child.get(who).map(|place| address(*place));
+                let put = point.in_child(page(*place) + 2);
+                let right = in_child.get(who).map(|place| page(*place) + 2);
                 let is_harmless = put.is_none_or(|put| !is_registered(put));
                 prop_assert!(put == right || right.is_none() && is_harmless,
-                    "{who} at {place}: put at {put:x?}, was at {right:x?}: {point:x?}");
+                    "{who} at {place}: put at {put:?}, was at {right:?}: {point:x?}");
             }
             for (who, place) in &in_child {
-                let from = point.in_table(address(*place));
-                let right = in_table.get(who).map(|place| address(*place));
-                let is_nothing = from.is_none_or(|from| !in_table.values().any(|place| address(*place) == from));
+                let from = point.in_table(page(*place));
+                let right = in_table.get(who).map(|place| page(*place));
+                let is_nothing = from.is_none_or(|from| !in_table.values().any(|place| page(*place) == from));
                 prop_assert!(from == right || right.is_none() && is_nothing,
-                    "{who} at {place}: from {from:x?}, is at {right:x?}: {point:x?}");
+                    "{who} at {place}: from {from:?}, is at {right:?}: {point:x?}");
             }
         }
     }
@@ -284,10 +298,10 @@ mod tests {
         let (from, to) = (address(0), address(1));
         let reports = vec![Message::Remap { from, to, len: LEN }];
         let point = ForkPoint::find(Vec::new(), 0, |_| unreachable!());
-        assert_eq!(point.in_child(to), Some(to));
+        assert_eq!(point.in_child(page(1)), Some(page(1)));
         // Not settled: a new mapping cannot be registered yet.
         let point = ForkPoint::find(reports, 1, |_| Registration::Unregistered);
-        assert_eq!(point.in_child(to), Some(to));
+        assert_eq!(point.in_child(page(1)), Some(page(1)));
     }
 
     fn moved(from: usize, to: usize) -> [Message; 2] {
@@ -302,13 +316,13 @@ mod tests {
     fn unmapped_places_count_in_finding_the_fork() {
         let mut reports = vec![Message::Unmap { start: address(5), end: address(5) + LEN }];
         reports.extend([moved(3, 1), moved(4, 3), moved(1, 4)].concat());
-        let child = [3, 4, 5].map(address);
+        let child = [3, 4, 5].map(page);
         let point = ForkPoint::find(reports, 3, |at| {
-            registration(child.iter().any(|place| (*place..place + LEN).contains(&at)))
+            registration(child.iter().any(|place| (*place..*place + 4).contains(&at)))
         });
-        assert_eq!(point.in_child(address(1)), Some(address(3)));
-        assert_eq!(point.in_child(address(4)), Some(address(4)));
-        assert_eq!(point.in_table(address(3)), Some(address(1)));
+        assert_eq!(point.in_child(page(1)), Some(page(3)));
+        assert_eq!(point.in_child(page(4)), Some(page(4)));
+        assert_eq!(point.in_table(page(3)), Some(page(1)));
     }
 
     /// The ends of an unmapped range may be unregistered, so the moves say more.
@@ -316,9 +330,9 @@ mod tests {
     fn the_ends_of_what_was_unmapped_say_less_than_a_move() {
         let mut reports = vec![Message::Unmap { start: address(2), end: address(5) }];
         reports.extend(moved(0, 1));
-        let middle = address(3)..address(3) + LEN;
-        let had = |at| registration(middle.contains(&at) || (address(0)..address(0) + LEN).contains(&at));
+        let had =
+            |at| registration([0, 3].into_iter().any(|place| (page(place)..page(place) + 4).contains(&at)));
         let point = ForkPoint::find(reports, 3, had);
-        assert_eq!(point.in_child(address(1)), Some(address(0)));
+        assert_eq!(point.in_child(page(1)), Some(page(0)));
     }
 }

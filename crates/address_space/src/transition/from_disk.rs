@@ -13,10 +13,10 @@ use super::fault_in::{note_copied, settle_loaded, FaultedIn};
 use super::inbound::Inbound;
 use super::place::{place_copies, Placed};
 use crate::address_space::{AddressSpace, GROUP};
-use crate::space::block::PageState;
-use crate::space::run::{Locked, PageRun, RunGuard};
+use crate::space::block::{Locked, PageState};
+use crate::space::run::RunGuard;
 use crate::staging::refs::{ArenaPages, PageRefs};
-use crate::units::{index_of, page_at, page_key, runs, span, BLOCK_BYTES, BLOCK_PAGES};
+use crate::units::{page_at, BlockNumber, PageMask, PageNumber, PageRun, RunMask, BLOCK_PAGES};
 
 /// Most blocks per read: as many pages as a request to the swap file may have.
 const BLOCKS_MAX: usize = 4;
@@ -36,30 +36,24 @@ pub enum FromDisk {
 /// A thread's buffer for pages read.
 pub type Scratch = ArenaPages<PAGES_MAX>;
 
-/// Pages of adjacent blocks that are read together: sixteen bits a block.
+/// Pages of adjacent blocks that are read together.
 struct DiskRead {
-    base: usize,
+    first: BlockNumber,
     /// The faulting page, in the first block.
-    needed: usize,
+    needed: PageMask,
     blocks: usize,
-    mask: u64,
-}
-
-impl DiskRead {
-    fn part(&self, index: usize) -> u32 {
-        (self.mask >> (index * BLOCK_PAGES)) as u32 & 0xffff
-    }
+    pages: RunMask,
 }
 
 impl AddressSpace {
-    /// Brings in the page at `at` if it is in the swap file, with those of the `wanted` pages that
+    /// Brings in page `at` if it is in the swap file, with those of the `wanted` pages that
     /// are in it, too. `wanted` counts from the first page of the block and includes the page.
     /// `read_on` reads messages if one is in the way. Hold no block's lock.
     pub fn bring_from_disk(
         &self,
         inbound: &mut Inbound,
         scratch: &mut Scratch,
-        at: usize,
+        at: PageNumber,
         wanted: Range<usize>,
         mut read_on: impl FnMut(),
     ) -> FromDisk {
@@ -69,49 +63,43 @@ impl AddressSpace {
         };
         let pages = scratch.pages();
         let mut refs = PageRefs::new();
-        pages.iter_mut().take(reading.mask.count_ones() as usize).for_each(|page| refs.push(page));
-        let key = page_key(reading.base);
-        let loaded = self.store.load_available(GROUP, key, reading.mask, refs.as_mut_slice(), Keep::Shared);
+        pages.iter_mut().take(reading.pages.count()).for_each(|page| refs.push(page));
+        let key = reading.first.page(0).key();
+        let mask = reading.pages.bits() as u64;
+        let loaded = self.store.load_available(GROUP, key, mask, refs.as_mut_slice(), Keep::Shared);
         let loaded = loaded.unwrap_or_else(|error| lost(self, &reading, error));
+        let loaded = RunMask::from_bits(loaded.into());
         let mut done = 0;
         for index in 0..reading.blocks {
-            let first = (reading.mask & ((1u64 << (index * BLOCK_PAGES)) - 1)).count_ones() as usize;
-            let here = (loaded >> (index * BLOCK_PAGES)) as u32 & 0xffff;
-            done += place_read(
-                self,
-                inbound,
-                &reading,
-                index,
-                here,
-                pages[first..].as_ptr() as usize,
-                &mut read_on,
-            );
+            let first = (reading.pages & RunMask::first(index * BLOCK_PAGES)).count();
+            let (here, source) = (loaded.of_block(index), pages[first..].as_ptr() as usize);
+            done += place_read(self, inbound, &reading, index, here, source, &mut read_on);
         }
         FromDisk::Done(done)
     }
 }
 
-fn begin_reading(memory: &AddressSpace, at: usize, wanted: Range<usize>) -> Result<DiskRead, FromDisk> {
-    let first = memory.lock(at);
-    let index = index_of(at);
+fn begin_reading(memory: &AddressSpace, at: PageNumber, wanted: Range<usize>) -> Result<DiskRead, FromDisk> {
+    let first = memory.lock(at.block());
+    let index = at.index();
     if first.is_reading() {
         return Err(FromDisk::Busy);
     }
     let end = wanted.end.min(PAGES_MAX);
-    let wanted = (u64::MAX >> (PAGES_MAX - end)) & !((1 << wanted.start) - 1);
+    let wanted = RunMask::first(end) & !RunMask::first(wanted.start);
     let mut run = RunGuard::of(first);
     run.extend(&memory.space.table, end.div_ceil(BLOCK_PAGES));
-    let key = page_key(run.base());
-    let on_disk = memory.store.on_disk(GROUP, key, run.count() * BLOCK_PAGES) & wanted;
-    let mut reading = DiskRead { base: run.base(), needed: index, blocks: 0, mask: 0 };
+    let on_disk = memory.store.on_disk(GROUP, run.start().page(0).key(), run.count() * BLOCK_PAGES);
+    let wanted = wanted & RunMask::from_bits(on_disk.into());
+    let mut reading = DiskRead { first: run.start(), needed: at.mask(), blocks: 0, pages: RunMask::NONE };
     for (number, block) in run.iter().enumerate() {
-        let here = (on_disk >> (number * BLOCK_PAGES)) as u32 & block.mask(PageState::Stored);
-        if here == 0 || block.is_reading() || number == 0 && here >> index & 1 == 0 {
+        let here = wanted.of_block(number) & block.mask(PageState::Stored);
+        if here.is_empty() || block.is_reading() || number == 0 && !here.has(index) {
             break;
         }
         block.begin_reading(here);
         reading.blocks += 1;
-        reading.mask |= u64::from(here) << (number * BLOCK_PAGES);
+        reading.pages |= RunMask::from_block(number, here);
     }
     match reading.blocks {
         0 => Err(FromDisk::Elsewhere),
@@ -125,32 +113,31 @@ fn place_read(
     inbound: &mut Inbound,
     reading: &DiskRead,
     index: usize,
-    loaded: u32,
+    loaded: PageMask,
     source: usize,
     read_on: &mut impl FnMut(),
 ) -> usize {
-    let base = reading.base + index * BLOCK_BYTES;
-    let asked = reading.part(index);
+    let asked = reading.pages.of_block(index);
     // Address of a page read: pages are adjacent in address order.
-    let place_of = |page: usize| page_at(source, (asked & ((1 << page) - 1)).count_ones() as usize);
+    let place_of = |index| page_at(source, (asked & PageMask::span(0, index)).count());
     let mut done = 0;
     loop {
-        let block = memory.lock(base);
+        let block = memory.lock(reading.first + index);
         let left = block.watched() & loaded;
-        let Some((first, count)) = runs(left).next() else {
+        let Some((first, count)) = left.runs().next() else {
             block.end_reading();
             drop(block);
-            note_copied(memory, inbound, done);
+            note_copied(&memory.staging, inbound, done);
             return done;
         };
-        let placed = match memory.quiet(&block) {
+        let placed = match memory.coherent(&block) {
             None => Placed::Again,
-            Some(quiet) => place_copies(&quiet, PageRun::new(first, count), place_of(first)),
+            Some(coherent) => place_copies(&coherent, PageRun::new(first, count), place_of(first)),
         };
-        match settle_loaded(memory, &block, first, placed, count) {
+        match settle_loaded(&memory.store, memory.accounts, &block, first, placed, count) {
             Ok((pages, _)) => {
-                let needed = if index == 0 { span(reading.needed, 1) } else { 0 };
-                let back = span(first, pages);
+                let needed = if index == 0 { reading.needed } else { PageMask::NONE };
+                let back = PageMask::span(first, pages);
                 memory.note_returned(block.history(), back, needed & back, false);
                 done += pages;
             }
@@ -170,7 +157,8 @@ fn lost(memory: &AddressSpace, reading: &DiskRead, error: LoadError) -> ! {
     let index = match error {
         LoadError::Missing { index } | LoadError::Damaged { index } | LoadError::Disk { index, .. } => index,
     };
-    let bits = (0..64).filter(|bit| reading.mask >> bit & 1 == 1);
-    let page = page_at(reading.base, bits.into_iter().nth(index).unwrap_or(0));
-    memory.fatal(format_args!("page {page:#x} is lost: {error}"))
+    let pages =
+        (0..PAGES_MAX).filter(|page| reading.pages.of_block(page / BLOCK_PAGES).has(page % BLOCK_PAGES));
+    let page = reading.first.page(pages.into_iter().nth(index).unwrap_or(0));
+    memory.fatal(format_args!("page {page:?} is lost: {error}"))
 }

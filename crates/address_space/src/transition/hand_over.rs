@@ -11,11 +11,12 @@ use crate::space::block::PageState;
 use crate::space::descriptor::Guard;
 use crate::space::descriptor::Registration;
 use crate::sync::sleep_ns;
-use crate::units::{index_of, page_at, BLOCK_PAGES};
+use crate::units::{PageNumber, BLOCK_PAGES};
 
-/// Whether a change took the page at `at` away, without moving it.
-fn is_gone(change: Message, at: usize) -> bool {
-    matches!(change, Message::Remove { start, end } | Message::Unmap { start, end } if (start..end).contains(&at))
+/// Whether a change took page `at` away, without moving it.
+fn is_gone(change: Message, at: PageNumber) -> bool {
+    let address = at.address();
+    matches!(change, Message::Remove { start, end } | Message::Unmap { start, end } if (start..end).contains(&address))
 }
 
 struct Descendant {
@@ -56,20 +57,23 @@ impl Descendant {
         None
     }
 
-    fn first_registration(&self, at: usize) -> Registration {
+    fn first_registration(&self, at: PageNumber) -> Registration {
+        let address = at.address();
         let change = self.changes.iter().find_map(|change| match *change {
             change if is_gone(change, at) => Some(Registration::Registered),
-            Message::Remap { from, len, .. } if (from..from + len).contains(&at) => {
+            Message::Remap { from, len, .. } if (from..from + len).contains(&address) => {
                 Some(Registration::Registered)
             }
-            Message::Remap { to, len, .. } if (to..to + len).contains(&at) => Some(Registration::Changing),
+            Message::Remap { to, len, .. } if (to..to + len).contains(&address) => {
+                Some(Registration::Changing)
+            }
             _ => None,
         });
-        change.unwrap_or_else(|| self.guard.registration(at))
+        change.unwrap_or_else(|| self.guard.registration(address))
     }
 
     /// The present place of a page of the parent. `None` if it is gone.
-    fn place_of(&self, at: usize) -> Option<usize> {
+    fn place_of(&self, at: PageNumber) -> Option<PageNumber> {
         let redo = |at, change: &Message| redo(*change, at).filter(|_| !is_gone(*change, at));
         self.changes.iter().try_fold(at, redo)
     }
@@ -98,15 +102,15 @@ impl ChildMemory {
         smaps.close();
     }
 
-    /// The parent's page that the child misses at `at`, if any.
-    pub fn source_of(&self, at: usize) -> Option<usize> {
+    /// The parent's page that the child misses in place of `at`, if any.
+    pub fn source_of(&self, at: PageNumber) -> Option<PageNumber> {
         let undo = |at, change: &Message| undo(*change, at).filter(|_| !is_gone(*change, at));
         let at = self.descendants[0].changes.iter().rev().try_fold(at, undo)?;
         self.fork_point.in_table(at)
     }
 
-    fn fill(&mut self, at: usize, with: impl Fn(&Guard, usize) -> Option<Stop>) {
-        if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at)) {
+    fn fill(&mut self, at: PageNumber, with: impl Fn(&Guard, PageNumber) -> Option<Stop>) {
+        if self.wiped.iter().any(|(start, end)| (*start..*end).contains(&at.address())) {
             return;
         }
         let Some(at) = self.fork_point.in_child(at) else { return };
@@ -132,9 +136,10 @@ impl ChildMemory {
     }
 
     /// Copies a page into the child.
-    pub fn give(&mut self, at: usize, page: &[u8; PAGE_SIZE]) {
+    pub fn give(&mut self, at: PageNumber, bytes: &[u8; PAGE_SIZE]) {
+        let source = bytes.as_ptr() as usize;
         // SAFETY: fills a missing page of the child with its own content.
-        self.fill(at, |guard, place| unsafe { guard.copy(place, page.as_ptr() as usize, PAGE_SIZE) }.stop);
+        self.fill(at, |guard, place| unsafe { guard.copy(place.address(), source, PAGE_SIZE) }.stop);
     }
 
     /// Ends the copying. Pages missing from now on read as zeroes.
@@ -146,12 +151,12 @@ impl ChildMemory {
 impl AddressSpace {
     /// Copies all out pages into the child.
     pub fn hand_over_all(&self, child: &mut ChildMemory) {
-        let mut page = [0u8; PAGE_SIZE];
-        for base in self.space.table.busy(0, sys::memory::USER_END) {
+        let mut bytes = [0u8; PAGE_SIZE];
+        for block in self.space.table.busy(0, sys::memory::USER_END) {
             for index in 0..BLOCK_PAGES {
-                let at = page_at(base, index);
-                if self.read_out(at, &mut page) {
-                    child.give(at, &page);
+                let at = block.page(index);
+                if self.read_out(at, &mut bytes) {
+                    child.give(at, &bytes);
                 }
             }
             if child.is_over {
@@ -161,18 +166,18 @@ impl AddressSpace {
     }
 
     /// Reads an out page. Returns false if the page is not out.
-    pub fn read_out(&self, at: usize, page: &mut [u8; PAGE_SIZE]) -> bool {
-        let Some(block) = self.space.table.lock_existing(at) else { return false };
-        let index = index_of(at);
+    pub fn read_out(&self, at: PageNumber, bytes: &mut [u8; PAGE_SIZE]) -> bool {
+        let Some(block) = self.space.table.lock_existing(at.block()) else { return false };
+        let index = at.index();
         match block.state(index) {
             PageState::Staged => {
-                let source = self.staging.address(block.slot(), index);
+                let source = self.staging.address(block.staged_slot(), index);
                 // SAFETY: staged pages stay while the block's lock is held.
-                *page = unsafe { *(source as *const [u8; PAGE_SIZE]) };
+                *bytes = unsafe { *(source as *const [u8; PAGE_SIZE]) };
                 true
             }
             PageState::Stored => {
-                self.load_copy(at, page);
+                self.load_copy(at, bytes);
                 true
             }
             _ => false,
@@ -183,7 +188,7 @@ impl AddressSpace {
 /// A fork bypassed the library's fork handlers, so the child lacks all out pages and gets
 /// copies. No page was brought in since the kernel copied the parent: it refuses to fill pages
 /// from the first managed mapping that it copies until the event is read. From then on no
-/// thread has a [`crate::space::mover::Quiet`] until this function returns.
+/// thread has a [`crate::space::mover::Coherent`] until this function returns.
 pub(crate) fn populate_child(memory: &AddressSpace, descriptor: i32, reports: Vec<Message>, applied: usize) {
     let mut child = ChildMemory::new(memory.guard().of_child(descriptor), std::iter::empty());
     child.place_among(reports, applied);

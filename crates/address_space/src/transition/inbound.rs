@@ -2,12 +2,12 @@
 
 use crate::staging::FrameCache;
 
-/// The frames and the page of a thread that brings pages in.
+/// The frames and the buffer of a thread that brings pages in.
 pub struct Inbound {
     /// Frames to decompress into.
     pub frames: FrameCache,
-    /// A page to decompress into.
-    pub(crate) page: usize,
+    /// Address of a page to decompress into.
+    pub(crate) buffer: usize,
     /// Pages copied from it since frames were last discarded in exchange.
     pub(crate) copied: usize,
     /// Whether pages are read from the swap file at once, under their blocks' locks. If false, the
@@ -16,8 +16,8 @@ pub struct Inbound {
 }
 
 impl Inbound {
-    /// For a thread that owns `page`.
-    pub fn new(page: usize) -> Self {
-        Inbound { frames: FrameCache::default(), page, copied: 0, reads_disk: true }
+    /// For a thread that owns the page at `buffer`.
+    pub fn new(buffer: usize) -> Self {
+        Inbound { frames: FrameCache::default(), buffer, copied: 0, reads_disk: true }
     }
 }

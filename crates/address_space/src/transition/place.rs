@@ -4,10 +4,9 @@ use sys::userfaultfd::{Progress, Stop};
 use sys::PAGE_SIZE;
 
 use super::inbound::Inbound;
-use crate::space::mover::Quiet;
-use crate::space::run::PageRun;
+use crate::space::mover::Coherent;
 use crate::staging::{Frame, Staging};
-use crate::units::{bytes_of, pages_in};
+use crate::units::{bytes_of, pages_in, PageRun};
 
 pub(crate) enum Placed {
     Moved(usize),
@@ -18,8 +17,8 @@ pub(crate) enum Placed {
     NoMemory,
 }
 
-pub(crate) fn place(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
-    let progress = quiet.move_in(run, source);
+pub(crate) fn place(coherent: &Coherent<'_>, run: PageRun, source: Frame) -> Placed {
+    let progress = coherent.move_in(run, source);
     if progress.done > 0 || progress.stop.is_none() {
         return Placed::Moved(pages_in(progress.done));
     }
@@ -27,17 +26,17 @@ pub(crate) fn place(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
         Stop::Again => Placed::Again,
         Stop::NoMemory => Placed::NoMemory,
         Stop::Gone => sys::thread::end_process(),
-        Stop::Invalid | Stop::Busy => place_one(quiet, run, source),
+        Stop::Invalid | Stop::Busy => place_one(coherent, run, source),
         Stop::Exists => {
-            let arrived = quiet.arrived(run, source).trailing_ones() as usize;
-            quiet.wake(PageRun::new(run.first, arrived.max(1)));
+            let arrived = coherent.arrived(run, source).leading();
+            coherent.wake(PageRun::new(run.first, arrived.max(1)));
             match arrived {
                 0 => Placed::Gone,
                 arrived => Placed::Moved(arrived),
             }
         }
         Stop::Hole => {
-            quiet.wake(run.one());
+            coherent.wake(run.one());
             Placed::Gone
         }
     }
@@ -46,13 +45,13 @@ pub(crate) fn place(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
 /// Places zeroes for a write. Returns the number of pages, and the reason if not all.
 pub(crate) fn fill(
     staging: &Staging,
-    quiet: &Quiet<'_>,
+    coherent: &Coherent<'_>,
     inbound: &mut Inbound,
     run: PageRun,
 ) -> (usize, Option<Stop>) {
-    match move_zeroes(staging, quiet, inbound, run) {
+    match move_zeroes(staging, coherent, inbound, run) {
         // No ready frame, or the mapping accepts no moves: read-only by now, or locked.
-        (0, None | Some(Stop::Invalid)) => fill_shared(quiet, run.first),
+        (0, None | Some(Stop::Invalid)) => fill_shared(coherent, run.first),
         other => other,
     }
 }
@@ -61,7 +60,7 @@ pub(crate) fn fill(
 /// Without a reason, no frames were left.
 fn move_zeroes(
     staging: &Staging,
-    quiet: &Quiet<'_>,
+    coherent: &Coherent<'_>,
     inbound: &mut Inbound,
     run: PageRun,
 ) -> (usize, Option<Stop>) {
@@ -71,7 +70,7 @@ fn move_zeroes(
         let source = staging.frame(pages.slot, pages.first);
         // SAFETY: the cached frames belong to this thread.
         unsafe { std::ptr::write_bytes(source.address() as *mut u8, 0, bytes_of(pages.count)) };
-        let progress = quiet.move_in(PageRun::new(run.first + done, pages.count), source);
+        let progress = coherent.move_in(PageRun::new(run.first + done, pages.count), source);
         let moved = pages_in(progress.done);
         inbound.frames.spend(staging, pages, moved);
         done += moved;
@@ -83,40 +82,40 @@ fn move_zeroes(
 }
 
 /// Moves or copies the first page of a run that does not move as a whole.
-fn place_one(quiet: &Quiet<'_>, run: PageRun, source: Frame) -> Placed {
+fn place_one(coherent: &Coherent<'_>, run: PageRun, source: Frame) -> Placed {
     // The run may have crossed a border between mappings.
-    if run.count > 1 && quiet.move_in(run.one(), source).done == PAGE_SIZE {
+    if run.count > 1 && coherent.move_in(run.one(), source).done == PAGE_SIZE {
         return Placed::Moved(1);
     }
     // Copying works under any protection.
-    place_copies(quiet, run.one(), source.address())
+    place_copies(coherent, run.one(), source.address())
 }
 
-pub(crate) fn fill_shared(quiet: &Quiet<'_>, page: usize) -> (usize, Option<Stop>) {
-    let progress = quiet.zero(PageRun::new(page, 1));
+pub(crate) fn fill_shared(coherent: &Coherent<'_>, index: usize) -> (usize, Option<Stop>) {
+    let progress = coherent.zero(PageRun::new(index, 1));
     (pages_in(progress.done), progress.stop)
 }
 
-pub(crate) fn place_copies(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Placed {
-    let progress = copy_in(quiet, run, source);
+pub(crate) fn place_copies(coherent: &Coherent<'_>, run: PageRun, source: usize) -> Placed {
+    let progress = copy_in(coherent, run, source);
     match progress.stop {
         _ if progress.done > 0 => Placed::Copied(pages_in(progress.done)),
         None | Some(Stop::Again) => Placed::Again,
         Some(Stop::NoMemory) => Placed::NoMemory,
         Some(Stop::Gone) => sys::thread::end_process(),
         Some(_) => {
-            quiet.wake(run.one());
+            coherent.wake(run.one());
             Placed::Gone
         }
     }
 }
 
 /// Copies as many pages as one mapping takes.
-fn copy_in(quiet: &Quiet<'_>, run: PageRun, source: usize) -> Progress {
-    let progress = quiet.copy_in(run, source);
+fn copy_in(coherent: &Coherent<'_>, run: PageRun, source: usize) -> Progress {
+    let progress = coherent.copy_in(run, source);
     if progress.stop == Some(Stop::Hole) && progress.done == 0 && run.count > 1 {
         // The run may have crossed a border between mappings. Then no page is copied.
-        return quiet.copy_in(run.one(), source);
+        return coherent.copy_in(run.one(), source);
     }
     progress
 }

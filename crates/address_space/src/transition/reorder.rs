@@ -34,9 +34,9 @@ use super::discard::mark_discarding;
 use super::hand_over::populate_child;
 use super::relocate::{relocate, Transit};
 use crate::address_space::{AddressSpace, DISPLACED, GROUP};
-use crate::space::descriptor::Registration;
+use crate::space::descriptor::{Guard, Registration};
 use crate::sync::Mutex;
-use crate::units::{page_at, page_key, span, within, BLOCK_PAGES};
+use crate::units::{BlockNumber, PageMask, BLOCK_PAGES};
 
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
@@ -160,8 +160,8 @@ pub(crate) fn settle(memory: &AddressSpace) {
         }
         let ReorderBuffer { arrivals, deferred, .. } = &mut *reorder;
         let parts = match event {
-            Message::Remap { from, len, .. } => parts(memory, arrivals, deferred, from, from + len),
-            Message::Unmap { start, end } => parts(memory, arrivals, deferred, start, end),
+            Message::Remap { from, len, .. } => parts(memory.guard(), arrivals, deferred, from, from + len),
+            Message::Unmap { start, end } => parts(memory.guard(), arrivals, deferred, start, end),
             _ => Some(Vec::new()),
         };
         let Some(parts) = parts else { return };
@@ -206,19 +206,16 @@ pub(crate) fn settle(memory: &AddressSpace) {
 
 /// Discards out pages, except registered ones at an arrival. Returns false if unknown.
 fn discard_unmapped(memory: &AddressSpace, start: usize, end: usize, arrivals: &[Arrival]) -> bool {
-    for base in memory.space.table.known(start, end) {
-        let Some(out) =
-            memory.space.table.lock_existing(base).map(|block| block.mask_of(|state| !state.is_kernels()))
-        else {
-            continue;
-        };
-        let mask = within(base, start, end);
-        for index in (0..BLOCK_PAGES).filter(|index| mask & span(*index, 1) != 0) {
-            let at = page_at(base, index);
+    for block in memory.space.table.known(start, end) {
+        let Some(guard) = memory.space.table.lock_existing(block) else { continue };
+        let out = guard.mask_of(|state| !state.is_kernels());
+        drop(guard);
+        for index in PageMask::within(block, start, end).pages() {
+            let at = block.page(index).address();
             let is_contested = arrivals.iter().any(|arrival| (arrival.start..arrival.end).contains(&at));
             if !is_contested {
                 memory.discard(at, at + PAGE_SIZE);
-            } else if out & span(index, 1) != 0 {
+            } else if out.has(index) {
                 match memory.space.mover.guard.registration(at) {
                     Registration::Registered => {}
                     Registration::Unregistered => memory.discard(at, at + PAGE_SIZE),
@@ -233,7 +230,7 @@ fn discard_unmapped(memory: &AddressSpace, start: usize, end: usize, arrivals: &
 /// Splits the range that the first of `reports` left into parts, each about the mapping before
 /// or after the last REMAP. `None` if that is unknown now.
 fn parts(
-    memory: &AddressSpace,
+    guard: &Guard,
     arrivals: &mut [Arrival],
     reports: &[Message],
     start: usize,
@@ -249,7 +246,7 @@ fn parts(
         let is_older = match over.filter(|over| !arrivals[*over].settled) {
             Some(over) => {
                 let (left, come) = traffic(reports, at);
-                let present = match memory.space.mover.guard.registration(at) {
+                let present = match guard.registration(at) {
                     Registration::Registered => 1,
                     Registration::Unregistered => 0,
                     Registration::Changing => return None,
@@ -269,33 +266,32 @@ fn parts(
 
 /// Keeps out pages in `[start, end)` apart: they are older than the mapping that arrives.
 fn displace(memory: &AddressSpace, start: usize, end: usize) {
-    let mut page = [0u8; PAGE_SIZE];
-    for base in memory.space.table.busy(start, end) {
-        let mask = within(base, start, end);
-        for index in (0..BLOCK_PAGES).filter(|index| mask >> index & 1 == 1) {
-            let at = page_at(base, index);
-            if memory.read_out(at, &mut page) {
-                if let Err(error) = memory.store.store_any(DISPLACED, page_key(at), &[&page]) {
-                    memory.fatal(format_args!("page {at:#x} could not be kept: {error}"));
+    let mut bytes = [0u8; PAGE_SIZE];
+    for block in memory.space.table.busy(start, end) {
+        for index in PageMask::within(block, start, end).pages() {
+            let at = block.page(index);
+            if memory.read_out(at, &mut bytes) {
+                if let Err(error) = memory.store.store_any(DISPLACED, at.key(), &[&bytes]) {
+                    memory.fatal(format_args!("page {at:?} could not be kept: {error}"));
                 }
             }
         }
     }
 }
 
-/// Takes displaced pages of a block. Returns their mask.
+/// Takes displaced pages of a block. Returns which they are.
 pub(crate) fn take_displaced(
     memory: &AddressSpace,
-    base: usize,
-    mask: u32,
+    at: BlockNumber,
+    mask: PageMask,
     pages: &mut [[u8; PAGE_SIZE]; BLOCK_PAGES],
-) -> u32 {
-    let key = page_key(base);
-    let found = memory.store.present(DISPLACED, key, BLOCK_PAGES) as u32 & mask;
-    for index in (0..BLOCK_PAGES).filter(|index| found >> index & 1 == 1) {
-        let page = &mut pages[index];
-        if let Err(error) = memory.store.load(DISPLACED, key + index as u64, &mut [page], Keep::Exclusive) {
-            memory.fatal(format_args!("a page from {base:#x} on could not follow mremap: {error}"));
+) -> PageMask {
+    let found = memory.store.present(DISPLACED, at.page(0).key(), BLOCK_PAGES);
+    let found = PageMask::from_bits(found as u32) & mask;
+    for index in found.pages() {
+        let (key, bytes) = (at.page(index).key(), &mut pages[index]);
+        if let Err(error) = memory.store.load(DISPLACED, key, &mut [bytes], Keep::Exclusive) {
+            memory.fatal(format_args!("a page from {at:?} on could not follow mremap: {error}"));
         }
     }
     found

@@ -3,7 +3,7 @@
 use super::compare::Portable;
 use super::index::{Index, PADDING};
 use super::matches::Matches;
-use super::streams::{Coded, Streams};
+use super::streams::{Coded, LzStreams};
 use super::{HEADER, INPUT_MAX};
 use crate::zeroed::zeroed;
 use crate::Isa;
@@ -20,7 +20,7 @@ struct Work {
     source: [u8; INPUT_MAX + PADDING],
     index: Index,
     matches: Matches,
-    streams: Streams,
+    streams: LzStreams,
     /// Whether the last input had at least `LONG_MIN` long matches.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     many_long: bool,

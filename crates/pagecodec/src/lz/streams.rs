@@ -32,7 +32,7 @@ impl Coded {
     }
 }
 
-pub(super) struct Streams {
+pub(super) struct LzStreams {
     pub(super) coded: Coded,
     sequences: [u16; SEQUENCES],
     runs: [u8; SEQUENCES],
@@ -41,7 +41,7 @@ pub(super) struct Streams {
     extensions: [u8; EXTENSIONS],
 }
 
-impl Streams {
+impl LzStreams {
     pub(super) fn sequences(&self) -> &[u16] {
         &self.sequences[..self.coded.count]
     }
@@ -69,9 +69,9 @@ impl Streams {
         self.packed()
     }
 
-    /// [`Streams::code`] with AVX-512 F, BW, VL and VBMI2, which the machine must have. Extensions
-    /// are also written without branches, as long as they take one byte. Returns how many matches
-    /// have 32 bytes or more.
+    /// [`LzStreams::code`] with AVX-512 F, BW, VL and VBMI2, which the machine must have.
+    /// Extensions are also written without branches, as long as they take one byte. Returns how
+    /// many matches have 32 bytes or more.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn code_avx512(&mut self, matches: &Matches, len: usize) -> usize {
@@ -163,7 +163,7 @@ impl Streams {
         long_matches
     }
 
-    /// [`Streams::code`] with the instructions of Haswell, which the machine must have.
+    /// [`LzStreams::code`] with the instructions of Haswell, which the machine must have.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn code_avx2(&mut self, matches: &Matches, len: usize) {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::bits::{Streams, ROUND, STREAMS, STREAM_MAX};
+use super::bits::{BitStreams, ROUND, STREAMS, STREAM_MAX};
 
 /// Byte order by stream: even streams have the first bits in the highest byte; odd ones, which grow
 /// downwards, are unchanged.
@@ -56,8 +56,8 @@ fn join(round: &[u8; ROUND], codes: &[u16; 256]) -> [Joined; 2] {
     })
 }
 
-impl Streams {
-    /// [`Streams::put`] with AVX2 and BMI1/2, which the machine must have.
+impl BitStreams {
+    /// [`BitStreams::put`] with AVX2 and BMI1/2, which the machine must have.
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     pub(super) unsafe fn put_avx2(&mut self, symbols: &[u8], codes: &[u16; 256]) {
         let (rounds, rest) = symbols.as_chunks::<ROUND>();

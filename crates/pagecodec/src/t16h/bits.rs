@@ -27,7 +27,7 @@ const BEHIND: usize = BEFORE;
 /// The streams to read, with the bytes that may be read around them.
 type Input = [u8; BEFORE + INPUT_MAX + BEHIND];
 
-pub(crate) struct Streams {
+pub(crate) struct BitStreams {
     /// The odd ones end with the array.
     pub(super) bytes: [[u8; STREAM_MAX]; STREAMS],
     pub(super) ends: [usize; STREAMS],
@@ -58,10 +58,10 @@ pub(super) const fn in_order(stream: usize, bits: u64) -> u64 {
     }
 }
 
-impl Streams {
+impl BitStreams {
     pub(crate) fn new() -> Box<Self> {
         // SAFETY: all fields are integers, for which zero bytes are valid.
-        let mut streams = unsafe { zeroed::<Streams>().assume_init() };
+        let mut streams = unsafe { zeroed::<BitStreams>().assume_init() };
         streams.input_end = BEFORE;
         streams
     }
@@ -104,7 +104,7 @@ impl Streams {
         self.put_rest(rest, codes);
     }
 
-    /// [`Streams::put`] of less than a round.
+    /// [`BitStreams::put`] of less than a round.
     #[inline(always)]
     pub(super) fn put_rest(&mut self, rest: &[u8], codes: &[u16; 256]) {
         for (at, &symbol) in rest.iter().enumerate() {

@@ -54,7 +54,7 @@ pub fn set_number(object: &[u8]) -> Option<u16> {
 /// Working memory of both directions, so that neither allocates.
 pub struct Coder {
     symbols: Box<Symbols>,
-    streams: Box<bits::Streams>,
+    streams: Box<bits::BitStreams>,
     object: Box<[u8; t16::OBJECT_MAX]>,
 }
 
@@ -77,7 +77,7 @@ impl Coder {
     pub fn with_isa(isa: Isa) -> Self {
         Coder {
             symbols: Symbols::new(isa),
-            streams: bits::Streams::new(),
+            streams: bits::BitStreams::new(),
             object: Box::new([0; t16::OBJECT_MAX]),
         }
     }

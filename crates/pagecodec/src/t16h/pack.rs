@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::bits::{in_order, place, Streams, STREAMS};
+use super::bits::{in_order, place, BitStreams, STREAMS};
 
 /// Moves symbol `8k + s` to byte `8s + k`: each stream's symbols side by side, in order.
 static BY_STREAM: [u8; 64] = {
@@ -34,7 +34,7 @@ struct Pieces {
     lens: [u64; 8],
 }
 
-impl Streams {
+impl BitStreams {
     /// Joins 32 codes to eight pieces of four codes each.
     #[inline]
     #[target_feature(
@@ -63,7 +63,7 @@ impl Streams {
         pieces
     }
 
-    /// [`Streams::put`] with AVX-512. The machine must have the instructions.
+    /// [`BitStreams::put`] with AVX-512. The machine must have the instructions.
     #[target_feature(
         enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt"
     )]

@@ -3,7 +3,6 @@
 
 use std::sync::atomic::Ordering;
 
-use address_space::units::{page_of, pages_in, BLOCK_PAGES};
 use address_space::{Counter, FromDisk, Scratch};
 use sys::{futex, PAGE_SIZE};
 
@@ -69,21 +68,23 @@ impl FaultService {
     fn serve_from_disk(&self, handler: &mut Handler, scratch: &mut Scratch, fault: Fault, stream: Stream) {
         self.faults.set_busy(handler.index, fault.read_ns);
         self.make_room(handler);
-        let at = page_of(fault.address);
+        let page = fault.page;
         let read_on = || {
             self.read_on();
             self.gate.dismiss_reports();
         };
-        let (page, window) = (pages_in(at), stream.ahead());
+        let window = stream.ahead();
         // A stream predicts the next pages. Otherwise the neighbours are likely.
-        let ahead = if window == 1 && self.clusters.comes_whole(page as u64) {
-            page - page % CLUSTER_PAGES..page - page % CLUSTER_PAGES + CLUSTER_PAGES
+        let ahead = if window == 1 && self.clusters.comes_whole(page) {
+            let first = page.block().page(page.index() / CLUSTER_PAGES * CLUSTER_PAGES);
+            first..first + CLUSTER_PAGES
         } else {
             page..page + window
         };
-        let block = page - page % BLOCK_PAGES;
+        let block = page.block().page(0);
         let wanted = ahead.start - block..ahead.end - block;
-        let brought = self.process.pages.bring_from_disk(&mut handler.inbound, scratch, at, wanted, read_on);
+        let brought =
+            self.process.pages.bring_from_disk(&mut handler.inbound, scratch, page, wanted, read_on);
         match brought {
             FromDisk::Done(pages) => {
                 let ns = self.count_fault(fault);
@@ -95,7 +96,7 @@ impl FaultService {
                 self.reclaimer.evictions.note_arrivals(pages);
                 handler.owed = pages;
                 // The page did not come: it changed, or an event was applied. Its thread retries.
-                self.process.pages.reports().wake(at, PAGE_SIZE);
+                self.process.pages.reports().wake(page.address(), PAGE_SIZE);
             }
             FromDisk::Elsewhere => {
                 // The page is in the pool, in place, or gone by now.
@@ -109,7 +110,7 @@ impl FaultService {
                 // The thread that reads the block may bring this page along.
                 sys::thread::sleep_ns(BUSY_NS);
                 if !self.faults.disk.push((fault, stream)) {
-                    self.process.pages.reports().wake(at, PAGE_SIZE);
+                    self.process.pages.reports().wake(page.address(), PAGE_SIZE);
                 }
             }
         }

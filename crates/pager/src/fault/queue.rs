@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use address_space::NO_SLOT;
+use address_space::units::{PageNumber, SlotNumber};
 
 use super::readahead::Stream;
 use crate::HANDLERS_MAX;
@@ -19,7 +19,7 @@ const LOOK_NS: u64 = 20_000_000;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
-    pub address: usize,
+    pub page: PageNumber,
     pub write: bool,
     pub thread: u32,
     pub read_ns: u64,
@@ -82,7 +82,7 @@ impl Faults {
             looked_ns: AtomicU64::new(0),
             disk: Queue::new(),
             busy_since: [const { AtomicU64::new(0) }; HANDLERS_MAX + 1 + DISK_THREADS],
-            cached_slots: [const { AtomicU32::new(NO_SLOT) }; HANDLERS_MAX + 1 + DISK_THREADS],
+            cached_slots: [const { AtomicU32::new(SlotNumber::NONE_WORD) }; HANDLERS_MAX + 1 + DISK_THREADS],
         }
     }
 
@@ -103,8 +103,8 @@ impl Faults {
         self.busy_since[index].store(since_ns, Ordering::Release);
     }
 
-    pub fn set_cached(&self, index: usize, slot: Option<u32>) {
-        self.cached_slots[index].store(slot.unwrap_or(NO_SLOT), Ordering::Relaxed);
+    pub fn set_cached(&self, index: usize, slot: Option<SlotNumber>) {
+        self.cached_slots[index].store(SlotNumber::word_of(slot), Ordering::Relaxed);
     }
 
     pub fn any_busy(&self) -> bool {
@@ -117,15 +117,13 @@ impl Faults {
     }
 
     /// In a forked child: calls `give` with the slots in the parent's frame caches.
-    pub fn reset(&self, mut give: impl FnMut(u32)) {
+    pub fn reset(&self, mut give: impl FnMut(SlotNumber)) {
         self.busy_since.iter().for_each(|since| since.store(0, Ordering::Relaxed));
         while self.parked.pop().is_some() {}
         while self.disk.pop().is_some() {}
         for slot in &self.cached_slots {
-            match slot.swap(NO_SLOT, Ordering::Relaxed) {
-                NO_SLOT => {}
-                slot => give(slot),
-            }
+            let slot = slot.swap(SlotNumber::NONE_WORD, Ordering::Relaxed);
+            SlotNumber::of_word(slot).into_iter().for_each(&mut give);
         }
     }
 }
@@ -154,10 +152,16 @@ mod tests {
         faults.set_busy(3, 700);
         faults.set_busy(9, 600);
         assert_eq!((faults.any_busy(), faults.longest()), (true, Some((9, 600))));
-        faults.set_cached(3, Some(77));
-        assert!(faults.parked.push(Fault { address: 0x1000, write: false, thread: 1, read_ns: 5 }));
+        let slot = SlotNumber::of_word(77);
+        faults.set_cached(3, slot);
+        assert!(faults.parked.push(Fault {
+            page: PageNumber::default(),
+            write: false,
+            thread: 1,
+            read_ns: 5
+        }));
         let mut given = Vec::new();
         faults.reset(|slot| given.push(slot));
-        assert_eq!((given, faults.any_busy(), faults.parked.is_empty()), (vec![77], false, true));
+        assert_eq!((given, faults.any_busy(), faults.parked.is_empty()), (Vec::from_iter(slot), false, true));
     }
 }

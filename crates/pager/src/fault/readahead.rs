@@ -10,10 +10,12 @@
 //! used if the thread's next fault continues it, and as wasted if its stream is replaced first. If
 //! the kernel shows which pages are used, these decide instead. Used windows are counted for every
 //! size, separately for out pages in each direction and for first touches. A size whose windows are
-//! mostly wasted is not used, except for an occasional trial.
+//! mostly wasted is not used, except for an occasional attempt.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use address_space::units::PageNumber;
 
 const THREADS: usize = 64;
 const STREAMS: usize = 4;
@@ -115,7 +117,7 @@ struct Last {
     over: Over,
     descends: bool,
     log: u32,
-    /// The page behind its end, or in front of its start if the stream descends.
+    /// Key of the page behind its end, or in front of its start if the stream descends.
     next: u64,
 }
 
@@ -135,7 +137,8 @@ impl Last {
     }
 
     /// Whether the stream descends, if a fault at `page` continues it.
-    fn continues(&self, page: u64, over: Over) -> Option<bool> {
+    fn continues(&self, page: PageNumber, over: Over) -> Option<bool> {
+        let page = page.key();
         // Some pages behind a window may have been in memory.
         let gap = 1 << self.log;
         match self.descends {
@@ -147,12 +150,13 @@ impl Last {
     }
 
     /// The pages that came with the faulting one.
-    fn ahead(&self) -> Range<u64> {
+    fn ahead(&self) -> Range<PageNumber> {
         let ahead = (1 << self.log) - 1;
-        match self.descends {
-            true => self.next + 1..self.next + 1 + ahead,
-            false => self.next.saturating_sub(ahead)..self.next,
-        }
+        let (start, end) = match self.descends {
+            true => (self.next + 1, self.next + 1 + ahead),
+            false => (self.next.saturating_sub(ahead), self.next),
+        };
+        PageNumber::of_key(start)..PageNumber::of_key(end)
     }
 }
 
@@ -191,9 +195,9 @@ impl Streams {
     pub fn find(
         &self,
         thread: u32,
-        page: u64,
+        page: PageNumber,
         over: Over,
-        uses: impl Fn(Range<u64>) -> Option<Uses>,
+        uses: impl Fn(Range<PageNumber>) -> Option<Uses>,
     ) -> Stream {
         let row = thread as usize % THREADS;
         for (column, entry) in self.entries[row].iter().enumerate() {
@@ -216,7 +220,7 @@ impl Streams {
         over: Over,
         last: Last,
         continued: bool,
-        uses: impl Fn(Range<u64>) -> Option<Uses>,
+        uses: impl Fn(Range<PageNumber>) -> Option<Uses>,
     ) -> u64 {
         if last.log == 0 {
             return 0;
@@ -231,9 +235,9 @@ impl Streams {
         seen.map_or(0, |uses| uses.seen - uses.used)
     }
 
-    pub fn ended(&self, stream: Stream, window: Range<usize>) {
+    pub fn ended(&self, stream: Stream, window: Range<PageNumber>) {
         let Stream { row, column, log, over, descends, .. } = stream;
-        let next = if descends { (window.start as u64).wrapping_sub(1) } else { window.end as u64 };
+        let next = if descends { window.start.key().wrapping_sub(1) } else { window.end.key() };
         self.entries[row][column].store(Last { over, descends, log, next }.entry(), Ordering::Relaxed);
     }
 }
@@ -242,16 +246,24 @@ impl Streams {
 mod tests {
     use super::*;
 
-    fn unseen(_pages: Range<u64>) -> Option<Uses> {
+    fn find(streams: &Streams, thread: u32, page: u64, over: Over) -> Stream {
+        streams.find(thread, PageNumber::of_key(page), over, unseen)
+    }
+
+    fn unseen(_pages: Range<PageNumber>) -> Option<Uses> {
         None
     }
 
     /// Records the whole window. Returns the page behind it, or in front of it.
     fn end(streams: &Streams, stream: Stream, page: u64) -> u64 {
-        let (page, ahead) = (page as usize, stream.ahead());
-        let start = page + ahead - stream.window();
-        streams.ended(stream, start..page + ahead);
-        (if stream.descends { start - 1 } else { page + ahead }) as u64
+        let end = page + stream.ahead() as u64;
+        let start = end - stream.window() as u64;
+        streams.ended(stream, PageNumber::of_key(start)..PageNumber::of_key(end));
+        if stream.descends {
+            start - 1
+        } else {
+            end
+        }
     }
 
     /// The windows of faults, each at the end of the last window.
@@ -259,7 +271,7 @@ mod tests {
         let mut page = start;
         (0..faults)
             .map(|_| {
-                let stream = streams.find(thread, page, Over::Out, unseen);
+                let stream = find(streams, thread, page, Over::Out);
                 page = end(streams, stream, page);
                 stream.window()
             })
@@ -273,7 +285,7 @@ mod tests {
         let mut pages = [100_000, 200_000, 300_000];
         for fault in 0..5 {
             for (index, (page, windows)) in pages.iter_mut().zip(&mut windows).enumerate() {
-                let stream = streams.find(1, *page, Over::Out, unseen);
+                let stream = find(&streams, 1, *page, Over::Out);
                 windows.push((stream.window(), stream.ahead()));
                 let next = end(&streams, stream, *page);
                 // The first two descend, and find some pages in memory; the third ascends.
@@ -287,19 +299,20 @@ mod tests {
         assert_eq!(windows[0], [(1, 1), (4, 1), (16, 1), (64, 1), (64, 1)]);
         assert_eq!(windows[1], windows[0]);
         assert_eq!(windows[2], [(1, 1), (4, 4), (16, 16), (64, 64), (64, 64)]);
-        let stream = streams.find(1, pages[0] - 64, Over::Out, unseen);
+        let stream = find(&streams, 1, pages[0] - 64, Over::Out);
         assert_eq!(stream.window(), 1, "too far away");
         // First touches are awaited upwards only.
-        streams.ended(streams.find(2, 500, Over::Untouched, unseen), 500..501);
-        assert_eq!(streams.find(2, 499, Over::Untouched, unseen).window(), 1);
+        streams
+            .ended(find(&streams, 2, 500, Over::Untouched), PageNumber::of_key(500)..PageNumber::of_key(501));
+        assert_eq!(find(&streams, 2, 499, Over::Untouched).window(), 1);
     }
 
     #[test]
     fn pages_that_came_in_front_of_a_fault_are_looked_at() {
         let streams = Streams::new(64);
         for (page, ahead) in [(1000, 0..0), (999, 0..0), (995, 996..999), (979, 980..995)] {
-            let stream = streams.find(1, page, Over::Out, |pages| {
-                assert_eq!(pages, ahead);
+            let stream = streams.find(1, PageNumber::of_key(page), Over::Out, |pages| {
+                assert_eq!(pages.start.key()..pages.end.key(), ahead);
                 Some(Uses { seen: 3, used: 3 })
             });
             end(&streams, stream, page);
@@ -344,7 +357,7 @@ mod tests {
         // Two neighbours fault, and nothing behind them.
         for turn in 0..400u64 {
             for page in [turn * 1000, turn * 1000 + 1] {
-                let stream = streams.find(3, page, Over::Out, unseen);
+                let stream = find(&streams, 3, page, Over::Out);
                 assert_eq!(stream.wasted, 0, "whether the pages were used is not known");
                 end(&streams, stream, page);
                 windows.push(stream.window());
@@ -355,9 +368,9 @@ mod tests {
         assert!(wide * 10 < late.len(), "{wide} of {} windows", late.len());
         assert!(wide > 0, "they are tried now and then");
         assert!(windows[..20].contains(&4));
-        let first = streams.find(3, 1, Over::Untouched, unseen);
-        streams.ended(first, 1..2);
-        assert_eq!(streams.find(3, 2, Over::Untouched, unseen).window(), 4);
+        let first = find(&streams, 3, 1, Over::Untouched);
+        streams.ended(first, PageNumber::of_key(1)..PageNumber::of_key(2));
+        assert_eq!(find(&streams, 3, 2, Over::Untouched).window(), 4);
         let later = run(&streams, 9, 1 << 30, 600);
         assert_eq!(later[599], 64, "{later:?}");
     }
@@ -369,7 +382,7 @@ mod tests {
             let streams = Streams::new(64);
             let (mut page, mut wide) = (0, 0);
             for fault in 0..1000 {
-                let stream = streams.find(3, page, Over::Out, |_| uses);
+                let stream = streams.find(3, PageNumber::of_key(page), Over::Out, |_| uses);
                 wide += u32::from(fault >= 500 && stream.window() > 1);
                 page = end(&streams, stream, page);
             }
@@ -389,12 +402,12 @@ mod tests {
             let (mut wide, mut ahead, mut wasted) = (0, 0, 0);
             for turn in 0..400u64 {
                 for page in [turn * 1000, turn * 1000 + 1] {
-                    let uses = |pages: Range<u64>| {
-                        assert_eq!(pages.start % 1000, 2, "behind the page that was asked for");
-                        let seen = pages.end - pages.start;
+                    let uses = |pages: Range<PageNumber>| {
+                        assert_eq!(pages.start.key() % 1000, 2, "behind the page that was asked for");
+                        let seen = (pages.end - pages.start) as u64;
                         Some(Uses { seen, used: seen * used_percent / 100 })
                     };
-                    let stream = streams.find(3, page, Over::Out, uses);
+                    let stream = streams.find(3, PageNumber::of_key(page), Over::Out, uses);
                     wide += usize::from(stream.window() > 1);
                     ahead += stream.window() as u64 - 1;
                     wasted += stream.wasted;

@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use address_space::units::{bytes_of, page_of, pages_in, BLOCK_PAGES};
+use address_space::units::{PageNumber, BLOCK_PAGES};
 use address_space::{Counter, FaultedIn, Inbound, Read};
 use sys::PAGE_SIZE;
 
@@ -41,8 +41,8 @@ pub(crate) struct Handler {
 }
 
 impl Handler {
-    pub fn new(index: usize, page: usize) -> Self {
-        Handler { index, inbound: Inbound::new(page), owed: 0 }
+    pub fn new(index: usize, buffer: usize) -> Self {
+        Handler { index, inbound: Inbound::new(buffer), owed: 0 }
     }
 }
 
@@ -76,8 +76,8 @@ impl FaultService {
                 return;
             }
             match self.process.pages.read_message() {
-                Read::Fault { address, write, thread } => {
-                    let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
+                Read::Fault { page, write, thread } => {
+                    let fault = Fault { page, write, thread, read_ns: sys::now_ns() };
                     self.handlers.won(&mut record, thread, fault.read_ns);
                     self.serve(&mut handler, fault);
                     record.served();
@@ -103,12 +103,12 @@ impl FaultService {
         // Reclaim before the program continues, not after: the kernel would move a thread that
         // waits for this CPU to an idle one, where its next faults would be served from afar.
         self.reclaimer.direct_reclaim(handler.owed, &|| self.read_on());
-        let page = pages_in(fault.address);
+        let page = fault.page;
         if self.process.config.records {
-            self.process.accounts.reference(page as u64);
+            self.process.accounts.reference(page);
         }
-        let over = if self.process.pages.is_out(fault.address) { Over::Out } else { Over::Untouched };
-        let stream = self.streams.find(fault.thread, page as u64, over, |pages| self.uses_of(pages));
+        let over = if self.process.pages.is_out(page) { Over::Out } else { Over::Untouched };
+        let stream = self.streams.find(fault.thread, page, over, |pages| self.uses_of(pages));
         if stream.wasted > 0 {
             self.process.accounts.add(Counter::ReadAheadWasted, stream.wasted);
         }
@@ -125,7 +125,7 @@ impl FaultService {
             };
             window = page..page + done;
             window.end += self.fault_in_ahead(&mut handler.inbound, window.end, stream, done);
-            came += window.len();
+            came += window.end - window.start;
         }
         self.streams.ended(stream, window);
         self.reclaimer.evictions.note_arrivals(came);
@@ -140,13 +140,18 @@ impl FaultService {
     /// Brings in up to `before` out pages in front of `page`, then `page` itself. Skips pages in
     /// the swap file, and stops at any other obstacle. Returns the last run of pages that came, and
     /// the number of all that came.
-    fn fault_in_up_to(&self, inbound: &mut Inbound, page: usize, before: usize) -> (Range<usize>, usize) {
-        let is_out = |page: &usize| self.process.pages.is_out(bytes_of(*page));
-        let pages = (page.saturating_sub(before)..page).rev().take_while(is_out).count();
+    fn fault_in_up_to(
+        &self,
+        inbound: &mut Inbound,
+        page: PageNumber,
+        before: usize,
+    ) -> (Range<PageNumber>, usize) {
+        let in_front = (1..=before).map_while(|count| page.before(count));
+        let pages = in_front.take_while(|page| self.process.pages.is_out(*page)).count();
         let (mut run, mut came) = (page - pages..page - pages, 0);
         while pages > 0 && run.end <= page {
-            let (at, left) = (bytes_of(run.end), page + 1 - run.end);
-            match self.process.pages.fault_in_for(inbound, bytes_of(page), at, false, left) {
+            let left = page + 1 - run.end;
+            match self.process.pages.fault_in_for(inbound, page, run.end, false, left) {
                 FaultedIn::Done(done) => {
                     run.end += done;
                     came += done;
@@ -158,21 +163,21 @@ impl FaultService {
         (run, came)
     }
 
-    /// The uses of the armed, present pages of a range of page numbers. `None` if uses are not
+    /// The uses of the armed, present pages of a range. `None` if uses are not
     /// tracked. This is a system call, made after windows of more than one page, not at each fault.
-    fn uses_of(&self, pages: Range<u64>) -> Option<Uses> {
+    fn uses_of(&self, pages: Range<PageNumber>) -> Option<Uses> {
         let tracker = self.process.pages.tracker();
         if !tracker.sees_uses() {
             return None;
         }
         let mut runs = [sys::pagemap::Run::default(); READ_AHEAD_RUNS];
-        let [start, end] = [pages.start, pages.end].map(|page| bytes_of(page as usize));
-        let (count, _) = tracker.look(start, end, &mut runs);
+        let (count, _) = tracker.look(pages.start.address(), pages.end.address(), &mut runs);
         let mut uses = Uses::default();
         for run in &runs[..count] {
             // Pages present before the window came do not count.
             let pages = (run.start as usize..run.end as usize).step_by(PAGE_SIZE);
-            let came = pages.filter(|at| self.process.pages.was_armed(*at)).count() as u64;
+            let pages = pages.map(PageNumber::of);
+            let came = pages.filter(|page| self.process.pages.was_armed(*page)).count() as u64;
             uses.seen += came;
             uses.used += if run.is_used() { came } else { 0 };
         }
@@ -191,10 +196,9 @@ impl FaultService {
     /// or its mapping is gone: every event in the way is read here, and every thread behind an
     /// event only has to run. `None` if the fault was handed to the readers of the swap file.
     pub(crate) fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> Option<usize> {
-        let at = page_of(fault.address);
         let mut tries = 0u32;
         loop {
-            match self.process.pages.fault_in(inbound, at, fault.write, stream.ahead()) {
+            match self.process.pages.fault_in(inbound, fault.page, fault.write, stream.ahead()) {
                 FaultedIn::Done(pages) => return Some(pages),
                 FaultedIn::OnDisk if self.hand_to_disk(fault, stream) => return None,
                 FaultedIn::OnDisk => {}
@@ -229,11 +233,11 @@ impl FaultService {
                     self.faults.look_at_parked(|fault| self.leave_growth_to_kernel(fault));
                     return;
                 }
-                Read::Fault { address, write, thread } => {
-                    let fault = Fault { address, write, thread, read_ns: sys::now_ns() };
+                Read::Fault { page, write, thread } => {
+                    let fault = Fault { page, write, thread, read_ns: sys::now_ns() };
                     match self.faults.parked.push(fault) {
                         true => self.handlers.call_any(),
-                        false => self.process.pages.reports().wake(page_of(address), PAGE_SIZE),
+                        false => self.process.pages.reports().wake(page.address(), PAGE_SIZE),
                     }
                 }
             }
@@ -249,7 +253,7 @@ impl FaultService {
     /// a later call.
     pub(super) fn leave_growth_to_kernel(&self, fault: &Fault) {
         let Some(growth) = sys::threads::growth(fault.thread as i32) else { return };
-        let at = page_of(fault.address);
+        let at = fault.page.address();
         if growth.target.is_none_or(|target| target + growth.old_len == at) {
             self.process.pages.leave_to_kernel(at..at + (growth.new_len - growth.old_len));
         }
@@ -257,15 +261,15 @@ impl FaultService {
 
     /// Brings in the rest of a stream's window behind the fault's block. Returns the number of
     /// pages. Only stored pages are read ahead; first touches beyond the block may never come.
-    fn fault_in_ahead(&self, inbound: &mut Inbound, start: usize, stream: Stream, done: usize) -> usize {
+    fn fault_in_ahead(&self, inbound: &mut Inbound, start: PageNumber, stream: Stream, done: usize) -> usize {
         let mut at = start;
         let mut left = stream.ahead().saturating_sub(done);
         // A whole run was brought in, or the window ended with its block.
         if done > BLOCK_PAGES {
             return 0;
         }
-        while left > 0 && at.is_multiple_of(BLOCK_PAGES) && bytes_of(at) < sys::memory::USER_END {
-            let brought = self.process.pages.fault_in_ahead(inbound, bytes_of(at), left);
+        while left > 0 && at.index() == 0 && at < PageNumber::of(sys::memory::USER_END) {
+            let brought = self.process.pages.fault_in_ahead(inbound, at.block(), left);
             at += brought;
             left -= brought.min(left);
             if brought < BLOCK_PAGES {
@@ -280,12 +284,10 @@ impl FaultService {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-    use address_space::units::{page_at, ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
-    use address_space::{FaultedIn, Registration};
-    use sys::PAGE_SIZE;
-
     use super::super::queue::Fault;
-    use crate::testing::{blocks, evict, inbound, pager_with, read};
+    use crate::testing::{blocks, evict, inbound, pager_with, range_of, read};
+    use address_space::units::{PageMask, BLOCK_BYTES, BLOCK_PAGES};
+    use address_space::{FaultedIn, Registration};
 
     /// Regression: the page of a parked fault had come in, and its thread was in mremap(). The
     /// pager left memory at the fault's address to the kernel, and out pages there read as zeroes.
@@ -293,14 +295,14 @@ mod tests {
     fn a_fault_that_is_over_does_not_leave_evicted_pages_to_the_kernel() {
         let Some((pager, base)) = pager_with(1) else { return };
         let growing = blocks(2);
-        pager.register(growing..growing + 2 * BLOCK_BYTES);
-        evict(&pager.process.pages, base, ALL_PAGES & !1);
+        pager.register(range_of(growing, 2));
+        evict(&pager.process.pages, base, PageMask::ALL.without_first());
         let (thread, is_over) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 thread.store(sys::threads::own(), Ordering::Release);
                 // Part of a mapping, with no room to grow in place.
-                let at = growing as *mut libc::c_void;
+                let at = growing.address() as *mut libc::c_void;
                 // SAFETY: this test's mapping.
                 let to = unsafe { libc::mremap(at, BLOCK_BYTES, 2 * BLOCK_BYTES, libc::MREMAP_MAYMOVE) };
                 is_over.store(true, Ordering::Release);
@@ -310,10 +312,9 @@ mod tests {
             while sys::threads::growth(thread.load(Ordering::Acquire)).is_none() {
                 std::thread::yield_now();
             }
-            for page in [0, 1, 2] {
-                let address = page_at(base, page);
+            for page in [0, 1, 2].map(|index| base.page(index)) {
                 let thread = thread.load(Ordering::Acquire) as u32;
-                pager.service.leave_growth_to_kernel(&Fault { address, write: true, thread, read_ns: 0 });
+                pager.service.leave_growth_to_kernel(&Fault { page, write: true, thread, read_ns: 0 });
             }
             while !is_over.load(Ordering::Acquire) {
                 pager.process.pages.read_message();
@@ -322,9 +323,9 @@ mod tests {
         while pager.process.pages.has_pending_events() {
             pager.process.pages.apply_events();
         }
-        assert_eq!(pager.process.pages.guard().registration(base), Registration::Registered);
+        assert_eq!(pager.process.pages.guard().registration(base.address()), Registration::Registered);
         let mut inbound = inbound();
-        let at = base + PAGE_SIZE;
+        let at = base.page(1);
         let brought = pager.process.pages.fault_in(&mut inbound, at, true, BLOCK_PAGES);
         assert_eq!(brought, FaultedIn::Done(BLOCK_PAGES - 1));
         assert!((0..BLOCK_PAGES).all(|page| read(base, page) == page + 1));

@@ -1,7 +1,7 @@
 //! Serving while all other threads stand still: faults of this process, and pages that a child
 //! lacks.
 
-use address_space::units::page_of;
+use address_space::units::PageNumber;
 use address_space::{Counter, FaultedIn};
 use sys::userfaultfd::{Message, Stop, MESSAGES_MAX};
 use sys::{thread, PAGE_SIZE};
@@ -26,7 +26,8 @@ impl Forks {
         while session.can_hold() && self.process.pages.reports().read(&mut messages, 1) == 1 {
             match messages[0] {
                 Message::Fault { address, write, thread, .. } => {
-                    session.held.push_back(Fault { address, write, thread, read_ns: sys::now_ns() });
+                    let page = PageNumber::of(address);
+                    session.held.push_back(Fault { page, write, thread, read_ns: sys::now_ns() });
                 }
                 Message::Fork { descriptor } => {
                     session.add_child(descriptor);
@@ -82,8 +83,8 @@ impl Forks {
             let is_due = session.is_due(&fault, sys::now_ns());
             // After a child exists, its missing pages are served from the state at the fork.
             let is_done = session.children.list.is_empty() && session.stash.is_empty() && is_due && {
-                let at = page_of(fault.address);
-                let brought = self.process.pages.fault_in(&mut session.handler.inbound, at, fault.write, 1);
+                let inbound = &mut session.handler.inbound;
+                let brought = self.process.pages.fault_in(inbound, fault.page, fault.write, 1);
                 match brought {
                     FaultedIn::NoMemory => _ = self.reclaimer.reclaim_step(),
                     FaultedIn::Again | FaultedIn::OnDisk => self.process.pages.apply_events(),
@@ -114,7 +115,7 @@ impl Forks {
         let child = session.guard.of_child(session.children.list[number]);
         while child.reports().read(messages, 1) == 1 {
             let at = match messages[0] {
-                Message::Fault { address, .. } => page_of(address),
+                Message::Fault { address, .. } => PageNumber::of(address),
                 Message::Fork { descriptor } => {
                     session.add_grandchild(number, descriptor);
                     continue;
@@ -126,13 +127,13 @@ impl Forks {
                     continue;
                 }
             };
-            let mut page = [0u8; PAGE_SIZE];
+            let mut bytes = [0u8; PAGE_SIZE];
             let source = session.memory_of(number).source_of(at);
-            let is_out = source.is_some_and(|source| self.process.pages.read_out(source, &mut page));
+            let is_out = source.is_some_and(|source| self.process.pages.read_out(source, &mut bytes));
             let progress = match is_out {
                 // SAFETY: fills a missing page of the child with its own content.
-                true => unsafe { child.copy(at, page.as_ptr() as usize, PAGE_SIZE) },
-                false => child.zero(at, PAGE_SIZE),
+                true => unsafe { child.copy(at.address(), bytes.as_ptr() as usize, PAGE_SIZE) },
+                false => child.zero(at.address(), PAGE_SIZE),
             };
             match progress.stop {
                 // The child has an unread event. It faults again after that.
@@ -140,7 +141,7 @@ impl Forks {
                 _ if is_out => session.note_copied(at),
                 _ => {}
             }
-            child.reports().wake(at, PAGE_SIZE);
+            child.reports().wake(at.address(), PAGE_SIZE);
         }
     }
 }

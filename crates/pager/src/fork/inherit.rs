@@ -1,5 +1,6 @@
 //! The child: it inherits copies of table, staging and pool, and pages itself.
 
+use address_space::units::PageNumber;
 use address_space::StartError;
 use sys::maps;
 use sys::memory::USER_END;
@@ -62,7 +63,7 @@ impl Forks {
         self.process.pages.forget_reports();
         self.lifecycle.reset_grace();
         for at in copied {
-            self.process.pages.forget_copied(*at as usize);
+            self.process.pages.forget_copied(PageNumber::of(*at as usize));
         }
         let mut registrations = self.process.registrations();
         // Out pages of unmapped ranges are useless, and a later mapping there must not find them.

@@ -162,7 +162,7 @@ impl Forks {
 
 #[cfg(test)]
 mod tests {
-    use address_space::units::{page_at, ALL_PAGES, BLOCK_PAGES};
+    use address_space::units::{PageMask, BLOCK_PAGES};
 
     use super::*;
     use crate::fault::Fault;
@@ -171,16 +171,11 @@ mod tests {
     #[test]
     fn faults_that_are_parked_when_a_fork_is_over_are_served() {
         let Some((pager, base)) = pager_with(1) else { return };
-        evict(&pager.process.pages, base, ALL_PAGES);
+        evict(&pager.process.pages, base, PageMask::ALL);
         let session = ForkSession::new(*pager.process.pages.guard(), 0, pager.lifecycle.own_page);
         for page in 0..BLOCK_PAGES {
-            let address = page_at(base, page);
-            assert!(pager.service.faults.parked.push(Fault {
-                address,
-                write: true,
-                thread: 1,
-                read_ns: sys::now_ns()
-            }));
+            let fault = Fault { page: base.page(page), write: true, thread: 1, read_ns: sys::now_ns() };
+            assert!(pager.service.faults.parked.push(fault));
         }
         pager.end_fork(session);
         assert!(!pager.service.is_busy());

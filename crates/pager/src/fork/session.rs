@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use address_space::units::PageNumber;
 use address_space::{ChildMemory, Guard};
 use sys::userfaultfd::Message;
 
@@ -26,7 +27,7 @@ pub(super) struct Children {
     /// Their userfaultfds. All but one are from bare system calls, or children of those.
     pub(super) list: Vec<i32>,
     pub(super) gates: Vec<i32>,
-    /// Pages copied into the first child.
+    /// Addresses of the pages copied into the first child.
     pub(super) copied: Vec<u64>,
     born_ns: u64,
     /// Mapping changes by child: children of other threads' forks already run.
@@ -79,9 +80,9 @@ impl ForkSession {
     }
 
     /// Records a page that was copied into the child. The child cannot learn of too many.
-    pub(super) fn note_copied(&mut self, at: usize) {
+    pub(super) fn note_copied(&mut self, at: PageNumber) {
         match self.children.copied.len() < COPIED_MAX {
-            true => self.children.copied.push(at as u64),
+            true => self.children.copied.push(at.address() as u64),
             false => self.torn = true,
         }
     }
@@ -133,7 +134,7 @@ mod tests {
     }
 
     fn fault(thread: u32) -> Fault {
-        Fault { address: 0, write: true, thread, read_ns: 0 }
+        Fault { page: PageNumber::default(), write: true, thread, read_ns: 0 }
     }
 
     #[test]
@@ -178,9 +179,9 @@ mod tests {
     #[test]
     fn copied_pages_are_noted_up_to_a_limit() {
         let mut session = session();
-        (0..COPIED_MAX).for_each(|page| session.note_copied(page));
+        (0..COPIED_MAX).for_each(|page| session.note_copied(PageNumber::default() + page));
         assert_eq!((session.children.copied.len(), session.torn), (COPIED_MAX, false));
-        session.note_copied(0);
+        session.note_copied(PageNumber::default());
         assert_eq!((session.children.copied.len(), session.torn), (COPIED_MAX, true));
     }
 }

@@ -1,6 +1,6 @@
 //! Pages that are in memory before the pager sees any come in.
 
-use address_space::units::{block_of, pages_in, span, BLOCK_BYTES};
+use address_space::units::{pages_in, BlockNumber, PageMask};
 use sys::pagemap::Run;
 use sys::PAGE_SIZE;
 
@@ -36,16 +36,11 @@ impl Lifecycle {
 
     /// Records a run with `below` of `all` pages below it. Returns the pages below its end.
     fn note_run(&self, start: usize, end: usize, mut below: u64, all: u64) -> u64 {
-        let mut at = start;
-        while at < end {
-            let base = block_of(at);
-            let until = end.min(base + BLOCK_BYTES);
-            let pages = pages_in(until - at);
-            let Ok(block) = self.process.pages.table().block(base) else { break };
-            let mask = span(pages_in(at - base), pages);
-            self.process.pages.policy.found(block.history(), mask, all.saturating_sub(below), all);
-            below += pages as u64;
-            at = until;
+        for at in BlockNumber::all_of(start, end) {
+            let Ok(block) = self.process.pages.table().block(at) else { break };
+            let mask = PageMask::within(at, start, end);
+            self.process.pages.policy.found(block.history(), mask.bits(), all.saturating_sub(below), all);
+            below += mask.count() as u64;
         }
         below
     }
@@ -53,20 +48,21 @@ impl Lifecycle {
 
 #[cfg(test)]
 mod tests {
-    use address_space::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES};
+    use address_space::units::BLOCK_PAGES;
     use replacement::policy::Page;
 
-    use crate::testing::{drop_pages, pager_of};
+    use super::*;
+    use crate::testing::{drop_pages, pager_of, range_of};
 
     const BLOCKS: usize = 64;
 
     #[test]
     fn pages_that_are_found_are_older_the_higher_they_are() {
         let Some((pager, base)) = pager_of(BLOCKS) else { return };
-        drop_pages(base + (BLOCKS - 1) * BLOCK_BYTES, BLOCK_BYTES);
+        drop_pages((base + (BLOCKS - 1)).page(0), BLOCK_PAGES);
         pager.lifecycle.note_found_of(((BLOCKS - 1) * BLOCK_PAGES) as u64);
         let came = |block: usize, page: usize| {
-            let record = pager.process.pages.table().block(base + block * BLOCK_BYTES).unwrap();
+            let record = pager.process.pages.table().block(base + block).unwrap();
             match record.history().page(page) {
                 Page::In { score: 0, came } => came,
                 page => panic!("{page:?}"),
@@ -80,10 +76,10 @@ mod tests {
         assert_eq!(came(BLOCKS - 1, 0), 0, "nothing is there");
         // The oldest leave first and the youngest stay. Nothing is registered.
         let going = |block: usize| {
-            let record = pager.process.pages.table().block(base + block * BLOCK_BYTES).unwrap();
-            pager.process.pages.policy.choose(record.history(), ALL_PAGES, 1).going
+            let record = pager.process.pages.table().block(base + block).unwrap();
+            pager.process.pages.policy.choose(record.history(), PageMask::ALL.bits(), 1).going
         };
-        assert_eq!((going(0), going(BLOCKS - 2)), (0, ALL_PAGES));
-        assert!(!pager.manages(base..base + BLOCK_BYTES));
+        assert_eq!((going(0), going(BLOCKS - 2)), (0, PageMask::ALL.bits()));
+        assert!(!pager.manages(range_of(base, 1)));
     }
 }

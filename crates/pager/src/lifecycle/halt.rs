@@ -79,8 +79,8 @@ impl Lifecycle {
 
     fn fault_in_everything(&self, inbound: &mut Inbound, brought: &mut usize) -> bool {
         let mut is_left = false;
-        for base in self.process.pages.table().busy(0, USER_END) {
-            let (pages, blocked) = self.process.pages.fault_in_block(inbound, base);
+        for block in self.process.pages.table().busy(0, USER_END) {
+            let (pages, blocked) = self.process.pages.fault_in_block(inbound, block);
             *brought += pages;
             is_left |= blocked;
         }
@@ -121,18 +121,18 @@ mod tests {
     use address_space::units::BLOCK_BYTES;
     use address_space::Registration;
 
-    use crate::testing::pager_of;
+    use crate::testing::{pager_of, range_of};
 
     /// Regression: mlockall() just after a mapping had moved. It stayed registered without fault
     /// service, and a thread that first touched a page of it waited for ever.
     #[test]
     fn nothing_stays_registered_wherever_it_has_been_moved() {
         let Some((pager, base)) = pager_of(16) else { return };
-        pager.register(base..base + 4 * BLOCK_BYTES);
-        let (to, is_over) = (base + 8 * BLOCK_BYTES, AtomicBool::new(false));
+        pager.register(range_of(base, 4));
+        let (from, to, is_over) = (base.address(), (base + 8).address(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let (at, to, len) = (base as *mut libc::c_void, to as *mut libc::c_void, 4 * BLOCK_BYTES);
+                let (at, to, len) = (from as *mut libc::c_void, to as *mut libc::c_void, 4 * BLOCK_BYTES);
                 let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
                 // SAFETY: this test's mapping.
                 assert_eq!(unsafe { libc::mremap(at, len, len, flags, to) }, to);

@@ -41,16 +41,16 @@ impl Lifecycle {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use address_space::units::{ALL_PAGES, BLOCK_BYTES};
+    use address_space::units::PageMask;
     use address_space::Registration;
 
-    use crate::testing::{evict, pager_of, read};
+    use crate::testing::{evict, pager_of, range_of, read};
 
     #[test]
     fn threads_end_from_every_kind_of_wait() {
         let Some((pager, base)) = pager_of(2) else { return };
-        pager.register(base..base + 2 * BLOCK_BYTES);
-        evict(&pager.process.pages, base, ALL_PAGES);
+        pager.register(range_of(base, 2));
+        evict(&pager.process.pages, base, PageMask::ALL);
         let (handlers, workers) = (AtomicU32::new(2), AtomicU32::new(1));
         std::thread::scope(|scope| {
             for index in 0..2 {
@@ -80,6 +80,6 @@ mod tests {
             }
         });
         assert!((0..16).all(|page| read(base, page) == page + 1));
-        assert_eq!(pager.process.pages.guard().registration(base), Registration::Unregistered);
+        assert_eq!(pager.process.pages.guard().registration(base.address()), Registration::Unregistered);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use address_space::units::{block_of, bytes_of, page_at, pages_in, runs, span, BLOCK_BYTES};
+use address_space::units::{bytes_of, pages_in, BlockNumber, PageMask, PageNumber};
 use address_space::{now_ms, Counter};
 use replacement::policy::{Choice, History, Leaps, Tracked};
 use sys::pagemap::Run;
@@ -28,7 +28,7 @@ struct Hand {
     next: usize,
     count: usize,
     /// A candidate that was offered and not used.
-    again: Option<(usize, u32)>,
+    again: Option<(BlockNumber, PageMask)>,
     /// Blocks offered since the hand last passed the end of the address space.
     offered: usize,
     turn: u64,
@@ -59,26 +59,26 @@ impl Hand {
         }
     }
 
-    /// The next block with present pages: address, pages, and pages used at the last look.
-    fn next_seen(&mut self) -> Option<(usize, u32, u32)> {
+    /// The next block with present pages: which it is, its pages, and pages used at the last look.
+    fn next_seen(&mut self) -> Option<(BlockNumber, PageMask, PageMask)> {
         let run = (self.next < self.count).then(|| self.runs[self.next])?;
-        let base = block_of(run.start as usize);
-        let (mut mask, mut used) = (0, 0);
+        let block = BlockNumber::of(run.start as usize);
+        let (mut mask, mut used) = (PageMask::NONE, PageMask::NONE);
         // Runs of one block are one candidate.
-        while self.next < self.count && (self.runs[self.next].start as usize) < base + BLOCK_BYTES {
+        while self.next < self.count && (self.runs[self.next].start as usize) < block.end() {
             let run = &mut self.runs[self.next];
-            let end = (run.end as usize).min(base + BLOCK_BYTES);
-            let first = pages_in(run.start as usize - base);
-            let pages = span(first, pages_in(end - run.start as usize));
+            let end = (run.end as usize).min(block.end());
+            let first = PageNumber::of(run.start as usize).index();
+            let pages = PageMask::span(first, pages_in(end - run.start as usize));
             mask |= pages;
-            used |= if run.is_used() { pages } else { 0 };
+            used |= if run.is_used() { pages } else { PageMask::NONE };
             if end < run.end as usize {
                 run.start = end as u64;
                 break;
             }
             self.next += 1;
         }
-        Some((base, mask, used))
+        Some((block, mask, used))
     }
 }
 
@@ -94,7 +94,7 @@ impl Clock {
     }
 
     /// The next block with pages that the policy evicts. `None` if three rounds found none.
-    pub(super) fn next_candidate(&self, evictions: &Evictions) -> Option<(usize, u32)> {
+    pub(super) fn next_candidate(&self, evictions: &Evictions) -> Option<(BlockNumber, PageMask)> {
         let mut hand = self.hand.lock().expect("no panic while held");
         if let Some(candidate) = hand.again.take() {
             return Some(candidate);
@@ -118,40 +118,40 @@ impl Clock {
         candidate
     }
 
-    pub(super) fn offer_again(&self, candidate: (usize, u32)) {
+    pub(super) fn offer_again(&self, candidate: (BlockNumber, PageMask)) {
         self.hand.lock().expect("no panic while held").again = Some(candidate);
     }
 
-    fn look_on(&self, hand: &mut Hand, looked: &mut Looked) -> Option<(usize, u32)> {
+    fn look_on(&self, hand: &mut Hand, looked: &mut Looked) -> Option<(BlockNumber, PageMask)> {
         let mut wraps = 0;
         loop {
-            while let Some((base, mask, used)) = hand.next_seen() {
-                if hand.leaps.skips(mask.count_ones()) {
+            while let Some((at, mask, used)) = hand.next_seen() {
+                if hand.leaps.skips(mask.count() as u32) {
                     continue;
                 }
-                let Ok(block) = self.process.pages.table().block(base) else { continue };
+                let Ok(block) = self.process.pages.table().block(at) else { continue };
                 let present = mask;
                 let mask = match block.is_compressing() {
-                    true => 0,
-                    false => mask & !block.refused_at(now_ms()) & !self.process.kept.of(base),
+                    true => PageMask::NONE,
+                    false => mask & !block.refused_at(now_ms()) & !self.process.kept.of(at),
                 };
-                looked.barred += u64::from((present & !mask).count_ones());
-                if mask == 0 {
+                looked.barred += (present & !mask).count() as u64;
+                if mask.is_empty() {
                     continue;
                 }
                 hand.turn += 1;
-                let choice = self.choose(looked, base, block.history(), mask, used, hand.turn);
+                let choice = self.choose(looked, at, block.history(), mask, used, hand.turn);
                 // After two rounds in which the policy spared everything, every page may leave. If
                 // uses are tracked, unused pages leave first.
-                let unused = if mask & !used == 0 { mask } else { mask & !used };
-                let going = if wraps > 1 { unused } else { choice.going };
-                looked.pages += u64::from(mask.count_ones());
-                looked.spared += u64::from((mask & !going).count_ones());
+                let unused = if (mask & !used).is_empty() { mask } else { mask & !used };
+                let going = if wraps > 1 { unused } else { PageMask::from_bits(choice.going) };
+                looked.pages += mask.count() as u64;
+                looked.spared += (mask & !going).count() as u64;
                 looked.tried += u64::from(choice.tried.count_ones());
-                if going != 0 {
+                if !going.is_empty() {
                     hand.offered += 1;
-                    hand.leaps.went(going.count_ones(), self.process.pages.policy.all_returned());
-                    return Some((base, going));
+                    hand.leaps.went(going.count() as u32, self.process.pages.policy.all_returned());
+                    return Some((at, going));
                 }
             }
             if !self.scan(hand, looked) {
@@ -168,23 +168,24 @@ impl Clock {
         }
     }
 
-    /// Mask of a block's pages to evict. Arms others if uses are tracked.
+    /// Chooses a block's pages to evict. Arms others if uses are tracked.
     fn choose(
         &self,
         looked: &mut Looked,
-        base: usize,
+        at: BlockNumber,
         history: &History,
-        mask: u32,
-        used: u32,
+        mask: PageMask,
+        used: PageMask,
         turn: u64,
     ) -> Choice {
         let (policy, tracker) = (&self.process.pages.policy, self.process.pages.tracker());
         if !tracker.sees_uses() {
-            return policy.choose(history, mask, turn);
+            return policy.choose(history, mask.bits(), turn);
         }
-        let Tracked { going, tried, arm, used } = policy.choose_tracked(history, mask, mask & !used, turn);
-        for (first, count) in runs(arm) {
-            tracker.arm(page_at(base, first), bytes_of(count));
+        let armed = (mask & !used).bits();
+        let Tracked { going, tried, arm, used } = policy.choose_tracked(history, mask.bits(), armed, turn);
+        for (first, count) in PageMask::from_bits(arm).runs() {
+            tracker.arm(at.page(first).address(), bytes_of(count));
         }
         looked.used += u64::from(used.count_ones());
         looked.armed += u64::from(arm.count_ones());
@@ -211,9 +212,8 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
-    use address_space::units::BLOCK_PAGES;
+    use address_space::units::{BLOCK_BYTES, BLOCK_PAGES};
 
-    use super::*;
     use crate::testing::tracked_pager;
 
     const BLOCKS: usize = 40;
@@ -222,23 +222,21 @@ mod tests {
     fn used_pages_stay_and_unused_pages_leave() {
         let Some((pager, base, simulated)) = tracked_pager(BLOCKS) else { return };
         let len = BLOCKS * BLOCK_BYTES;
-        let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| page_at(base, page));
-        pager.process.pages.tracker().arm(base, len);
-        used_pages().for_each(|at| simulated.touch(at));
+        let used_pages = || (0..BLOCKS * BLOCK_PAGES).step_by(3).map(|page| base.page(page));
+        pager.process.pages.tracker().arm(base.address(), len);
+        used_pages().for_each(|page| simulated.touch(page.address()));
         let reclaimer = &*pager.reclaimer;
         let mut offered = Vec::new();
         for _ in 0..BLOCKS {
             let (block, mask) =
                 reclaimer.clock.next_candidate(&reclaimer.evictions).expect("pages that are not used");
-            offered.extend(
-                (0..BLOCK_PAGES).filter(|page| mask >> page & 1 != 0).map(|page| page_at(block, page)),
-            );
+            offered.extend(mask.pages().map(|index| block.page(index)));
         }
         assert!(offered.len() > BLOCKS * BLOCK_PAGES / 2, "{} pages", offered.len());
         let wrong = used_pages().filter(|at| offered.contains(at)).count();
         assert_eq!(wrong, 0, "used pages that were to go");
         // The spared pages are armed, and leave next time if they stay unused.
-        assert_eq!(simulated.armed(base, len), BLOCKS * BLOCK_PAGES);
+        assert_eq!(simulated.armed(base.address(), len), BLOCKS * BLOCK_PAGES);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use address_space::units::{BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 use address_space::Counter;
 
-use super::free_list::STREAM_PAGES_MIN;
+use super::free_list::RUN_PAGES_MIN;
 use super::steps::Role;
 use super::Reclaimer;
 
@@ -155,7 +155,7 @@ impl Reclaimer {
         }
         self.evict_run(pages);
         self.request_free_pages();
-        self.compress_to_an_extent() || self.frames.free_pages() >= STREAM_PAGES_MIN
+        self.compress_to_an_extent() || self.frames.free_pages() >= RUN_PAGES_MIN
     }
 
     /// Whether a handler and a worker on another CPU can share the work on runs.
@@ -267,8 +267,8 @@ impl Reclaimer {
         }
         let is_rich = self.process.accounts.total() > self.process.low_water()
             && self.frames.free_pages() > self.frames.ready_reserve();
-        let streaming = self.workers.is_streaming();
-        is_rich && self.frames.give_back_ready(streaming) != 0 || self.step(Role::Handler)
+        let feeds_runs = self.workers.feeds_runs();
+        is_rich && self.frames.give_back_ready(feeds_runs) != 0 || self.step(Role::Handler)
     }
 
     /// Moves one block out on behalf of a handler, if staging has room.

@@ -13,12 +13,12 @@ const ALL: u32 = 1 << 16;
 const READY_PER_HANDLER: usize = 3 * BLOCK_PAGES;
 /// Ready pages in whole extents that a worker keeps for runs, at most a quarter of staging. A
 /// worker compresses this number in a millisecond.
-const STREAM_PAGES: usize = 512;
+const RUN_PAGES: usize = 512;
 /// Ready pages (two blocks) below which a handler does not rely on a worker.
-pub(crate) const STREAM_PAGES_MIN: usize = 2 * BLOCK_PAGES;
-/// Ready pages that a worker leaves to the handlers of streams. With fewer, handlers would soon
-/// have the kernel allocate the returned extents again.
-pub(crate) const STREAM_PAGES_LEFT: usize = STREAM_PAGES_MIN + 4 * EXTENT_PAGES;
+pub(crate) const RUN_PAGES_MIN: usize = 2 * BLOCK_PAGES;
+/// Ready pages that a worker leaves for runs. With fewer, handlers would soon have the kernel
+/// allocate the returned extents again.
+pub(crate) const RUN_PAGES_LEFT: usize = RUN_PAGES_MIN + 4 * EXTENT_PAGES;
 
 /// Where single blocks leave, staging uses 1/4 of its pages, and at least `SINGLES_MIN`.
 const SINGLES_PART: usize = 4;
@@ -83,8 +83,8 @@ impl FreeList {
         (self.process.config.handlers * READY_PER_HANDLER).min(self.staged_max() / 4)
     }
 
-    pub(crate) fn stream_reserve(&self) -> usize {
-        STREAM_PAGES.min(self.process.pages.staging.pages_max() / 4)
+    pub(crate) fn run_reserve(&self) -> usize {
+        RUN_PAGES.min(self.process.pages.staging.pages_max() / 4)
     }
 
     /// Whether a worker must provide frames for runs. When whole extents are evicted, fragmented
@@ -97,7 +97,7 @@ impl FreeList {
             true => ready.saturating_sub(self.scattered()),
             false => ready,
         };
-        of_use < self.stream_reserve()
+        of_use < self.run_reserve()
     }
 
     /// Ready frames outside ready extents.
@@ -170,14 +170,14 @@ mod tests {
         assert!(
             reclaimer.frames.lacks_extents(),
             "though more is ready than the {} kept",
-            reclaimer.frames.stream_reserve()
+            reclaimer.frames.run_reserve()
         );
         while staging.has_room_for_extent() {
             reclaimer.evictions.look_again();
             assert!(reclaimer.evict_neighbours(Role::Handler) > 0);
         }
         assert_eq!(staging.queued_slots(), 16, "two extents");
-        reclaimer.workers.stream();
+        reclaimer.workers.feed_runs();
         assert!(reclaimer.reclaim_until_low());
         assert!(!reclaimer.frames.lacks_extents() && staging.ready_extents() == 1, "one was compressed");
         assert!(

@@ -1,6 +1,6 @@
 //! Making room in steps: moving pages out of the program, and compressing them.
 
-use address_space::units::{ALL_PAGES, BLOCK_BYTES, BLOCK_PAGES, EXTENT_SLOTS};
+use address_space::units::{BlockNumber, PageMask, BLOCK_PAGES, EXTENT_SLOTS};
 use address_space::{Compressed, EmptySlot};
 
 use super::evictions::SearchResult;
@@ -38,11 +38,11 @@ impl Reclaimer {
         staging.pages() + BLOCK_PAGES <= self.frames.staged_max() || staging.queued_slots() == 0
     }
 
-    /// Moves one block out, or compresses. Workers, and handlers during a stream, move whole
+    /// Moves one block out, or compresses. Workers, and handlers while runs come in, move whole
     /// extents or wait for room for one: single blocks cost eight times the calls and interrupts.
     /// Returns false if there was nothing to do.
     pub(super) fn step(&self, role: Role) -> bool {
-        let wide = role == Role::Worker || self.workers.is_streaming();
+        let wide = role == Role::Worker || self.workers.feeds_runs();
         if wide {
             let progress = if self.may_stage_block() && self.process.pages.staging.has_room_for_extent() {
                 self.evict_neighbours(role) > 0
@@ -63,11 +63,11 @@ impl Reclaimer {
         if !self.evictions.backs_off() {
             let search = self.evictions.begin_search();
             for _ in 0..64 {
-                let Some((base, mask)) = self.clock.next_candidate(&self.evictions) else {
+                let Some((at, mask)) = self.clock.next_candidate(&self.evictions) else {
                     found = SearchResult::Nothing;
                     break;
                 };
-                if self.evict(&mut spare, base, mask, role) {
+                if self.evict(&mut spare, at, mask, role) {
                     found = SearchResult::Evicted;
                     break;
                 }
@@ -92,21 +92,21 @@ impl Reclaimer {
             return 0;
         }
         let search = self.evictions.begin_search();
-        let Some((base, mask)) = self.clock.next_candidate(&self.evictions) else {
+        let Some((at, mask)) = self.clock.next_candidate(&self.evictions) else {
             self.evictions.end_search(&search, SearchResult::Nothing);
             return 0;
         };
         let mut count = 1;
-        while mask == ALL_PAGES && count < EXTENT_SLOTS {
+        while mask == PageMask::ALL && count < EXTENT_SLOTS {
             let Some(candidate) = self.clock.next_candidate(&self.evictions) else { break };
-            if candidate != (base + count * BLOCK_BYTES, ALL_PAGES) {
+            if candidate != (at + count, PageMask::ALL) {
                 // It may be the first block of an extent.
                 self.clock.offer_again(candidate);
                 break;
             }
             count += 1;
         }
-        let mut evicted = count == EXTENT_SLOTS && self.process.pages.evict_extent(base);
+        let mut evicted = count == EXTENT_SLOTS && self.process.pages.evict_extent(at);
         if evicted {
             self.frames.note_gone(true);
         } else {
@@ -115,7 +115,7 @@ impl Reclaimer {
                 if spare.is_none() {
                     break;
                 }
-                evicted |= self.evict(&mut spare, base + index * BLOCK_BYTES, mask, role);
+                evicted |= self.evict(&mut spare, at + index, mask, role);
                 if let Some(slot) = spare {
                     self.process.pages.staging.give(slot);
                 }
@@ -130,12 +130,11 @@ impl Reclaimer {
         }
     }
 
-    fn evict(&self, spare: &mut Option<EmptySlot>, base: usize, mask: u32, role: Role) -> bool {
-        let pages = u64::from(mask.count_ones());
-        let evicted = self.process.pages.evict(spare, base, mask, role == Role::Worker);
+    fn evict(&self, spare: &mut Option<EmptySlot>, at: BlockNumber, mask: PageMask, role: Role) -> bool {
+        let evicted = self.process.pages.evict(spare, at, mask, role == Role::Worker);
         match evicted {
             true => self.frames.note_gone(false),
-            false => self.evictions.note_barred(pages),
+            false => self.evictions.note_barred(mask.count() as u64),
         }
         evicted
     }
@@ -145,7 +144,7 @@ impl Reclaimer {
 mod tests {
     use super::super::evictions::BACKOFF_PAGES;
     use super::*;
-    use crate::testing::{blocks, noise, pager, pager_with, pager_with_gap, read};
+    use crate::testing::{blocks, noise, pager, pager_with, pager_with_gap, range_of, read};
 
     #[test]
     fn blocks_behind_a_gap_leave_whole() {
@@ -190,7 +189,7 @@ mod tests {
         assert!(reclaimer.evict_neighbours(Role::Worker) == 0);
         assert!(backs_off());
         let base = blocks(8);
-        pager.register(base..base + 8 * BLOCK_BYTES);
+        pager.register(range_of(base, 8));
         assert!(!backs_off(), "there is a new mapping");
         assert!(reclaimer.evict_neighbours(Role::Worker) > 0);
         assert!(reclaimer.evict_neighbours(Role::Worker) == 0 && backs_off());
@@ -201,7 +200,7 @@ mod tests {
     #[test]
     fn pages_that_do_not_compress_come_back_and_are_left_alone() {
         let Some((pager, base)) = pager_with(8) else { return };
-        noise(base, 8 * BLOCK_PAGES);
+        noise(base.page(0), 8 * BLOCK_PAGES);
         let numbers = || (0..8 * BLOCK_PAGES).map(|page| read(base, page));
         let before: Vec<usize> = numbers().collect();
         assert!(pager.reclaimer.evict_neighbours(Role::Worker) > 0);

@@ -7,10 +7,10 @@ use address_space::Counter;
 use sys::futex;
 
 use super::direct::RESTOCK_PAGES;
-use super::free_list::STREAM_PAGES_LEFT;
+use super::free_list::RUN_PAGES_LEFT;
 use super::promotion::PROMOTE_MS;
 use super::steps::Role;
-use super::watermarks::{next_action, Action, Figures, StreamFigures};
+use super::watermarks::{next_action, Action, Figures, RunFigures};
 use super::Reclaimer;
 
 /// Pages that handlers bring in between two looks of another thread, if they measure more often.
@@ -24,14 +24,14 @@ pub(super) struct Workers {
     count: AtomicU32,
     working: AtomicU32,
     /// Runs come in: a worker should compress the pages evicted for them.
-    streaming: AtomicBool,
+    feeds_runs: AtomicBool,
 }
 
 impl Workers {
     pub fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
         self.working.store(0, Ordering::Relaxed);
-        self.streaming.store(false, Ordering::Relaxed);
+        self.feeds_runs.store(false, Ordering::Relaxed);
     }
 
     pub fn begin(&self) {
@@ -67,13 +67,13 @@ impl Workers {
         self.pressure.load(Ordering::Acquire)
     }
 
-    /// Starts a stream. Returns whether there was none.
-    pub fn stream(&self) -> bool {
-        !self.streaming.swap(true, Ordering::Relaxed)
+    /// Starts to make extents ready. Returns whether no worker did.
+    pub fn feed_runs(&self) -> bool {
+        !self.feeds_runs.swap(true, Ordering::Relaxed)
     }
 
-    pub fn is_streaming(&self) -> bool {
-        self.streaming.load(Ordering::Relaxed)
+    pub fn feeds_runs(&self) -> bool {
+        self.feeds_runs.load(Ordering::Relaxed)
     }
 }
 
@@ -99,7 +99,7 @@ impl Reclaimer {
             self.workers.working.fetch_add(1, Ordering::AcqRel);
             let worked = is_wanted && self.reclaim_until_low();
             // Clear it in any case: a handler that needs more sets it again and wakes a worker.
-            self.workers.streaming.store(false, Ordering::Relaxed);
+            self.workers.feeds_runs.store(false, Ordering::Relaxed);
             self.workers.working.fetch_sub(1, Ordering::AcqRel);
             // Not counted as working, so that urgent work wakes another worker.
             let more =
@@ -149,7 +149,7 @@ impl Reclaimer {
             let figures = self.figures(total);
             match next_action(&figures) {
                 Action::GiveBack => {
-                    let given = bytes_of(self.frames.give_back_ready(figures.stream.is_some()));
+                    let given = bytes_of(self.frames.give_back_ready(figures.runs.is_some()));
                     total = total.saturating_sub(given as u64);
                 }
                 Action::Compress => {
@@ -176,10 +176,11 @@ impl Reclaimer {
         worked
     }
 
-    /// The figures for the next action. Those of a stream take locks and are read only during one.
+    /// The figures for the next action. Those for runs take locks and are read only while runs come
+    /// in.
     fn figures(&self, total_bytes: u64) -> Figures {
-        let stream = self.workers.is_streaming().then(|| StreamFigures {
-            left_pages: STREAM_PAGES_LEFT,
+        let runs = self.workers.feeds_runs().then(|| RunFigures {
+            left_pages: RUN_PAGES_LEFT,
             is_fragmented: self.frames.goes_by_extents()
                 && self.frames.scattered() > self.frames.scattered_max()
                 && !self.process.pages.staging.has_room_for_extent(),
@@ -189,15 +190,15 @@ impl Reclaimer {
         Figures {
             total_bytes,
             low_bytes: self.process.low_water(),
-            headroom_bytes: self.frames.headroom(stream.is_some()),
+            headroom_bytes: self.frames.headroom(runs.is_some()),
             ready_pages: self.frames.free_pages(),
             reserve_pages: self.frames.ready_reserve(),
-            stream,
+            runs,
         }
     }
 
     pub(super) fn request_free_pages(&self) {
-        if self.frames.lacks_extents() && self.workers.stream() {
+        if self.frames.lacks_extents() && self.workers.feed_runs() {
             self.workers.wake();
         }
     }
@@ -253,15 +254,15 @@ mod tests {
         let (reclaimer, staging) = (&*pager.reclaimer, &pager.process.pages.staging);
         reclaimer.direct_reclaim(1, &|| {});
         reclaimer.direct_reclaim(EXTENT_PAGES, &|| {});
-        assert!(!reclaimer.workers.is_streaming(), "there is no worker");
+        assert!(!reclaimer.workers.feeds_runs(), "there is no worker");
         reclaimer.workers.begin();
         reclaimer.direct_reclaim(1, &|| {});
-        assert!(!reclaimer.workers.is_streaming(), "single pages are had from the kernel");
+        assert!(!reclaimer.workers.feeds_runs(), "single pages are had from the kernel");
         reclaimer.direct_reclaim(EXTENT_PAGES, &|| {});
-        assert!(reclaimer.workers.is_streaming());
+        assert!(reclaimer.workers.feeds_runs());
         assert!(reclaimer.reclaim_until_low());
         let ready = staging.ready_pages();
-        assert!(ready >= reclaimer.frames.stream_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
+        assert!(ready >= reclaimer.frames.run_reserve() && ready.is_multiple_of(EXTENT_PAGES), "{ready}");
         assert!(staging.ready_extents() > 0);
         assert!(!reclaimer.reclaim_until_low(), "that is enough");
     }

@@ -11,7 +11,7 @@ use sys::PAGE_SIZE;
 use super::machine::UPGRADE;
 use super::row::Row;
 use crate::environment::Environment;
-use crate::{rights, ways};
+use crate::{kernel_features, rights};
 
 /// Features that paging needs, and the use of each.
 const NEEDED: [(u64, &str); 6] = [
@@ -60,7 +60,7 @@ pub fn rows() -> Vec<Row> {
         Ok(()) => Row::needed("PAGEMAP_SCAN", true, "present pages are found without walking", ""),
         Err(error) => Row::needed("PAGEMAP_SCAN", false, error, UPGRADE),
     });
-    rows.push(match ways::sees_uses(false) {
+    rows.push(match kernel_features::sees_uses(false) {
         true => Row::known("access tracking", true, "by userfaultfd's RWP", ""),
         false => Row::known("access tracking", false, UNSEEN, UPGRADE_TO_TRACK),
     });

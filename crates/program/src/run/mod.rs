@@ -35,9 +35,9 @@ use self::supervisor::{books, front, job, nested, signals, swap};
 use self::tree::{attach, cgroup_limit, guardian, kills, process, program_file, reaper};
 use crate::embedded;
 use crate::environment::Environment;
+use crate::kernel_features::{self, Without};
 use crate::rights;
 use crate::size::{self, Size};
-use crate::ways::{self, Without};
 
 /// Least budget with room for the pager's tables beside a small program.
 pub const RAM_BYTES_MIN: u64 = 16 << 20;
@@ -219,7 +219,7 @@ fn open(
     recorder: Option<OwnedFd>,
 ) -> Result<supervisor::Opened> {
     let without = Without::of_environment()?;
-    match ways::why_too_old(without) {
+    match kernel_features::why_too_old(without) {
         Ok(None) => {}
         Ok(Some(why)) => bail!("{why}"),
         Err(OpenError::NotPermitted) => {

@@ -168,8 +168,8 @@ fn serve(listener: &OwnedFd, directory: &std::path::Path, mut judge: impl FnMut(
         }
         let call = call_of(&asked);
         let link = read_link(format!("/proc/{}/fd/{}", call.thread, call.descriptor)).unwrap_or_default();
-        let answer = if link.starts_with(directory) { judge(&call) } else { Answer::Go };
-        let (error, flags) = match answer {
+        let verdict = if link.starts_with(directory) { judge(&call) } else { Answer::Go };
+        let (error, flags) = match verdict {
             Answer::Go => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
             Answer::Fail(error) => (-error, 0),
         };

@@ -201,7 +201,7 @@ pub fn managed(ram: &str, options: &[&str], command: &[&str]) -> Option<Ran> {
 }
 
 /// Runs uzswap with these arguments.
-pub fn answer(arguments: &[&str]) -> Ran {
+pub fn uzswap_with(arguments: &[&str]) -> Ran {
     Ran::of(uzswap().args(arguments))
 }
 
@@ -213,14 +213,14 @@ pub fn printed(command: &mut Command) -> String {
     ran.printed
 }
 
-/// Runs a command bare, and then under uzswap in the given ways, each time in a shell that has run
-/// `before`. Each run must have the bare one's status and output. `None` where this machine cannot
-/// run the command.
+/// Runs a command bare, and then under uzswap with each set of options, each time in a shell that
+/// has run `before`. Each run must have the bare one's status and output. `None` where this machine
+/// cannot run the command.
 ///
 /// A run that takes 20 times as long as the bare one plus a minute counts as a hang.
 pub fn compared(
     before: Option<&str>,
-    ways: &[&[&str]],
+    option_sets: &[&[&str]],
     ram: &str,
     command: &[&str],
 ) -> Option<(Ran, Vec<Ran>)> {
@@ -251,17 +251,18 @@ pub fn compared(
         println!("{command:.200?} {way:?}: {:?}, bare {:?}", ran.took, bare.took);
         ran
     };
-    let runs = ways.iter().map(run_in).collect();
+    let runs = option_sets.iter().map(run_in).collect();
     Some((bare, runs))
 }
 
-/// As [`compared`] in all ways, for commands that succeed; empty where this machine cannot run it.
+/// As [`compared`] with all sets of options, for commands that succeed; empty where this machine
+/// cannot run it.
 pub fn as_bare(ram: &str, command: &[&str]) -> Vec<Ran> {
     as_bare_under(None, &WAYS, ram, command)
 }
 
-pub fn as_bare_under(before: Option<&str>, ways: &[&[&str]], ram: &str, command: &[&str]) -> Vec<Ran> {
-    compared(before, ways, ram, command).map_or_else(Vec::new, |(bare, runs)| {
+pub fn as_bare_under(before: Option<&str>, option_sets: &[&[&str]], ram: &str, command: &[&str]) -> Vec<Ran> {
+    compared(before, option_sets, ram, command).map_or_else(Vec::new, |(bare, runs)| {
         bare.assert_status(0);
         runs
     })

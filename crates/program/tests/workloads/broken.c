@@ -63,8 +63,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     pthread_t thread;
-    void *answer;
+    void *result;
     pthread_create(&thread, NULL, child, argv[3]);
-    pthread_join(thread, &answer);
-    return (long)answer;
+    pthread_join(thread, &result);
+    return (long)result;
 }

@@ -147,18 +147,18 @@ static void drop_capabilities(void) {
 }
 
 static long bare(long number, long a, long b, long c) {
-    long answer;
+    long result;
 #ifdef __x86_64__
-    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
 #else
     register long x8 __asm__("x8") = number;
     register long x0 __asm__("x0") = a;
     register long x1 __asm__("x1") = b;
     register long x2 __asm__("x2") = c;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    answer = x0;
+    result = x0;
 #endif
-    return answer;
+    return result;
 }
 
 static int by_libc(void) {

@@ -1,6 +1,6 @@
 /* Starts itself in every way there is, with an environment that has none of uzswap's variables.
  *
- * exec MODE MIB   starts `exec work MIB`, which fills MIB MiB and reads them back; its exit status is the answer.
+ * exec MODE MIB   starts `exec work MIB`, which fills MIB MiB and reads them back; its exit status is the result.
  * From 64 MiB on it keeps reading until some of it was evicted: on a busy machine it would be done before the first
  * look. It gives up after a minute.
  * Worker's exit status: 0 right, 3 its environment is not what it was given and uzswap's, 4 wrong arguments,
@@ -120,13 +120,13 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "small_stack")) {
         pthread_t thread;
         pthread_attr_t attributes;
-        void *answer;
+        void *result;
         environment = many;
         pthread_attr_init(&attributes);
         if (pthread_attr_setstacksize(&attributes, 16384)) return 106;
         if (pthread_create(&thread, &attributes, small_stack, NULL)) return 107;
-        pthread_join(thread, &answer);
-        return (long)answer;
+        pthread_join(thread, &result);
+        return (long)result;
     }
     if (!strcmp(mode, "posix_spawn"))
         return posix_spawn(&pid, self, NULL, NULL, list, few) ? 104 : await(pid);

@@ -250,8 +250,8 @@ static void mode_set_mm(void) {
     strcpy(at, "another name");
     size_t len = strlen(at) + 1;
     // The end before the start, as the start may not lie behind it.
-    int answer = prctl(PR_SET_MM, PR_SET_MM_ARG_END, at + len, 0, 0);
-    if (answer != 0 || prctl(PR_SET_MM, PR_SET_MM_ARG_START, at, 0, 0) != 0) cannot("PR_SET_MM");
+    int failed = prctl(PR_SET_MM, PR_SET_MM_ARG_END, at + len, 0, 0);
+    if (failed != 0 || prctl(PR_SET_MM, PR_SET_MM_ARG_START, at, 0, 0) != 0) cannot("PR_SET_MM");
     work();
     char text[64] = "";
     int file = open("/proc/self/cmdline", O_RDONLY);

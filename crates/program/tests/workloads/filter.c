@@ -137,16 +137,16 @@ static void end_control_thread(void) {
 #endif
     struct sock_fprog program = {sizeof code / sizeof *code, code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) _exit(2);
-    long number = SYS_seccomp, operation = SECCOMP_SET_MODE_FILTER, flags = SECCOMP_FILTER_FLAG_TSYNC, answer;
+    long number = SYS_seccomp, operation = SECCOMP_SET_MODE_FILTER, flags = SECCOMP_FILTER_FLAG_TSYNC, result;
 #ifdef __x86_64__
-    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(operation), "S"(flags), "d"(&program) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(operation), "S"(flags), "d"(&program) : "rcx", "r11", "memory");
 #else
     register long x8 __asm__("x8") = number, x0 __asm__("x0") = operation, x1 __asm__("x1") = flags;
     register void *x2 __asm__("x2") = &program;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    answer = x0;
+    result = x0;
 #endif
-    if (answer) _exit(2);
+    if (result) _exit(2);
 }
 
 static void *check_beside(void *unused) {

@@ -80,18 +80,18 @@ static void on_a_stack(long flags) {
 #endif
 
 static long bare_fork(void) {
-    long answer;
+    long result;
 #if defined(__x86_64__)
     register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
-    __asm__ volatile("syscall" : "=a"(answer) : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(r10), "r"(r8)
+    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_clone), "D"(SIGCHLD), "S"(0), "d"(0), "r"(r10), "r"(r8)
                      : "rcx", "r11", "memory");
 #else
     register long x8 __asm__("x8") = SYS_clone, x0 __asm__("x0") = SIGCHLD, x1 __asm__("x1") = 0, x2 __asm__("x2") = 0,
                   x3 __asm__("x3") = 0, x4 __asm__("x4") = 0;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
-    answer = x0;
+    result = x0;
 #endif
-    return answer;
+    return result;
 }
 
 /* Waits until part of the memory is out: on a busy machine a program can be through before paging begins. */

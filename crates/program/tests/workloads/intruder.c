@@ -142,8 +142,8 @@ static void outside(const char *supervisor, int rounds)
 		for (int at = 0; at < 16; at++)
 			many[at] = pipes[at % 2];
 		give(number, &packet, len, many, round % 4 == 1 ? 1 + any() % 16 : 0);
-		char answer[1024];
-		int descriptors[2], got = get(number, answer, sizeof answer, descriptors);
+		char result[1024];
+		int descriptors[2], got = get(number, result, sizeof result, descriptors);
 		if (got > 0 || descriptors[0] >= 0)
 			fail("something came back");
 		if (got < 0 && errno != ECONNRESET)
@@ -338,9 +338,9 @@ static void hold(void)
 			fail("give");
 		close_aside(writers[0]), close_aside(writers[1]), close(fault);
 		/* Read in order: all that came before was read, too. */
-		int answer[2];
+		int result[2];
 		struct packet packet;
-		if (get(socket_number, &packet, sizeof packet, answer) <= 0)
+		if (get(socket_number, &packet, sizeof packet, result) <= 0)
 			fail("no reply");
 		int many[16];
 		for (int at = 0; at < 16; at++)

@@ -308,15 +308,15 @@ static void *splices(void *page) {
 }
 static void mode_cancelled(void) {
     pthread_t thread;
-    void *answer = NULL;
+    void *joined = NULL;
     char *page = map(PAGE);
     *page = 1;
     if (pipe(full) != 0 || pthread_create(&thread, NULL, splices, page) != 0) wrong("pthread_create");
     usleep(200000);
     pthread_cancel(thread);
     alarm(20);
-    pthread_join(thread, &answer);
-    if (answer != PTHREAD_CANCELED || !cleaned) wrong("vmsplice");
+    pthread_join(thread, &joined);
+    if (joined != PTHREAD_CANCELED || !cleaned) wrong("vmsplice");
 }
 
 // The program reads and writes its own memory as a file.

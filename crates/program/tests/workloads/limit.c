@@ -47,13 +47,13 @@ int main(int count, char **words) {
     const char *path = words[1];
     if (count > 2) {
         pthread_t thread;
-        void *answer = 0;
+        void *result = 0;
         way = words[2];
         if (mkfifo(path, 0600) || pthread_create(&thread, 0, waits, (void *)path)) return 1;
         usleep(100000);
         pthread_cancel(thread);
-        pthread_join(thread, &answer);
-        puts(answer == PTHREAD_CANCELED && unwound == 1 ? "cancelled" : "went on");
+        pthread_join(thread, &result);
+        puts(result == PTHREAD_CANCELED && unwound == 1 ? "cancelled" : "went on");
         return 0;
     }
     say("open", open(path, O_RDONLY));

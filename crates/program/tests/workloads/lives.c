@@ -60,15 +60,15 @@ static int is_right(void) {
 }
 
 static long bare(long number, long a, long b, long c) {
-    long answer;
+    long result;
 #if defined(__x86_64__)
-    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
 #else
     register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    answer = x0;
+    result = x0;
 #endif
-    return answer;
+    return result;
 }
 
 /* Waits until the creator has ended: it has the writing end of a pipe, and this process's copy is closed here. */

@@ -32,9 +32,9 @@
 static char *heap, *part;
 
 // Says how a call ended, and looks at a part of the memory that calls are about.
-static void said(const char *what, long answer) {
-    int error = answer == -1 ? errno : 0;
-    printf("%s: %s, %s\n", what, answer == -1 ? "refused" : "taken", error ? strerrorname_np(error) : "-");
+static void said(const char *what, long result) {
+    int error = result == -1 ? errno : 0;
+    printf("%s: %s, %s\n", what, result == -1 ? "refused" : "taken", error ? strerrorname_np(error) : "-");
     check(part, 64, HEAP, what);
 }
 #define TRY(call) (errno = 0, said(#call, (long)(call)))
@@ -162,8 +162,8 @@ int main(void) {
     // One that is taken for all but a gap: the guards are there, and nothing else after them.
     munmap(part + 16 * PAGE, PAGE);
     errno = 0;
-    int answer = madvise(part, 32 * PAGE, MADV_GUARD_INSTALL);
-    if (answer != -1 || errno == ENOMEM) {
+    int result = madvise(part, 32 * PAGE, MADV_GUARD_INSTALL);
+    if (result != -1 || errno == ENOMEM) {
         if (madvise(part, 16 * PAGE, MADV_GUARD_INSTALL + 1)) wrong("no guards");
         for (int i = 0; i < 16 * 4096; i++)
             if (part[i]) return fprintf(stderr, "old bytes\n"), 1;

@@ -29,8 +29,8 @@ impl Memory {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
         // SAFETY: the local buffer has the given length.
-        let answer = unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) };
-        usize::try_from(answer).map_err(|_| io::Error::last_os_error())
+        let result = unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) };
+        usize::try_from(result).map_err(|_| io::Error::last_os_error())
     }
 
     /// Writes all of `from` into writable memory.
@@ -41,8 +41,8 @@ impl Memory {
         let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
         let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
         // SAFETY: the local buffer has the given length, and is only read.
-        let answer = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
-        match usize::try_from(answer) {
+        let result = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
+        match usize::try_from(result) {
             Ok(len) if len == from.len() => Ok(()),
             Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
             Err(_) => Err(io::Error::last_os_error()),

@@ -25,7 +25,7 @@ mod vectors;
 use std::io;
 
 pub use self::memory::Memory;
-use self::registers::{answer, registers, set_call, set_registers, set_start};
+use self::registers::{registers, returned, set_call, set_registers, set_start};
 pub use self::registers::{Registers, CALL_INSTRUCTION};
 use self::sequence::leave_restartable_sequence;
 use self::stop::{wait, wait_for, Stop};
@@ -81,18 +81,18 @@ pub struct Tracee {
     vectors: Vectors,
     mask: u64,
     /// Address of a system call instruction.
-    gate: usize,
+    call_at: usize,
     after: After,
     is_stopped: bool,
 }
 
 fn request(request: u32, thread: i32, address: usize, data: usize) -> io::Result<i64> {
     // SAFETY: callers pass the arguments of the request.
-    let answer = unsafe { libc::ptrace(request as _, thread, address, data) };
-    if answer == -1 {
+    let returned = unsafe { libc::ptrace(request as _, thread, address, data) };
+    if returned == -1 {
         return Err(io::Error::last_os_error());
     }
-    Ok(answer)
+    Ok(returned)
 }
 
 fn error_of(error: io::Error) -> TraceError {
@@ -168,14 +168,15 @@ impl Held {
         &self.registers
     }
 
-    /// Takes the thread for system calls. `gate` is the address of a system call instruction in it.
+    /// Takes the thread for system calls. `call_at` is the address of a system call instruction in
+    /// it.
     ///
     /// # Errors
     /// If it has ended.
-    pub fn take(self, gate: usize) -> Result<Tracee, TraceError> {
+    pub fn take(self, call_at: usize) -> Result<Tracee, TraceError> {
         let Held { thread, registers: mut saved } = self;
         leave_restartable_sequence(thread.0, &mut saved);
-        let tracee = Tracee::take(thread.0, saved, gate)?;
+        let tracee = Tracee::take(thread.0, saved, call_at)?;
         std::mem::forget(thread);
         Ok(tracee)
     }
@@ -183,13 +184,13 @@ impl Held {
 
 impl Tracee {
     /// Takes a stopped thread, which will continue with the registers `saved`.
-    fn take(thread: i32, saved: Registers, gate: usize) -> Result<Self, TraceError> {
+    fn take(thread: i32, saved: Registers, call_at: usize) -> Result<Self, TraceError> {
         let vectors = Vectors::of(thread);
         let mut mask = 0u64;
         request(GETSIGMASK, thread, 8, (&raw mut mask).addr()).map_err(error_of)?;
         let all = u64::MAX;
         request(SETSIGMASK, thread, 8, (&raw const all).addr()).map_err(error_of)?;
-        Ok(Tracee { thread, saved, vectors, mask, gate, after: After::GoesOn, is_stopped: true })
+        Ok(Tracee { thread, saved, vectors, mask, call_at, after: After::GoesOn, is_stopped: true })
     }
 
     /// Its kernel id.
@@ -207,7 +208,7 @@ impl Tracee {
     /// # Errors
     /// If the thread has ended, or a signal stopped it.
     pub fn call(&mut self, number: i64, arguments: [usize; 6]) -> Result<io::Result<usize>, TraceError> {
-        self.call_noting(number, arguments).map(|(answer, _)| answer)
+        self.call_noting(number, arguments).map(|(returned, _)| returned)
     }
 
     /// As [`Self::call`]; also returns the thread that the call made, stopped.
@@ -219,7 +220,7 @@ impl Tracee {
         let mut made = None;
         for _ in 0..TRIES {
             let mut registers = self.saved;
-            set_call(&mut registers, self.gate, number, arguments);
+            set_call(&mut registers, self.call_at, number, arguments);
             set_registers(self.thread, &registers)?;
             // The entry, then the exit.
             let mut seen = 0;
@@ -249,15 +250,15 @@ impl Tracee {
                 }
                 self.is_stopped = true;
             }
-            let answer = answer(&self::registers(self.thread)?);
-            if answer != -ERESTARTNOINTR {
-                let is_error = (-4095..0).contains(&answer);
-                let answer = if is_error {
-                    Err(io::Error::from_raw_os_error(-answer as i32))
+            let returned = returned(&self::registers(self.thread)?);
+            if returned != -ERESTARTNOINTR {
+                let is_error = (-4095..0).contains(&returned);
+                let returned = if is_error {
+                    Err(io::Error::from_raw_os_error(-returned as i32))
                 } else {
-                    Ok(answer as usize)
+                    Ok(returned as usize)
                 };
-                return Ok((answer, made));
+                return Ok((returned, made));
             }
         }
         Err(TraceError::Busy)
@@ -278,8 +279,8 @@ impl Tracee {
             request(libc::PTRACE_SETOPTIONS, self.thread, 0, options as usize).map_err(error_of)
         };
         set_options(OPTIONS | libc::PTRACE_O_TRACECLONE)?;
-        let (answer, made) = self.call_noting(libc::SYS_clone, [flags as usize, 0, 0, 0, 0, 0])?;
-        let made = match (answer, made) {
+        let (returned, made) = self.call_noting(libc::SYS_clone, [flags as usize, 0, 0, 0, 0, 0])?;
+        let made = match (returned, made) {
             (Err(error), _) => return Err(TraceError::Refused("no more threads", error)),
             (Ok(_), None) => return Err(TraceError::Gone),
             (Ok(_), Some(made)) => made,
@@ -287,8 +288,8 @@ impl Tracee {
         let stop = wait(made)?;
         debug_assert!(matches!(stop, Stop::Interrupt | Stop::Group), "{stop:?}");
         let saved = registers(made)?;
-        let (mask, gate, vectors) = (u64::MAX, self.gate, Vectors::none());
-        Ok(Tracee { thread: made, saved, vectors, mask, gate, after: After::Ends, is_stopped: true })
+        let (mask, call_at, vectors) = (u64::MAX, self.call_at, Vectors::none());
+        Ok(Tracee { thread: made, saved, vectors, mask, call_at, after: After::Ends, is_stopped: true })
     }
 
     /// Makes the thread begin at `entry` with a stack, as a program does, when it is released.
@@ -310,7 +311,7 @@ impl Tracee {
         }
         if self.after == After::Ends {
             let mut registers = self.saved;
-            set_call(&mut registers, self.gate, libc::SYS_exit, [0; 6]);
+            set_call(&mut registers, self.call_at, libc::SYS_exit, [0; 6]);
             let _ = set_registers(self.thread, &registers);
         }
         if self.after == After::GoesOn {

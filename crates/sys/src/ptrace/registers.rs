@@ -33,9 +33,9 @@ pub(super) fn set_registers(thread: i32, registers: &Registers) -> Result<(), Tr
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
+pub(super) fn set_call(registers: &mut Registers, call_at: usize, number: i64, arguments: [usize; 6]) {
     let [a, b, c, d, e, f] = arguments.map(|argument| argument as u64);
-    (registers.rip, registers.rax) = (gate as u64, number as u64);
+    (registers.rip, registers.rax) = (call_at as u64, number as u64);
     // No system call may restart here.
     registers.orig_rax = u64::MAX;
     (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
@@ -53,7 +53,7 @@ pub(super) fn set_start(registers: &mut Registers, entry: usize, stack: usize) {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) fn answer(registers: &Registers) -> i64 {
+pub(super) fn returned(registers: &Registers) -> i64 {
     registers.rax as i64
 }
 
@@ -63,10 +63,10 @@ pub(super) fn program_counter(registers: &mut Registers) -> &mut u64 {
 }
 
 #[cfg(target_arch = "aarch64")]
-pub(super) fn set_call(registers: &mut Registers, gate: usize, number: i64, arguments: [usize; 6]) {
+pub(super) fn set_call(registers: &mut Registers, call_at: usize, number: i64, arguments: [usize; 6]) {
     /// The last branch's type (BTYPE): code that requires marked branch targets has no mark here.
     const BRANCH_TYPE: u64 = 3 << 10;
-    registers.pc = gate as u64;
+    registers.pc = call_at as u64;
     registers.pstate &= !BRANCH_TYPE;
     registers.regs[8] = number as u64;
     for (register, argument) in registers.regs.iter_mut().zip(arguments) {
@@ -81,7 +81,7 @@ pub(super) fn set_start(registers: &mut Registers, entry: usize, stack: usize) {
 }
 
 #[cfg(target_arch = "aarch64")]
-pub(super) fn answer(registers: &Registers) -> i64 {
+pub(super) fn returned(registers: &Registers) -> i64 {
     registers.regs[0] as i64
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// The address of a system call instruction in the vDSO.
-fn gate(pid: i32) -> usize {
+fn call_at(pid: i32) -> usize {
     // The vDSO is mapped last into a new program's address space.
     let mapping = loop {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -21,7 +21,8 @@ fn gate(pid: i32) -> usize {
     mapping.start + found.expect("in the vDSO")
 }
 
-/// A child that runs its program, its number and its gate; `None` where children may not be traced.
+/// A child that runs its program, its number and the address of a call in it; `None` where children
+/// may not be traced.
 fn start(command: &mut Command) -> Option<(Child, i32, usize)> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id() as i32;
@@ -35,19 +36,19 @@ fn start(command: &mut Command) -> Option<(Child, i32, usize)> {
         child.wait().unwrap();
         return None;
     }
-    Some((child, pid, gate(pid)))
+    Some((child, pid, call_at(pid)))
 }
 
-fn seize(thread: i32, gate: usize) -> Result<Tracee, TraceError> {
-    Held::seize(thread, PATIENCE_NS)?.take(gate)
+fn seize(thread: i32, call_at: usize) -> Result<Tracee, TraceError> {
+    Held::seize(thread, PATIENCE_NS)?.take(call_at)
 }
 
 #[test]
 fn an_interrupted_read_continues_and_threads_come_and_go() {
-    let Some((mut child, pid, gate)) = start(&mut Command::new("cat")) else { return };
+    let Some((mut child, pid, call_at)) = start(&mut Command::new("cat")) else { return };
     let flags = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM;
     for round in 0..40u8 {
-        let mut host = seize(pid, gate).unwrap();
+        let mut host = seize(pid, call_at).unwrap();
         assert_eq!(host.call(libc::SYS_getpid, [0; 6]).unwrap().unwrap(), pid as usize);
         let refused = host.call(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]).unwrap().unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
@@ -67,9 +68,9 @@ fn an_interrupted_read_continues_and_threads_come_and_go() {
 #[test]
 fn a_sleep_that_was_interrupted_is_slept_to_its_end() {
     let begin = crate::now_ns();
-    let Some((mut child, pid, gate)) = start(Command::new("sleep").arg("0.3")) else { return };
+    let Some((mut child, pid, call_at)) = start(Command::new("sleep").arg("0.3")) else { return };
     for _ in 0..10 {
-        match seize(pid, gate) {
+        match seize(pid, call_at) {
             Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
             Err(TraceError::Gone | TraceError::NotPermitted) => break,
             Err(error) => panic!("{error}"),
@@ -81,14 +82,14 @@ fn a_sleep_that_was_interrupted_is_slept_to_its_end() {
 
 #[test]
 fn the_word_of_a_stop_may_be_taken_by_others() {
-    let Some((mut child, pid, gate)) = start(&mut Command::new("cat")) else { return };
+    let Some((mut child, pid, call_at)) = start(&mut Command::new("cat")) else { return };
     request(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize).unwrap();
     request(libc::PTRACE_INTERRUPT, pid, 0, 0).unwrap();
     let mut status = 0;
     // SAFETY: the status is writable.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }, pid);
     let held = Held::await_interrupt(pid, PATIENCE_NS).unwrap();
-    drop(held.take(gate).unwrap());
+    drop(held.take(call_at).unwrap());
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
 }
@@ -170,9 +171,9 @@ fn wide_vector_registers_stay_as_they_are() {
             pid => (end, pid),
         }
     };
-    let gate = gate(pid);
+    let call_at = call_at(pid);
     for _ in 0..50 {
-        match seize(pid, gate) {
+        match seize(pid, call_at) {
             Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
             Err(TraceError::NotPermitted) => testkit::skip!("trace", "children may not be traced"),
             Err(error) => panic!("{error}"),

@@ -262,9 +262,9 @@ impl Inner {
     fn with_ranges<T>(&self, act: impl FnOnce(&mut Ranges) -> T) -> T {
         self.lock_ranges();
         // SAFETY: the lock is held.
-        let answer = act(unsafe { &mut *self.ranges.get() });
+        let result = act(unsafe { &mut *self.ranges.get() });
         self.unlock_ranges();
-        answer
+        result
     }
 
     /// Takes `len` zeroed bytes, whole blocks, anywhere or only at `at`, and puts them under the

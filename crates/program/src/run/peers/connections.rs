@@ -10,7 +10,7 @@ use ledger::wire::{self, Kind, Packet};
 use sys::{packets, process};
 
 use crate::rights;
-use crate::run::peers::aside::Foreign;
+use crate::run::peers::blocking::Foreign;
 use crate::run::peers::descriptors;
 use crate::run::peers::{Family, Owner, Peer, Refusal};
 use crate::run::report::notes::Notes;

@@ -7,7 +7,7 @@
 //! (PIDFD_GET_INFO). Before, /proc does; its number belongs to the pidfd's process if that has not
 //! been waited for afterwards.
 
-pub mod aside;
+pub mod blocking;
 pub mod connections;
 pub mod descriptors;
 pub mod lending;

@@ -16,12 +16,12 @@ use std::time::Duration;
 use ledger::{percentile_ns, Counter};
 use serde::Serialize;
 
+use crate::kernel_features;
 use crate::run::report::counts::{ratio, Counts};
 use crate::run::report::over_limit::OverLimit;
 use crate::run::report::swap_report::SwapReport;
 use crate::run::supervisor::Supervisor;
 use crate::size::{self, Size};
-use crate::ways;
 
 /// The report of `docs/user/report.md`. Names are the kernel's where the meaning matches.
 #[derive(Debug, Serialize)]
@@ -134,7 +134,9 @@ impl Report {
             shared_peak_bytes: peaks.shared_bytes,
             compressor: settings.compressor,
             emulated: counts.sum(Counter::EmulatedBatches) > 0,
-            access_tracking: match ways::sees_uses(settings.without & ledger::WITHOUT_TRACKING != 0) {
+            access_tracking: match kernel_features::sees_uses(
+                settings.without & ledger::WITHOUT_TRACKING != 0,
+            ) {
                 true => "rwp",
                 false => "none",
             },

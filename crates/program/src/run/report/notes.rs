@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::plain::plain;
-use crate::run::peers::aside::Aside;
+use crate::run::peers::blocking::BlockingPool;
 
 const LINES_MAX: usize = 1000;
 /// Burst of lines that processes may print, and the interval at which one more is permitted.
@@ -15,7 +15,7 @@ const SAID_PAUSE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Writes the lines: a process of the tree can stop the terminal.
-static LINES: Aside = Aside::new(1);
+static LINES: BlockingPool = BlockingPool::new(1);
 
 pub struct Notes {
     /// Programs that ran without uzswap.

@@ -17,7 +17,7 @@ use ledger::Live;
 use sys::privileged::PrivilegedFile;
 
 use crate::rights;
-use crate::run::peers::aside::Foreign;
+use crate::run::peers::blocking::Foreign;
 use crate::run::peers::connections::{Connections, HELLO, RESERVED};
 use crate::run::peers::lending;
 use crate::run::report::history::History;

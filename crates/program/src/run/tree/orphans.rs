@@ -22,7 +22,7 @@ use sys::memory::USER_END;
 use sys::userfaultfd::{Message, Stop, Userfaultfd, MESSAGES_MAX};
 use sys::PAGE_SIZE;
 
-use crate::run::peers::aside::{Aside, Foreign};
+use crate::run::peers::blocking::{BlockingPool, Foreign};
 use crate::run::peers::{Ids, Owner};
 
 /// An address for queries, which change nothing there, mapped or not.
@@ -42,7 +42,7 @@ const SAID_MAX: usize = 64;
 /// Looks for a waiting process after which it is named as one that waits for ever.
 const LOOKS: u32 = 40;
 
-static WATCHERS: Aside = Aside::new(WATCHERS_MAX);
+static WATCHERS: BlockingPool = BlockingPool::new(WATCHERS_MAX);
 
 type Tree = Arc<dyn Fn() -> Vec<i32> + Send + Sync>;
 
@@ -90,7 +90,7 @@ impl Orphans {
                 continue;
             };
             let (tree, sender) = (Arc::clone(&self.tree), self.sender.clone());
-            Space { reports, creator, owner, tree, sender, counted }.watch_aside();
+            Space { reports, creator, owner, tree, sender, counted }.watch_in_pool();
         }
     }
 
@@ -141,7 +141,7 @@ impl Space {
         self.userfaultfd().write_protect(ASKED, PAGE_SIZE, false) == Err(Stop::Gone)
     }
 
-    fn watch_aside(self) {
+    fn watch_in_pool(self) {
         WATCHERS.run(move || self.watch());
     }
 
@@ -186,7 +186,7 @@ impl Space {
                     let reports = unsafe { OwnedFd::from_raw_fd(descriptor) }.into();
                     if let Some(counted) = child {
                         let (tree, sender) = (Arc::clone(&self.tree), self.sender.clone());
-                        Space { reports, tree, sender, counted, ..self }.watch_aside();
+                        Space { reports, tree, sender, counted, ..self }.watch_in_pool();
                     }
                 }
                 // Reading the event releases the thread.

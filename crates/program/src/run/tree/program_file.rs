@@ -86,17 +86,17 @@ pub fn find(name: &OsStr) -> Result<PathBuf, NotFound> {
         return check(Path::new(name)).map(|()| name.into());
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let mut answer = NotFound::Missing;
+    let mut error = NotFound::Missing;
     for directory in std::env::split_paths(&path) {
         let candidate = directory.join(name);
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
             // Shells skip directories and unreadable entries.
-            Err(NotFound::NotExecutable) => answer = NotFound::NotExecutable,
+            Err(NotFound::NotExecutable) => error = NotFound::NotExecutable,
             Err(_) => {}
         }
     }
-    Err(answer)
+    Err(error)
 }
 
 fn check(path: &Path) -> Result<(), NotFound> {

@@ -24,22 +24,22 @@ static void set(struct region *r, uint32_t first, uint32_t count, uint32_t off, 
 }
 
 static int advise(struct region *r, uint32_t first, uint32_t count, int advice, const char *name) {
-    int answer;
+    int result;
     do {
-        answer = madvise(r->at + first * PAGE, count * PAGE, advice) == 0 ? 0 : errno;
-    } while (answer == EINTR || answer == EAGAIN);
-    note(r, name, first, count, answer);
-    errno = answer;
+        result = madvise(r->at + first * PAGE, count * PAGE, advice) == 0 ? 0 : errno;
+    } while (result == EINTR || result == EAGAIN);
+    note(r, name, first, count, result);
+    errno = result;
     self->current = r;
-    return answer;
+    return result;
 }
 
 static void protect(struct region *r, uint32_t first, uint32_t count, int protection) {
-    int answer = mprotect(r->at + first * PAGE, count * PAGE, protection) == 0 ? 0 : errno;
-    note(r, protection == PROT_NONE ? "mprotect none" : protection == PROT_READ ? "mprotect read" : "mprotect", first, count, answer);
+    int result = mprotect(r->at + first * PAGE, count * PAGE, protection) == 0 ? 0 : errno;
+    note(r, protection == PROT_NONE ? "mprotect none" : protection == PROT_READ ? "mprotect read" : "mprotect", first, count, result);
     self->current = r;
-    errno = answer;
-    expect(answer == 0, "mprotect");
+    errno = result;
+    expect(result == 0, "mprotect");
     set(r, first, count, READ_ONLY | NO_ACCESS,
         protection == PROT_NONE ? NO_ACCESS : protection == PROT_READ ? READ_ONLY : 0);
 }
@@ -153,9 +153,9 @@ void do_populate(struct region *r) {
     bool write = one_in(2);
     uint32_t flags = all_flags(r, first, count);
     bool can = !(flags & (NO_ACCESS | GUARDED)) && !(write && flags & READ_ONLY);
-    int answer = advise(r, first, count, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ, write ? "POPULATE_WRITE" : "POPULATE_READ");
-    if (answer == EINVAL && kernel_version < 514) return;
-    if (can != (answer == 0)) fail("MADV_POPULATE of pages %u+%u: %s", first, count, answer ? strerrorname_np(answer) : "done");
+    int result = advise(r, first, count, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ, write ? "POPULATE_WRITE" : "POPULATE_READ");
+    if (result == EINVAL && kernel_version < 514) return;
+    if (can != (result == 0)) fail("MADV_POPULATE of pages %u+%u: %s", first, count, result ? strerrorname_np(result) : "done");
     check_some(r, 8, "populated");
 }
 
@@ -166,9 +166,9 @@ void do_huge(struct region *r) {
     if (way == 2) {
         advise(r, first, count, MADV_COLLAPSE, "COLLAPSE"); // as it likes
     } else {
-        int answer = advise(r, first, count, way ? MADV_HUGEPAGE : MADV_NOHUGEPAGE, way ? "HUGEPAGE" : "NOHUGEPAGE");
-        if (answer == EINVAL) return; // no huge pages in this kernel
-        expect(answer == 0, "MADV_(NO)HUGEPAGE");
+        int result = advise(r, first, count, way ? MADV_HUGEPAGE : MADV_NOHUGEPAGE, way ? "HUGEPAGE" : "NOHUGEPAGE");
+        if (result == EINVAL) return; // no huge pages in this kernel
+        expect(result == 0, "MADV_(NO)HUGEPAGE");
         set(r, first, count, HUGE | NOT_HUGE, way ? HUGE : NOT_HUGE);
     }
     for (int i = 0; i < 8; i++) write_page(r, first + draw(count), draw_seed());
@@ -182,10 +182,10 @@ void do_guard(struct region *r) {
     uint32_t first, count, page;
     range_of(r, &first, &count);
     if (r->kind != PRIVATE || all_flags(r, first, count) & (LOCKED | SEALED)) return;
-    int answer = advise(r, first, count, GUARD_INSTALL, "GUARD_INSTALL");
+    int result = advise(r, first, count, GUARD_INSTALL, "GUARD_INSTALL");
     if (supported < 0) supported = kernel_version >= 613;
     if (!supported) return;
-    expect(answer == 0, "MADV_GUARD_INSTALL");
+    expect(result == 0, "MADV_GUARD_INSTALL");
     for (uint32_t i = first; i < first + count; i++) {
         r->page[i].want = 0;
         r->page[i].is = (r->page[i].is & ~LAZY) | GUARDED;
@@ -220,12 +220,12 @@ void do_lock(struct region *r) {
     range_of(r, &first, &count);
     if (count > 64) count = 64;
     if (all_flags(r, first, count) & (NO_ACCESS | GUARDED) || r->kind == GROWING) return;
-    int flags = one_in(2) ? MLOCK_ONFAULT : 0, answer = mlock2(r->at + first * PAGE, count * PAGE, flags) == 0 ? 0 : errno;
-    note(r, "mlock", first, count, answer);
+    int flags = one_in(2) ? MLOCK_ONFAULT : 0, result = mlock2(r->at + first * PAGE, count * PAGE, flags) == 0 ? 0 : errno;
+    note(r, "mlock", first, count, result);
     self->current = r;
-    errno = answer;
-    if (answer == ENOMEM || answer == EPERM || answer == EAGAIN) expect(geteuid() != 0, "mlock2");
-    else expect(answer == 0, "mlock2");
+    errno = result;
+    if (result == ENOMEM || result == EPERM || result == EAGAIN) expect(geteuid() != 0, "mlock2");
+    else expect(result == 0, "mlock2");
     set(r, first, count, 0, LOCKED);
     check_some(r, 8, "locked");
     for (int i = 0; i < 4; i++) write_page(r, first + draw(count), draw_seed());
@@ -240,11 +240,11 @@ void do_key(struct region *r) {
     uint32_t first, count, page;
     range_of(r, &first, &count);
     if (pkey < 0 || r->kind != PRIVATE || all_flags(r, 0, r->pages) & SEALED) return;
-    int answer = pkey_mprotect(r->at + first * PAGE, count * PAGE, PROT_READ | PROT_WRITE, pkey) == 0 ? 0 : errno;
-    note(r, "pkey_mprotect", first, count, answer);
+    int result = pkey_mprotect(r->at + first * PAGE, count * PAGE, PROT_READ | PROT_WRITE, pkey) == 0 ? 0 : errno;
+    note(r, "pkey_mprotect", first, count, result);
     self->current = r;
-    errno = answer;
-    expect(answer == 0, "pkey_mprotect");
+    errno = result;
+    expect(result == 0, "pkey_mprotect");
     set(r, first, count, READ_ONLY | NO_ACCESS, KEYED);
     check_some(r, 8, "with a key");
     page = first + draw(count);

@@ -62,8 +62,8 @@ static void lock(uint32_t *word) {
     uint32_t seen = 0;
     if (__atomic_compare_exchange_n(word, &seen, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) return;
     while (__atomic_exchange_n(word, 2, __ATOMIC_ACQUIRE) != 0) {
-        int answer = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
-        expect(answer == 0 || errno == EAGAIN || errno == EINTR, "futex wait");
+        int result = syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+        expect(result == 0 || errno == EAGAIN || errno == EINTR, "futex wait");
     }
 }
 

@@ -153,10 +153,10 @@ static void ring_submit(struct ring *ring, int count) {
     for (int i = 0; i < count; i++) array[i] = i;
     __atomic_store_n(tail, *tail + count, __ATOMIC_RELEASE);
     for (int done = 0; done < count;) {
-        int answer = syscall(SYS_io_uring_enter, ring->fd, count - done, 0, 0, NULL, 0);
-        if (answer < 0 && errno == EINTR) continue;
-        expect(answer > 0, "io_uring_enter");
-        done += answer;
+        int result = syscall(SYS_io_uring_enter, ring->fd, count - done, 0, 0, NULL, 0);
+        if (result < 0 && errno == EINTR) continue;
+        expect(result > 0, "io_uring_enter");
+        done += result;
     }
 }
 
@@ -166,12 +166,12 @@ static void ring_await(struct ring *ring, int count, const struct transfer *tran
     uint32_t mask = *ring_word(ring, ring->params.cq_off.ring_mask);
     for (int done = 0; done < count;) {
         if (*head == __atomic_load_n(tail, __ATOMIC_ACQUIRE)) {
-            int answer = syscall(SYS_io_uring_enter, ring->fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
-            expect(answer >= 0 || errno == EINTR, "io_uring_enter");
+            int result = syscall(SYS_io_uring_enter, ring->fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+            expect(result >= 0 || errno == EINTR, "io_uring_enter");
             continue;
         }
-        struct io_uring_cqe *answer = &answers[*head & mask];
-        if (answer->res != (int)PAGE) fail("io_uring of page %u returns %d", transfers[answer->user_data].page, answer->res);
+        struct io_uring_cqe *result = &answers[*head & mask];
+        if (result->res != (int)PAGE) fail("io_uring of page %u returns %d", transfers[result->user_data].page, result->res);
         __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
         done++;
     }

@@ -36,7 +36,7 @@ static size_t say_history(char *text, size_t size, const struct region *r) {
     for (uint32_t i = from; i < r->deeds && used < size; i++) {
         const struct deed *d = &r->history[i % HISTORY];
         used += snprintf(text + used, size - used, "\n    step %lu, depth %d: %s pages %u+%u: %s", d->step, d->depth,
-                         d->name, d->first, d->count, d->answer ? strerrorname_np(d->answer) : "done");
+                         d->name, d->first, d->count, d->result ? strerrorname_np(d->result) : "done");
     }
     return used;
 }
@@ -96,8 +96,8 @@ struct region *split(struct region *r, uint32_t at_page) {
     return rest;
 }
 
-void note(struct region *r, const char *name, uint32_t first, uint32_t count, int answer) {
-    r->history[r->deeds++ % HISTORY] = (struct deed){name, self->steps, first, count, self->depth, answer};
+void note(struct region *r, const char *name, uint32_t first, uint32_t count, int result) {
+    r->history[r->deeds++ % HISTORY] = (struct deed){name, self->steps, first, count, self->depth, result};
 }
 
 uint32_t all_flags(const struct region *r, uint32_t first, uint32_t count) {

@@ -50,11 +50,11 @@ static void news_end(struct news *news, const char *whom) {
     struct pollfd polled = {news->heard, POLLIN, 0};
     char word = 0;
     close(news->said);
-    int answer;
-    while ((answer = poll(&polled, 1, PATIENCE_MS)) < 0) expect(errno == EINTR, "poll of relatives");
-    if (answer == 0) fail("%s hangs", whom);
-    while ((answer = read(news->heard, &word, 1)) < 0) expect(errno == EINTR, "read of relatives");
-    if (answer != 1 || word != 'r') fail("%s has ended without a word", whom);
+    int result;
+    while ((result = poll(&polled, 1, PATIENCE_MS)) < 0) expect(errno == EINTR, "poll of relatives");
+    if (result == 0) fail("%s hangs", whom);
+    while ((result = read(news->heard, &word, 1)) < 0) expect(errno == EINTR, "read of relatives");
+    if (result != 1 || word != 'r') fail("%s has ended without a word", whom);
     close(news->heard);
     board_leave_child();
 }

@@ -110,9 +110,9 @@ static void *lodge(void *argument) {
 
 static void leave(int slot) {
     struct lodger *lodger = self->lodgers[slot];
-    void *answer;
-    int error = pthread_join(lodger->thread, &answer);
-    if (error != 0 || answer != &lodger->seed) fail("pthread_join: %d", error);
+    void *result;
+    int error = pthread_join(lodger->thread, &result);
+    if (error != 0 || result != &lodger->seed) fail("pthread_join: %d", error);
     if (lodger->stack != NULL) expect(munmap(lodger->stack, lodger->stack_bytes) == 0, "munmap of a stack");
     expect(munmap(lodger, lodger->bytes) == 0, "munmap of a thread's record");
     self->lodgers[slot] = NULL;

@@ -76,7 +76,7 @@ struct deed {
     const char *name;
     uint64_t step;
     uint32_t first, count;
-    int depth, answer;
+    int depth, result;
 };
 
 struct region {
@@ -162,7 +162,7 @@ struct region *free_region(void);
 struct region *some_region(void);
 void forget(struct region *);
 struct region *split(struct region *, uint32_t at_page);
-void note(struct region *, const char *name, uint32_t first, uint32_t count, int answer);
+void note(struct region *, const char *name, uint32_t first, uint32_t count, int result);
 uint32_t all_flags(const struct region *, uint32_t first, uint32_t count);
 bool uniform(const struct region *);
 bool readable(const struct page *);

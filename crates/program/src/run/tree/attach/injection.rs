@@ -92,15 +92,16 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     if let Some(why) = references::why_unsafe(pid).filter(|_| order.is_attached) {
         return Err(Failure::Refused(why));
     }
-    let gate = gate(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
-    let place = Site { gate, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) };
+    let call_at =
+        call_at(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
+    let place = Site { call_at, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) };
     // A thread in uninterruptible sleep (disk, a child's exec) would not stop.
     let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
     let thread = process::threads(pid).into_iter().find(is_ready).ok_or(Failure::NotYet)?;
     let held = Held::seize(thread, PATIENCE_NS).map_err(Failure::of)?;
     check(order, &place, &held, &own)?;
     let is_same_user = Rights::of(thread).is_some_and(|rights| rights.is_same_user(&own));
-    let mut host = held.take(place.gate).map_err(Failure::of)?;
+    let mut host = held.take(place.call_at).map_err(Failure::of)?;
     let mut own = host.clone_thread(FLAGS).map_err(Failure::of)?;
     let told = cleared(&mut host, &mut own);
     drop(host);
@@ -139,15 +140,15 @@ pub fn clear(left: &Left) -> Option<()> {
     Stat::of(left.agent as u32).filter(is_its)?;
     let (own, number) = (Rights::own()?, process::own_number(left.agent)?);
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-    let gate = gate(Memory::of(pid), &maps)?;
+    let call_at = call_at(Memory::of(pid), &maps)?;
     let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
     let thread = process::threads(pid).into_iter().find(is_ready)?;
     let held = Held::seize(thread, PATIENCE_NS).ok()?;
     permit(held.thread(), &own).ok()?;
     let mut bytes = [0; ptrace::CALL_INSTRUCTION.len()];
-    held.memory().read(gate, &mut bytes).ok().filter(|_| bytes == ptrace::CALL_INSTRUCTION)?;
+    held.memory().read(call_at, &mut bytes).ok().filter(|_| bytes == ptrace::CALL_INSTRUCTION)?;
     let how = (libc::__WALL | libc::WNOHANG) as usize;
-    let mut host = held.take(gate).ok()?;
+    let mut host = held.take(call_at).ok()?;
     host.call(libc::SYS_wait4, [number as usize, 0, how, 0, 0, 0]).ok()?.ok()?;
     for range in &left.own {
         let _ = host.call(libc::SYS_munmap, [range.start, range.len(), 0, 0, 0, 0]).ok()?;
@@ -184,14 +185,14 @@ fn check(order: &Order, place: &Site, held: &Held, own: &Rights) -> Result<(), F
         return Err(Failure::NotYet);
     }
     let mut bytes = [0; ptrace::CALL_INSTRUCTION.len()];
-    match held.memory().read(place.gate, &mut bytes) {
+    match held.memory().read(place.call_at, &mut bytes) {
         Ok(_) if bytes == ptrace::CALL_INSTRUCTION => Ok(()),
         _ => Err(Failure::NotYet),
     }
 }
 
 struct Site {
-    gate: usize,
+    call_at: usize,
     /// The vDSO, 0 for none.
     vdso: usize,
 }
@@ -344,7 +345,7 @@ fn range_of(maps: &str, name: &str) -> Option<(usize, usize)> {
 }
 
 /// Returns the address of a system call instruction in the vDSO or the program.
-fn gate(memory: Memory, maps: &str) -> Option<usize> {
+fn call_at(memory: Memory, maps: &str) -> Option<usize> {
     let code =
         maps.lines().filter_map(|line| sys::maps::parse(line.as_bytes())).filter(|mapping| mapping.execute);
     let ranges = range_of(maps, "[vdso]").into_iter().chain(code.map(|mapping| (mapping.start, mapping.end)));
@@ -368,7 +369,7 @@ mod tests {
     fn the_kernels_object_has_a_system_call() {
         let memory = Memory::of(std::process::id() as i32);
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let found = gate(memory, &maps).expect("in the vDSO, or in this program");
+        let found = call_at(memory, &maps).expect("in the vDSO, or in this program");
         let mut bytes = [0; 4];
         let len = ptrace::CALL_INSTRUCTION.len();
         memory.read(found, &mut bytes[..len]).unwrap();

@@ -209,8 +209,8 @@ fn name_of(pid: i32) -> Option<String> {
 pub fn share_memory(one: i32, other: i32) -> bool {
     const KCMP_VM: usize = 1;
     // SAFETY: takes numbers.
-    let answer = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0usize, 0usize) };
-    match answer {
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0usize, 0usize) };
+    match result {
         0 => true,
         1.. => false,
         // The process is gone, or kcmp is not permitted. Two programs have the same mappings at the

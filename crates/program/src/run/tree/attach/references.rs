@@ -39,8 +39,8 @@ fn reads_unpinned(pid: i32, process: &OwnedFd, number: i32) -> bool {
     // SAFETY: plain numbers, filled by the kernel.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: room for the result.
-    let answer = unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) };
-    answer != 0 || is_unpinned(system.f_type as i64)
+    let result = unsafe { libc::fstatfs(file.as_raw_fd(), &mut system) };
+    result != 0 || is_unpinned(system.f_type as i64)
 }
 
 /// Some architectures have 32 bits with a sign.

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 const CLOSERS_MAX: usize = 32;
 const IDLE: Duration = Duration::from_secs(1);
 
-static CLOSERS: Aside = Aside::new(CLOSERS_MAX);
+static CLOSERS: BlockingPool = BlockingPool::new(CLOSERS_MAX);
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A bounded number of threads that run jobs in order. Idle threads end.
-pub struct Aside {
+pub struct BlockingPool {
     state: Mutex<State>,
     /// Wakes one thread for each job: to wake all cost 0.4 ms for each stranger's connection.
     added: Condvar,
@@ -34,10 +34,10 @@ struct State {
     idle: usize,
 }
 
-impl Aside {
+impl BlockingPool {
     pub const fn new(threads_max: usize) -> Self {
         let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
-        Aside { state: Mutex::new(state), added: Condvar::new(), done: Condvar::new(), threads_max }
+        BlockingPool { state: Mutex::new(state), added: Condvar::new(), done: Condvar::new(), threads_max }
     }
 
     /// Queues a job. It waits while all threads are busy or none can be made.
@@ -47,7 +47,7 @@ impl Aside {
         if state.idle >= state.jobs.len() {
             self.added.notify_one();
         } else if state.threads < self.threads_max {
-            let thread = std::thread::Builder::new().name("uzswap-aside".into());
+            let thread = std::thread::Builder::new().name("uzswap-blocking".into());
             state.threads += usize::from(thread.spawn(|| self.work()).is_ok());
         }
     }
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn jobs_are_done_in_order_and_beside_those_that_wait() {
-        static ONE: Aside = Aside::new(1);
-        static TWO: Aside = Aside::new(2);
+        static ONE: BlockingPool = BlockingPool::new(1);
+        static TWO: BlockingPool = BlockingPool::new(2);
         let (sender, receiver) = mpsc::channel();
         ONE.run(|| panic!("a job that fails"));
         for number in 0..100 {
