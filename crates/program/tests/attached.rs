@@ -359,7 +359,9 @@ fn an_attached_program_is_listed_and_paused() {
     paused.assert_status(0).assert_prints(&[&format!("{}\n", program.pid())]);
     asserts_sum(&mut program, "again\n");
     program.end().assert_status(0);
-    attached.end().assert_status(0);
+    let ran = attached.end();
+    ran.assert_status(0).assert_says(&["peak"]);
+    assert!(!ran.said.contains("of CPU"), "the kernel tells the CPU time to the parent alone: {ran}");
 }
 
 /// It takes CAP_SYS_PTRACE, also for the user's own processes.
