@@ -209,7 +209,7 @@ fn a_program_outlives_a_supervisor_that_is_killed_while_it_attaches() {
     }
 }
 
-/// What has been brought into it must not stay.
+/// The agent must not stay in it.
 #[test]
 fn a_program_is_left_before_its_pager_has_begun() {
     if !may_attach() {

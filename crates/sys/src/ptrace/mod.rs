@@ -120,8 +120,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Stops a thread of another process, wherever it is, within `patience_ns`. A thread of a stopped
-    /// process is taken, too: the kernel stops it again when it is released.
+    /// Stops a thread of another process, wherever it is, within `patience_ns`. A thread of a
+    /// stopped process is taken, too: the kernel stops it again when it is released.
     ///
     /// # Errors
     /// [`TraceError::NotPermitted`] also for a thread that is already traced. After

@@ -1,8 +1,8 @@
 //! Runs an attempt in a process of its own.
 //!
-//! A thread that is held has foreign registers. If its tracer is killed, the kernel releases it with
-//! them. An attached program must outlive its supervisor, so a child holds its threads: it finishes
-//! although the supervisor is killed.
+//! A thread that is held has foreign registers. If its tracer is killed, the kernel releases it
+//! with them. An attached program must outlive its supervisor, so a child holds its threads: it
+//! finishes although the supervisor is killed.
 
 use std::io::{self, Read, Write};
 use std::panic::{catch_unwind, AssertUnwindSafe};
