@@ -238,6 +238,10 @@ fn interrupted(accounts: &Ledgered) -> Phase {
     if !is_leave_wanted(accounts) {
         return Phase::Yielding;
     }
+    // With a pager, this is said when all pages are in.
+    if paging::pager().is_none() {
+        accounts.done();
+    }
     retire::retire();
     Phase::Retired
 }

@@ -66,6 +66,11 @@ fn children(pid: u32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap()
 }
 
+fn stat_state(pid: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().chars().next().unwrap()
+}
+
 /// Attached and left five times, each time another way.
 #[test]
 fn a_program_is_paged_and_goes_on_without_a_pager() {
@@ -156,6 +161,75 @@ fn a_program_outlives_a_killed_supervisor() {
     let agent = children(program.pid()).trim().parse().unwrap();
     for pid in [program.pid(), agent] {
         attach(pid, &[]).end().assert_status(125).assert_says(&["has a pager already"]);
+    }
+    program.end().assert_status(0);
+}
+
+/// It is attached to, paged and left without running, and leaves no process behind.
+#[test]
+fn a_stopped_program_is_paged_and_left() {
+    if !may_attach() {
+        return;
+    }
+    let mut program = sums();
+    let pid = program.pid();
+    signal(pid, libc::SIGSTOP);
+    wait_until("it stops", || stat_state(pid) == 'T');
+    let attached = attach(pid, &[]);
+    wait_until_paged(pid);
+    assert_eq!(stat_state(pid), 'T');
+    signal(attached.pid(), libc::SIGINT);
+    attached.end().assert_status(0);
+    assert!(resident_mib(pid) > 80, "all pages are in");
+    assert_eq!((children(pid).as_str(), stat_state(pid)), ("", 'T'));
+    signal(pid, libc::SIGCONT);
+    asserts_sum(&mut program, "again\n");
+    program.end().assert_status(0);
+}
+
+/// Its threads keep their registers, whenever that happens.
+#[test]
+fn a_program_outlives_a_supervisor_that_is_killed_while_it_attaches() {
+    if !may_attach() {
+        return;
+    }
+    for round in 0..40 {
+        let mut program = Started::new(&mut command(&["cat"]));
+        let pid = program.pid();
+        program.tell("before\n");
+        program.line();
+        let mut attached = attach(pid, &[]);
+        // It is held for some hundred microseconds.
+        while stat_state(pid) != 't' && children(pid).is_empty() && is_alive(attached.pid()) {}
+        std::thread::sleep(std::time::Duration::from_micros(round * 25));
+        attached.kill();
+        program.tell("after\n");
+        assert_eq!(program.line(), "after");
+        program.end().assert_status(0);
+    }
+}
+
+/// The agent must not stay in it.
+#[test]
+fn a_program_is_left_before_its_pager_has_begun() {
+    if !may_attach() {
+        return;
+    }
+    let mut program = Started::new(&mut command(&["cat"]));
+    let pid = program.pid();
+    program.tell("before\n");
+    program.line();
+    for round in 0..20 {
+        let attached = attach(pid, &["-q"]);
+        while children(pid).is_empty() && is_alive(attached.pid()) {}
+        std::thread::sleep(std::time::Duration::from_micros(round * 200));
+        assert!(signal(attached.pid(), libc::SIGINT));
+        attached.end().assert_status(0);
+        assert_eq!(children(pid), "", "it keeps no child of uzswap's");
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        assert!(!maps.contains("uzswap"), "it keeps no memory of uzswap's: {maps}");
+        program.tell("again\n");
+        assert_eq!(program.line(), "again");
     }
     program.end().assert_status(0);
 }
@@ -267,6 +341,27 @@ fn started_run() -> Option<Started> {
     let script = "echo $$; read line";
     can_manage()
         .then(|| Started::new(&mut command(&[PROGRAM, "run", "-q", "--ram", "48M", "bash", "-c", script])))
+}
+
+/// By the number of its `uzswap attach`, too, as a run by its `uzswap run`.
+#[test]
+fn an_attached_program_is_listed_and_paused() {
+    if !may_attach() {
+        return;
+    }
+    let mut program = sums();
+    let attached = attach(program.pid(), &[]);
+    wait_until_paged(program.pid());
+    let listed = Ran::of(&mut command(&[PROGRAM, "top", "--once", "--interval", "0.05"]));
+    listed.assert_status(0).assert_prints(&[&format!(" attached {} ", program.pid())]);
+    let own = attached.pid().to_string();
+    let paused = Ran::of(&mut command(&[PROGRAM, "pause", &own, "--", "echo", "{}"]));
+    paused.assert_status(0).assert_prints(&[&format!("{}\n", program.pid())]);
+    asserts_sum(&mut program, "again\n");
+    program.end().assert_status(0);
+    let ran = attached.end();
+    ran.assert_status(0).assert_says(&["peak"]);
+    assert!(!ran.said.contains("of CPU"), "the kernel tells the CPU time to the parent alone: {ran}");
 }
 
 /// It takes CAP_SYS_PTRACE, also for the user's own processes.

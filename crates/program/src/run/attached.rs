@@ -47,9 +47,9 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Names the process for lists of runs.
+    /// Names the process for lists of runs, within the column of the program.
     pub fn named(&self) -> String {
-        format!("process {} (attached)", self.pid)
+        format!("attached {}", self.pid)
     }
 }
 

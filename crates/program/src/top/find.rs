@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(program(b"uzswap\0run\0--ram\0" as &[u8]), "");
         assert_eq!(program(b"uzswap\0run\0--ram=G\0--\0sort\0--\0a b\0"), "sort|--|a b");
         assert_eq!(program(b"uzswap\0run\0--ram\0G\0sort\0-r\0--\0x\0"), "sort|-r|--|x");
-        assert_eq!(program(&[b"uzswap\0attach\0", &b"17\0"[..]].concat()), "process 17 (attached)");
+        assert_eq!(program(&[b"uzswap\0attach\0", &b"17\0"[..]].concat()), "attached 17");
         assert_eq!(program(b"uzswap\0top\0"), "");
         assert_eq!(program(b""), "");
     }

@@ -2,7 +2,7 @@
 //!
 //! A run has three processes of uzswap's own: the front that the user started, the supervisor and
 //! the guardian. Users know the front's id and see all three in ps(1). None is paged, so each
-//! stands for the run and, where one process is needed, for its program.
+//! stands for the run and, where one process is needed, for its program. So does `uzswap attach`.
 
 use std::fs;
 
@@ -42,6 +42,11 @@ pub fn run_of(pid: u32) -> Option<Named> {
 /// Returns the process that stands for a run: the program, or after it the oldest process left.
 pub fn program_of(found: &RunningTree) -> Option<Chosen> {
     let mut members: Vec<Member> = members(found.holder);
+    // An attached program is no descendant of its supervisor.
+    if members.is_empty() {
+        let paged = found.snapshot.live().filter_map(|seen| Member::of(seen.pid, ancestors(seen.pid).len()));
+        members = paged.collect();
+    }
     // The supervisor's children are the program and orphans. The program is the oldest.
     members.sort_by_key(|member| (member.depth, member.started, member.pid));
     let first = members.first()?;
@@ -53,7 +58,7 @@ impl Chosen {
     pub fn words(&self, pid: u32) -> String {
         let Chosen { pid: program, name, among } = self;
         let of = if *among > 1 { format!(", the first of {among} processes") } else { String::new() };
-        format!("{pid} is `uzswap run`; taking its program, process {program} ({name}){of}")
+        format!("{pid} is uzswap itself; taking its program, process {program} ({name}){of}")
     }
 }
 
@@ -64,13 +69,19 @@ struct Member {
     started: u64,
 }
 
+impl Member {
+    fn of(pid: u32, depth: usize) -> Option<Self> {
+        let Stat { started, .. } = Stat::of_living(pid)?;
+        Some(Member { pid, depth, started })
+    }
+}
+
 fn members(supervisor: u32) -> Vec<Member> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let members = pids.filter_map(|pid| {
         let depth = ancestors(pid).iter().position(|above| *above == supervisor)?;
-        let Stat { started, .. } = Stat::of_living(pid)?;
-        (depth > 0 || !is_guardian(pid)).then_some(Member { pid, depth, started })
+        Member::of(pid, depth).filter(|_| depth > 0 || !is_guardian(pid))
     });
     members.collect()
 }
@@ -100,7 +111,7 @@ mod tests {
     #[test]
     fn the_choice_is_said() {
         let chosen = |among| Chosen { pid: 7, name: "sort".into(), among };
-        assert_eq!(chosen(1).words(5), "5 is `uzswap run`; taking its program, process 7 (sort)");
+        assert_eq!(chosen(1).words(5), "5 is uzswap itself; taking its program, process 7 (sort)");
         assert!(chosen(3).words(5).ends_with("(sort), the first of 3 processes"));
     }
 }

@@ -48,7 +48,7 @@ pub enum TraceError {
     /// Not permitted, or another process traces it already.
     #[error("it may not be traced")]
     NotPermitted,
-    /// Signals have stopped it; it is left alone.
+    /// A signal stopped it during a call; it is left alone.
     #[error("it is stopped")]
     Stopped,
     /// It did not stop in time: it is in an uninterruptible wait.
@@ -120,7 +120,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Stops a thread of another process, wherever it is, within `patience_ns`.
+    /// Stops a thread of another process, wherever it is, within `patience_ns`. A thread of a
+    /// stopped process is taken, too: the kernel stops it again when it is released.
     ///
     /// # Errors
     /// [`TraceError::NotPermitted`] also for a thread that is already traced. After
@@ -135,14 +136,14 @@ impl Held {
         loop {
             let stop = wait_for(thread, patience_ns)?;
             match stop {
-                Stop::Interrupt => break,
+                Stop::Interrupt | Stop::Group => break,
                 // Not ours: deliver it; the interruption follows.
                 Stop::Signal(signal) => {
                     request(libc::PTRACE_CONT, thread, 0, signal as usize).map_err(error_of)?;
                 }
-                Stop::Group | Stop::Executed => {
+                Stop::Executed => {
                     drop(Unchanged(thread));
-                    return Err(if stop == Stop::Group { TraceError::Stopped } else { TraceError::Executed });
+                    return Err(TraceError::Executed);
                 }
                 Stop::Call | Stop::Cloned => {
                     request(libc::PTRACE_CONT, thread, 0, 0).map_err(error_of)?;
@@ -305,7 +306,7 @@ impl Tracee {
     }
 
     /// Restores the thread and releases it, with a signal to deliver or 0.
-    fn release(&mut self, signal: i32) {
+    fn release(&mut self, mut signal: i32) {
         if !std::mem::take(&mut self.is_stopped) {
             return;
         }
@@ -321,8 +322,9 @@ impl Tracee {
             // Only the thread's end can prevent it.
             let again = request(libc::PTRACE_INTERRUPT, self.thread, 0, 0)
                 .and_then(|_| request(libc::PTRACE_CONT, self.thread, 0, 0));
-            if again.is_ok() {
-                let _ = wait(self.thread);
+            // SIGSTOP may arrive first.
+            if let Ok(Ok(Stop::Signal(other))) = again.map(|_| wait(self.thread)) {
+                signal = other;
             }
         }
         let _ = request(SETSIGMASK, self.thread, 8, (&raw const self.mask).addr());

@@ -1,4 +1,5 @@
 use super::*;
+use crate::thread;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -90,6 +91,71 @@ fn the_word_of_a_stop_may_be_taken_by_others() {
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }, pid);
     let held = Held::await_interrupt(pid, PATIENCE_NS).unwrap();
     drop(held.take(call_at).unwrap());
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+fn state(pid: i32) -> u8 {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap();
+    let state = crate::procfs::behind_name(&stat).unwrap().next().unwrap()[0];
+    state
+}
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: a signal to our own child.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+fn wait_until_stopped(pid: i32) {
+    let begin = crate::now_ns();
+    while state(pid) != b'T' {
+        assert!(crate::now_ns() - begin < PATIENCE_NS, "it is not stopped");
+        thread::sleep_ns(100_000);
+    }
+}
+
+#[test]
+fn a_stopped_process_makes_calls_and_stays_stopped() {
+    let Some((mut child, pid, gate)) = start(&mut Command::new("cat")) else { return };
+    signal(pid, libc::SIGSTOP);
+    wait_until_stopped(pid);
+    for _ in 0..10 {
+        let mut host = seize(pid, gate).unwrap();
+        assert_eq!(host.call(libc::SYS_getpid, [0; 6]).unwrap().unwrap(), pid as usize);
+        let mut made = host.clone_thread(libc::CLONE_VM).unwrap();
+        drop(host);
+        wait_until_stopped(pid);
+        assert_eq!(made.call(libc::SYS_gettid, [0; 6]).unwrap().unwrap(), made.thread() as usize);
+    }
+    child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    thread::sleep_ns(20_000_000);
+    assert_eq!(state(pid), b'T');
+    signal(pid, libc::SIGCONT);
+    let mut echo = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut echo).unwrap();
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+/// The stop is the program's own, whenever it comes.
+#[test]
+fn a_stop_that_comes_during_calls_is_kept() {
+    let Some((mut child, pid, gate)) = start(&mut Command::new("cat")) else { return };
+    for round in 0..300u64 {
+        let stopper = std::thread::spawn(move || {
+            thread::sleep_ns(round * 1_000);
+            signal(pid, libc::SIGSTOP);
+        });
+        while !stopper.is_finished() {
+            match seize(pid, gate) {
+                Ok(mut host) => drop(host.call(libc::SYS_getpid, [0; 6])),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        stopper.join().unwrap();
+        wait_until_stopped(pid);
+        signal(pid, libc::SIGCONT);
+    }
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
 }

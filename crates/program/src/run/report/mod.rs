@@ -28,8 +28,9 @@ use crate::size::{self, Size};
 pub struct Report {
     exit_status: i32,
     elapsed_seconds: f64,
-    /// CPU time of the program's ended processes, including the pager's threads.
-    cpu_seconds: f64,
+    /// CPU time of the program's ended processes, including the pager's threads; null after an
+    /// attach, since the kernel tells it to the processes' parent alone.
+    cpu_seconds: Option<f64>,
     ram_limit_bytes: u64,
     /// The memory limit that programs read in their cgroup; null for the actual one.
     cgroup_limit_bytes: Option<u64>,
@@ -124,7 +125,7 @@ impl Report {
         Report {
             exit_status,
             elapsed_seconds: elapsed.as_secs_f64(),
-            cpu_seconds: children_cpu_seconds(),
+            cpu_seconds: (!supervisor.is_attached()).then(children_cpu_seconds),
             ram_limit_bytes: settings.budget_bytes,
             cgroup_limit_bytes,
             ram_peak_bytes: books.total_peak_bytes,
@@ -195,12 +196,12 @@ impl Report {
             eprintln!("uzswap: {allowed} allowed; the program was over before its memory was looked at");
         } else {
             eprintln!(
-                "uzswap: peak {} of {} allowed; would have been {} without uzswap; {:.1} s, {:.1} s of CPU",
+                "uzswap: peak {} of {} allowed; would have been {} without uzswap; {:.1} s{}",
                 Size::from(self.ram_peak_bytes),
                 Size::from(self.ram_limit_bytes),
                 Size::from(self.ram_wanted_peak_bytes.max(self.ram_peak_bytes)),
                 self.elapsed_seconds,
-                self.cpu_seconds,
+                self.cpu_seconds.map(|seconds| format!(", {seconds:.1} s of CPU")).unwrap_or_default(),
             );
         }
         if let Some(line) = self.cost(sum(Counter::Faults)).line() {

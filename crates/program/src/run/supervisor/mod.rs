@@ -48,6 +48,9 @@ const STRANGERS: Duration = Duration::from_millis(500);
 /// How long an agent may take to notice the end of its program.
 const AGENT_ENDS: Duration = Duration::from_millis(50);
 
+/// How long a program's threads may all wait uninterruptibly before it keeps an ended agent.
+const CLEARS: Duration = Duration::from_secs(2);
+
 pub struct Supervisor {
     pub(super) books: Books,
     recorder: Option<OwnedFd>,
@@ -112,6 +115,11 @@ impl Supervisor {
             history: None,
             progress: None,
         }
+    }
+
+    /// Returns whether the program ran before.
+    pub fn is_attached(&self) -> bool {
+        matches!(self.job, Job::Attached(_))
     }
 
     /// Records what the reports show, and shows the progress, if they are wanted.
@@ -503,10 +511,14 @@ impl Supervisor {
         if attached.is_leaving {
             self.books.tree.live().for_each(|live| live.slot.want_leave());
         }
-        let is_over = attached.is_leaving && !self.attacher.is_trying() || attached.has_ended();
-        let is_alone = self.connections.all.iter().all(|one| one.place.is_none());
+        let placed = self.connections.all.iter().filter(|one| one.place.is_some());
+        let managed: Vec<i32> = placed.map(|one| one.program).collect();
+        let has_left =
+            || attached.is_leaving && !self.attacher.is_trying() && !self.attacher.awaits(&managed);
+        let is_over = attached.has_ended() || has_left();
+        let is_alone = managed.is_empty();
         // Without this process, pages of an agent that was killed would read as zeroes.
-        (is_over && is_alone && !self.orphans.are_any()).then_some(0)
+        (is_alone && is_over && !self.orphans.are_any()).then_some(0)
     }
 
     /// Returns whether the program's core dump lacks pages: a dump leaves out evicted pages.
@@ -567,12 +579,9 @@ impl Supervisor {
     /// Removes the traces of agents from the programs that go on without them.
     pub fn clear_agents(&self) {
         let Job::Attached(attached) = &self.job else { return };
+        let began = Instant::now();
         for left in &attached.ended {
-            let began = Instant::now();
-            while attach::clear(left).is_none()
-                && attach::is_agent(left.agent)
-                && began.elapsed() < AGENT_ENDS
-            {
+            while attach::clear(left).is_none() && left.is_there() && began.elapsed() < CLEARS {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

@@ -12,6 +12,7 @@ use doorway::{AGENT_NAME, STACK_BYTES};
 use sys::ptrace::{self, Held, Memory, TraceError, Tracee};
 use sys::PAGE_SIZE;
 
+use super::apart::{self, apart};
 use super::image::Image;
 use super::process::{self, Identity, Rights};
 use super::references;
@@ -74,6 +75,14 @@ pub struct Order {
 /// stop only spare refused processes the stop; decisions are made while a thread is held. After a
 /// [`Failure`] the process is unchanged.
 pub fn bring(order: &Order) -> Result<(), Failure> {
+    if order.is_attached {
+        apart(|| bring_here(order))
+    } else {
+        bring_here(order)
+    }
+}
+
+fn bring_here(order: &Order) -> Result<(), Failure> {
     let pid = order.pid;
     let own = Rights::own().ok_or_else(|| Failure::refused("/proc cannot be read"))?;
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
@@ -92,12 +101,13 @@ pub fn bring(order: &Order) -> Result<(), Failure> {
     if let Some(why) = references::why_unsafe(pid).filter(|_| order.is_attached) {
         return Err(Failure::Refused(why));
     }
-    let call_at =
-        call_at(Memory::of(pid), &maps).ok_or_else(|| Failure::refused("it makes no system calls"))?;
+    let call_at = call_at(Memory::of(pid), &maps).ok_or_else(|| match process::has_memory(pid) {
+        true => Failure::refused("it makes no system calls"),
+        false => Failure::Gone,
+    })?;
     let place = Site { call_at, vdso: range_of(&maps, "[vdso]").map_or(0, |range| range.0) };
-    // A thread in uninterruptible sleep (disk, a child's exec) would not stop.
-    let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
-    let thread = process::threads(pid).into_iter().find(is_ready).ok_or(Failure::NotYet)?;
+    let thread = process::interruptible_thread(pid).ok_or(Failure::NotYet)?;
+    apart::outlive();
     let held = Held::seize(thread, PATIENCE_NS).map_err(Failure::of)?;
     check(order, &place, &held, &own)?;
     let is_same_user = Rights::of(thread).is_some_and(|rights| rights.is_same_user(&own));
@@ -132,17 +142,32 @@ pub struct Left {
     pub own: Vec<Range<usize>>,
 }
 
+impl Left {
+    /// Returns the agent's entry while it is the program's child.
+    fn child(&self) -> Option<Stat> {
+        Stat::of(self.agent as u32).filter(|stat| stat.parent == self.program as u32)
+    }
+
+    /// Returns whether the program still has the agent as its child.
+    pub fn is_there(&self) -> bool {
+        self.child().is_some()
+    }
+}
+
 /// Has a program wait for its child, the agent, of which it does not know, and unmap the agent's
 /// memory. `None` if that is not possible now.
 pub fn clear(left: &Left) -> Option<()> {
+    left.child().filter(|child| child.state == b'Z')?;
+    apart(|| clear_here(left).ok_or(Failure::NotYet)).ok()
+}
+
+fn clear_here(left: &Left) -> Option<()> {
     let pid = left.program;
-    let is_its = |stat: &Stat| stat.state == b'Z' && stat.parent == pid as u32;
-    Stat::of(left.agent as u32).filter(is_its)?;
     let (own, number) = (Rights::own()?, process::own_number(left.agent)?);
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let call_at = call_at(Memory::of(pid), &maps)?;
-    let is_ready = |thread: &i32| matches!(process::thread_state(pid, *thread), Some(b'R' | b'S'));
-    let thread = process::threads(pid).into_iter().find(is_ready)?;
+    let thread = process::interruptible_thread(pid)?;
+    apart::outlive();
     let held = Held::seize(thread, PATIENCE_NS).ok()?;
     permit(held.thread(), &own).ok()?;
     let mut bytes = [0; ptrace::CALL_INSTRUCTION.len()];

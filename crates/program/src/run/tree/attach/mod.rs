@@ -7,10 +7,12 @@
 //!
 //! A process can delay readers of its memory by a userfaultfd or a file system that it serves. So
 //! each attempt has a thread of its own, and the supervisor waits for none. A child process would
-//! not do: under Yama an ordinary user may trace only descendants. A blocked thread keeps its hold,
-//! so that a slow process is never released with foreign registers. Rights are compared while a
-//! thread is held.
+//! not do: under Yama an ordinary user may trace only descendants. After an attach, which needs the
+//! right to trace any process, the thread has a child that finishes if the supervisor is killed. A
+//! blocked thread keeps its hold, so that a slow process is never released with foreign registers.
+//! Rights are compared while a thread is held.
 
+mod apart;
 mod image;
 mod injection;
 mod process;
@@ -171,6 +173,17 @@ impl Attacher {
             _ => false,
         };
         self.known.values().any(|known| is_running(&known.state))
+    }
+
+    /// Returns whether an agent has been brought into a process, and has yet to connect. `managed`
+    /// processes have an agent that has.
+    pub fn awaits(&self, managed: &[i32]) -> bool {
+        let mut late = self.known.iter().filter(|(pid, _)| !managed.contains(pid));
+        late.any(|(pid, known)| match known.state {
+            State::Brought => known.since.elapsed() < HELLO && process::is_shared(*pid),
+            State::Trying(_, begin) => begin.elapsed() < HELLO && process::is_shared(*pid),
+            _ => false,
+        })
     }
 
     /// Returns whether a process is not managed and will not be.

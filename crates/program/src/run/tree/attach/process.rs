@@ -196,22 +196,33 @@ pub fn is_agent(pid: i32) -> bool {
 
 /// Returns whether a process has an agent, connected or not. Looks at all processes.
 pub fn has_agent(pid: i32) -> bool {
+    others(pid).any(|other| is_agent(other) && share_memory(pid, other))
+}
+
+/// Returns whether another process has this one's memory: an agent, which has its program's name at
+/// first, or a child between vfork() and exec. Looks at all processes.
+pub fn is_shared(pid: i32) -> bool {
+    others(pid).any(|other| share_memory(pid, other))
+}
+
+fn others(pid: i32) -> impl Iterator<Item = i32> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    all.any(|other| other != pid && is_agent(other) && share_memory(pid, other))
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter(move |other| *other != pid)
 }
 
 fn name_of(pid: i32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
 }
 
-/// Returns whether two processes share an address space, as between vfork() and exec.
+/// Returns whether two processes share an address space, as between vfork() and exec. Two that have
+/// ended have none.
 pub fn share_memory(one: i32, other: i32) -> bool {
     const KCMP_VM: usize = 1;
     // SAFETY: takes numbers.
     let result = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0usize, 0usize) };
     match result {
-        0 => true,
+        0 => has_memory(one),
         1.. => false,
         // The process is gone, or kcmp is not permitted. Two programs have the same mappings at the
         // same addresses only if they share them.
@@ -260,6 +271,13 @@ pub fn threads(pid: i32) -> Vec<i32> {
     all
 }
 
+/// Returns a thread that can be held, also of a process that is stopped (T). One in uninterruptible
+/// sleep (disk, a child's exec) would not stop, and one that is traced has its tracer.
+pub fn interruptible_thread(pid: i32) -> Option<i32> {
+    let is_ready = |thread: &i32| matches!(thread_state(pid, *thread), Some(b'R' | b'S' | b'T'));
+    threads(pid).into_iter().find(is_ready)
+}
+
 /// Returns the letter of a thread's state.
 pub fn thread_state(pid: i32, thread: i32) -> Option<u8> {
     Some(Stat::parse(&fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok()?)?.state)
@@ -280,6 +298,13 @@ mod tests {
         assert!(matches!(thread_state(pid, pid), Some(b'R' | b'S' | b'D')));
         assert!(share_memory(pid, pid));
         assert!(!share_memory(pid, Stat::of(pid as u32).unwrap().parent as i32));
+        let mut ended = [(); 2].map(|()| std::process::Command::new("true").spawn().unwrap());
+        let pids = ended.each_ref().map(|child| child.id());
+        while pids.iter().any(|pid| Stat::of_living(*pid).is_some()) {
+            std::thread::yield_now();
+        }
+        assert!(!share_memory(pids[0] as i32, pids[1] as i32));
+        ended.iter_mut().for_each(|child| drop(child.wait().unwrap()));
         let own = Rights::own().unwrap();
         assert_eq!(Rights::of(pid).unwrap().refusal(&own, 0), None);
         assert!(own.is_same_user(&own));
