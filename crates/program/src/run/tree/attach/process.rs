@@ -304,7 +304,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!share_memory(pids[0] as i32, pids[1] as i32));
-        ended.iter_mut().for_each(|child| drop(child.wait().unwrap()));
+        assert!(ended.iter_mut().all(|child| child.wait().unwrap().success()));
         let own = Rights::own().unwrap();
         assert_eq!(Rights::of(pid).unwrap().refusal(&own, 0), None);
         assert!(own.is_same_user(&own));
