@@ -69,7 +69,7 @@ fn both_tiers_return_every_class() {
 }
 
 #[test]
-fn samples_tell_what_the_second_tier_saves_and_it_is_chosen_for_new_pages() {
+fn samples_tell_the_second_tiers_gain_and_it_is_chosen_for_new_pages() {
     for isa in pagecodec::Isa::available() {
         let tiered = algorithm(&format!("auto-t16h:{isa}"));
         let (tiers, mut context) = (tiered.tiers().expect("two tiers"), tiered.context().expect("memory"));

@@ -70,7 +70,7 @@ fn an_encoder_does_not_remember() {
 }
 
 #[test]
-fn numeric_packs_what_it_is_made_for() {
+fn numeric_packs_the_pages_it_is_made_for() {
     type Word = fn(u64) -> [u8; 8];
     let cases: [(&str, Word, usize); 3] = [
         ("an index", |at| (3 * at).to_le_bytes(), 100),

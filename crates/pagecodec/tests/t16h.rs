@@ -33,7 +33,7 @@ fn lengths_are_estimated_to_four_bytes() {
 
 /// Behind the streams a reader finds zeros, also after a longer object.
 #[test]
-fn a_shortened_object_yields_what_it_yields_to_a_new_coder() {
+fn a_shortened_object_yields_the_same_to_a_used_and_a_new_coder() {
     let longest = encode::t16h_page(&page_of("random", 47));
     let mut pages_read = 0;
     for (_, page) in pages(17, 4) {

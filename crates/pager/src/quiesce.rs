@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_work_depends_on_the_state() {
+    fn the_state_decides_which_threads_may_work() {
         let quiesce = Quiesce::default();
         assert!(
             quiesce.worker_enters()

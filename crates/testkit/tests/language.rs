@@ -258,6 +258,30 @@ fn documents_comments_and_messages_use_plain_words() {
 }
 
 #[test]
+fn names_of_tests_have_subjects() {
+    let mut found = Vec::new();
+    for path in files().iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let mut lines = text.lines().zip(1..);
+        while let Some((line, _)) = lines.next() {
+            if line.trim() != "#[test]" {
+                continue;
+            }
+            let Some((name, number)) = lines.find(|(line, _)| line.trim_start().starts_with("fn ")) else {
+                break;
+            };
+            if name
+                .split(|c: char| !c.is_alphanumeric())
+                .any(|word| matches!(word, "what" | "who" | "whoever"))
+            {
+                found.push(format!("{}:{number}:{name}", path.display()));
+            }
+        }
+    }
+    report("Name the thing that the test is about", &found);
+}
+
+#[test]
 fn comments_and_documents_are_not_wide() {
     let mut found = Vec::new();
     for path in files().iter().filter(|path| !is_excepted(path)) {

@@ -640,7 +640,7 @@ fn a_disk_whose_loads_cost_much_is_written_to_less() {
 }
 
 #[test]
-fn the_tables_take_eight_bytes_a_page_and_a_hundredth_of_what_is_written() {
+fn the_tables_take_eight_bytes_a_page_and_a_hundredth_of_the_written_bytes() {
     let world = world();
     world.store_folios(A, 0..1024);
     assert!(world.shrink(0).reached);

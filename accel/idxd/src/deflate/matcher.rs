@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_replays_to_the_input(
+        fn found_matches_replay_to_the_input(
             words in proptest::collection::vec((0u8..6, 1usize..40), 0..800), cut in 0usize..12
         ) {
             let mut data: Vec<u8> = words.iter().flat_map(|&(byte, times)| std::iter::repeat_n(byte, times)).collect();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_extent_is_used_slot_by_slot() {
+    fn the_rest_of_an_extent_is_used_slot_by_slot() {
         let Some(staging) = crate::testing::staging(EXTENT_PAGES) else { return };
         let mut extents: Vec<_> = std::iter::from_fn(|| staging.take_empty_extent()).collect();
         let extent = extents.remove(0);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn first_touches_are_brought_up_to_what_is_there() {
+    fn first_touches_are_brought_up_to_the_next_present_page() {
         let Some((pages, base)) = pages_with_gap(8, 1..51) else { return };
         assert_eq!(fault_in_run(pages, base.page(1), false, 128, true), None, "reading takes no memory");
         assert_eq!(fault_in_run(pages, base.page(0), true, 128, true), None, "the page is there");

@@ -327,7 +327,7 @@ mod tests {
 
     /// The ends of an unmapped range may be unregistered, so the moves say more.
     #[test]
-    fn the_ends_of_what_was_unmapped_say_less_than_a_move() {
+    fn the_ends_of_an_unmapped_range_say_less_than_a_move() {
         let mut reports = vec![Message::Unmap { start: address(2), end: address(5) }];
         reports.extend(moved(0, 1));
         let had =

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_sets_are_what_their_packed_lengths_say() {
+    fn the_built_in_sets_match_their_packed_lengths() {
         reserve_builtin();
         for (builtin, set) in [(&T16, builtin()), (&PAGE, builtin_page())] {
             let lengths = Lengths::unpack(builtin.packed).expect("valid prefix codes");

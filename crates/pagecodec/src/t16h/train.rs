@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_samples_take_is_unused_without_them() {
+    fn memory_of_samples_is_unused_without_them() {
         let mut trainer = Trainer::new(BOOKS);
         let all = BOOKS * CONTEXTS * 256 * size_of::<u16>();
         assert_eq!(trainer.unused().len(), all);

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_that_take_long_go_on_unless_what_cannot_go_took_the_time() {
+    fn long_looks_continue_unless_immovable_pages_took_the_time() {
         let evictions = Evictions::default();
         let backs_off = |looked_at: u64, barred: u64| {
             let look = evictions.begin_search();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_first_is_the_oldest_and_what_came_unseen_is_between() {
+    fn pages_found_first_are_the_oldest_and_those_that_came_unseen_are_between() {
         let policy = Policy::new(1024);
         let history = History::default();
         policy.touched(&history, 1);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hardly_returns_sooner_goes_along_with_its_neighbours() {
+    fn a_page_that_hardly_returns_sooner_goes_along_with_its_neighbours() {
         let policy = Policy::new(1 << 20);
         let history = History::default();
         // Blank pages never returned. The first evictions need an age of 3/4 of a memory.

@@ -38,7 +38,7 @@ fn pages_in(name: &str, references: &References, pages: usize) -> u64 {
 }
 
 #[test]
-fn a_loop_over_half_as_much_again_as_memory_keeps_most_of_what_can_be_kept() {
+fn a_loop_over_half_as_much_again_as_memory_keeps_most_pages_that_fit() {
     for memory in [2000u64, 3000, 4000, 6000, 8000, 12_000] {
         let pages = memory * 3 / 2;
         let rounds = |count: u64| uses((0..count).flat_map(|_| 0..pages));
