@@ -15,12 +15,13 @@
 //! A page on its way out is in a staging slot, which waits in a queue to be compressed. A slot has
 //! one owner: the thread that took it off a list and has it as a value, [`EmptySlot`],
 //! [`QueuedSlot`] or [`ReadySlot`]. That thread alone may give it back or discard its frames. While
-//! a slot is queued, its block's lock gives the right to single pages of it. From the pool a page
-//! may leave for the disk: `zswap` copies it into a pack of `swapfile`, where it waits for the
-//! write, and drops the pool's copy when that has completed.
+//! a slot is queued and not being compressed, the holder of its block's lock may take or discard
+//! single pages of it. A forked child gives back the slots that its parent's threads had. From the
+//! pool a page may leave for the disk: `zswap` copies it into a pack of `swapfile`, where it waits
+//! for the write, and drops the pool's copy when that has completed.
 //!
 //! When pages move, and which, is decided above (`uzswap-pager`). A tracker of accesses implements
-//! [`AccessTracker`]; [`AddressSpace::new`] chooses it.
+//! [`AccessTracker`] in `tracker/`; [`AddressSpace::new`] makes the one in use, which is `Rwp`.
 
 mod accounts;
 mod address_space;

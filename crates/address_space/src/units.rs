@@ -12,9 +12,10 @@
 //! | count of pages, of bytes | `usize` or `u64` |
 //! | range of bytes, as mappings and events have it; a buffer of the pager's own | `usize` |
 //!
-//! A page's address, number and block were all numbers once, and a fault that was served for a
-//! page's number as its address was found by chance only. Now a conversion has a name. Bytes keep
-//! the type that the kernel's calls have: they occur where those calls and their reports are.
+//! Addresses, page numbers and block numbers were once plain numbers, and only chance revealed a
+//! fault that took a page's number for its address. Now each conversion is a named function. Ranges
+//! of bytes stay `usize`, as in the kernel's calls and reports, because they occur only beside
+//! those.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, BitAnd, BitAndAssign, BitOr, BitOrAssign, Div, Mul, Not, Sub};
@@ -25,7 +26,7 @@ use sys::PAGE_SIZE;
 pub const BLOCK_PAGES: usize = 16;
 /// Bytes in a block.
 pub const BLOCK_BYTES: usize = BLOCK_PAGES * PAGE_SIZE;
-/// Blocks of an extent, and the most of one transition.
+/// Slots of an extent; one transition moves at most this many blocks.
 pub const EXTENT_SLOTS: usize = 8;
 /// Pages of an extent.
 pub const EXTENT_PAGES: usize = EXTENT_SLOTS * BLOCK_PAGES;
@@ -130,8 +131,8 @@ pub fn pages_in<T: From<u16> + Div<Output = T>>(bytes: T) -> T {
     bytes / T::from(PAGE_BYTES)
 }
 
-/// Pages of a block. A type, because as a number it was mistaken for a count of pages or a page's
-/// index, and shifts led out of the block.
+/// Pages of a block. It has a type because callers mistook the bare number for a count of pages or
+/// a page's index, and shifted bits out of the block.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PageMask(u16);
 
@@ -281,7 +282,7 @@ impl RunMask {
         RunMask(self.0 >> pages)
     }
 
-    /// The same pages counted from a page `pages` further in front.
+    /// The same pages, counted from a page that lies `pages` pages earlier.
     pub fn counted_before(self, pages: usize) -> Self {
         RunMask(self.0 << pages)
     }
@@ -308,7 +309,7 @@ impl RunMask {
 pub struct SlotNumber(u32);
 
 impl SlotNumber {
-    /// The word of no slot: slots have 24 bits in a block's record.
+    /// The word that stands for no slot: a block's record has 24 bits for a slot.
     pub const NONE_WORD: u32 = 0xff_ffff;
 
     pub(crate) const fn new(index: usize) -> Self {

@@ -103,11 +103,11 @@ fn first_word() -> Option<&'static AtomicU32> {
 /// Interval between checks whether the program has ended, where the kernel does not tell.
 const ENDED_LOOK_NS: u64 = 10_000_000;
 
-/// When the control thread last looked, and its reports.
+/// Times of the control thread's last looks, and the reasons that it has reported.
 pub(crate) struct Looks {
-    /// Whether the program has ended.
+    /// When it last checked whether the program has ended.
     ended_ns: AtomicU64,
-    /// At the program's rights.
+    /// When it last looked at the program's rights.
     pub credentials_ns: AtomicU64,
     /// Reported reasons why forks bring everything in, inherited by children.
     pub reported_forks: AtomicU32,
@@ -138,7 +138,7 @@ pub fn end_if_program_ended() {
     if paging::pager().is_some_and(Pager::has_messages) {
         return;
     }
-    // Pages may be out that another process needs.
+    // Another process may need evicted pages.
     let own = std::process::id() as i32;
     let others = || sys::directory::names(Path::new("/proc")).unwrap_or_default();
     let is_shared = paging::pager().is_some()
@@ -334,7 +334,7 @@ pub(crate) fn share_figures(accounts: &'static Ledgered) {
 }
 
 /// Publishes this process's use until the tree's use reaches `mark` and, without a pager yet, its
-/// own is worth one. Returns early when `is_over`, and false when the program has given up rights.
+/// own is worth one. Returns early when `is_over`, and false as [`sleep`] does.
 fn wait_for(
     accounts: &'static Ledgered,
     statm: &ProcFile,
@@ -383,7 +383,7 @@ fn is_pause_wanted(accounts: &Ledgered) -> bool {
 /// Interval between checks whether a pause is over.
 const PAUSE_LOOK_NS: u64 = 10_000_000;
 
-/// Pages nothing during a pause. Returns false when the program has given up rights.
+/// Pages nothing during a pause. Returns false as [`sleep`] does.
 fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
     let Some(slot) = accounts.slot() else { return true };
     while slot.is_pause_wanted() {
@@ -402,7 +402,7 @@ fn pause(pager: &'static Pager, accounts: &'static Ledgered) -> bool {
     true
 }
 
-/// Runs until the program gives up rights.
+/// Runs until the program gives up rights or the pager must leave it.
 fn watch(pager: &'static Pager, accounts: &'static Ledgered) {
     let mut watch = Watch::default();
     loop {

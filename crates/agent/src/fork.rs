@@ -9,9 +9,9 @@
 //!                                       all continue                 continues <--------------- serves
 //! ```
 //!
-//! Evicted pages stay out; `pager`'s module `fork_session` says why the child never misses a page.
-//! The child's handler runs first and the parent's runs last before the fork: `__register_atfork`
-//! is interposed so that no other library registers before this object. The parent also serves code
+//! Evicted pages stay out; `pager`'s module `fork` says why the child never misses a page. The
+//! child's handler runs first and the parent's runs last before the fork: `__register_atfork` is
+//! interposed so that no other library registers before this object. The parent also serves code
 //! that runs in the child before that handler.
 //!
 //! In these cases a fork first brings everything in and starts a new pager in the child:

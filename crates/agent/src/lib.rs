@@ -1,5 +1,5 @@
-//! The agent: the pager's threads inside a managed program, and their communication with the
-//! program.
+//! The agent: a process that shares a managed program's memory, runs the pager's threads and
+//! communicates with the program.
 //!
 //! ```text
 //!  control      the control thread: its phases, what ends them, its sleep between looks

@@ -1,10 +1,10 @@
 //! The interface between the agent and the code that brings it into a process.
 //!
-//! The agent is a program that runs as a thread of another. Its injector maps its [`image`] and
-//! gives it a [`stack`] to start on: the supervisor from outside, or `preload` from inside the
-//! process. The agent and `preload` share a [`control_page`], since neither may run the other's
-//! code. Everything here is plain numbers in memory, and needs no C library, no standard library
-//! and no allocation.
+//! The agent is a program that runs as a process of its own in the memory of another. Its injector
+//! maps its [`image`] and gives it a [`stack`] to start on: the supervisor from outside, or
+//! `preload` from inside the process. The agent and `preload` share a [`control_page`], since
+//! neither may run the other's code. Everything here is plain numbers in memory, and needs no C
+//! library, no standard library and no allocation.
 
 #![cfg_attr(not(test), no_std)]
 

@@ -16,8 +16,8 @@
 //!
 //! | to add | begin at |
 //! |---|---|
-//! | a predictor of the next pages | `fault/readahead.rs`: `Streams::find` names the pages that come with a fault, and counts which were used; `fault/cluster.rs` for pages on disk |
-//! | a reason to evict | `reclaim/watermarks.rs`: `next_action` chooses a worker's next step by figures alone; `Reclaimer::request_reclaim` wakes one |
+//! | a predictor of the next pages | `Streams::find` of `fault/readahead.rs` (one adjacent window) and `fault/serve.rs`, which brings it in; `fault/cluster.rs` for pages on disk |
+//! | a reason to evict | `Figures` of `reclaim/watermarks.rs`, filled in `reclaim/workers.rs`, by which `next_action` chooses a worker's step; `reclaim/direct.rs` for handlers |
 //! | an order of eviction | `replacement`, which `reclaim/clock.rs` asks for each block |
 //! | pages that must stay | `kept.rs` |
 //! | a duty of the control thread | `DUTIES` in `lifecycle/watch.rs` |

@@ -2,10 +2,10 @@
 //! while it returns.
 //!
 //! The thread runs with the processor's trap flag, so that a signal handler sees the address of
-//! every instruction. objdump(1) finds the file and line of each, of inlined code, too. A
-//! function that ran has the page in hand if its signature, or the type whose method it is, names
-//! one of [`IN_HAND`]: so a file cannot leave the route by a forgotten mark, nor a document name
-//! another one. Functions without such a type only say yes or no, or a figure.
+//! every instruction. objdump(1) finds the file and line of each, of inlined code, too. A function
+//! that ran has the page in hand if its signature, or the type whose method it is, names one of
+//! [`IN_HAND`]: so no forgotten mark can drop a file from the route, and no document can add one.
+//! Functions without such a type return only a bool or a figure.
 
 use std::arch::asm;
 use std::collections::BTreeSet;
@@ -20,8 +20,8 @@ use address_space::units::BLOCK_PAGES;
 use crate::fault::{Fault, Handler};
 use crate::testing::{pager_with_gap, read};
 
-/// Types that stand for a page, its place or its lock. `units.rs` defines the first ones, so that
-/// every file that has a page runs code of it; it is not counted.
+/// Types that stand for a page, its place or its lock. `units.rs` defines the first six and is not
+/// counted, because every file that has a page runs its code.
 const IN_HAND: [&str; 20] = [
     "PageNumber",
     "BlockNumber",

@@ -2,9 +2,10 @@
 //!
 //! The handlers are the C library's (pthread_atfork), so they cover every fork through it: fork(),
 //! daemon(), forkpty(). vfork() and posix_spawn() share the parent's memory until exec and need
-//! nothing. The pager itself notices forks by bare system calls, see `Pages::populate_child`.
-//! `__register_atfork` is interposed so that no other library registers before this object, whose
-//! handlers run last before the fork and first after it.
+//! nothing. The pager itself notices forks by bare system calls: see `populate_child` in
+//! `address_space/src/transition/hand_over.rs`. `__register_atfork` is interposed so that no other
+//! library registers before this object, whose handlers run last before the fork and first after
+//! it.
 //!
 //! In the child, this module makes one thread, on a stack that the agent prepared.
 

@@ -1,9 +1,10 @@
 //! The shared object that uzswap run injects into a program.
 //!
-//! It brings the agent into the process, and interposes the calls that concern the pager: fork,
-//! exec, and those that would make paging impossible. Its code runs on the program's threads, the
-//! agent's on its own; they communicate through the `control_page`. An interposed function has the
-//! safety contract of the C function of its name.
+//! When the loader has mapped it, it makes the agent's process (`start`, `loader`), which first
+//! only waits (`youth`); a forked child makes its own (`fork`). It interposes the calls that
+//! concern the pager: fork, exec, and those that would make paging impossible. Its code runs on the
+//! program's threads, the agent's on its own; they communicate through the `control_page`. An
+//! interposed function has the safety contract of the C function of its name.
 //!
 //! It loads into programs of any C library: as shipped (with `panic=abort`, see the program's build
 //! script) it has no standard library, and uses only functions that every C library has.

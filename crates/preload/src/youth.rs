@@ -1,10 +1,10 @@
 //! A program's first milliseconds, in which its agent only waits. Most processes of scripts and
-//! builds end in them, and to start the agent takes longer than `true` runs: it relocates its
-//! image, makes its arena and joins the tree.
+//! builds end within them. Starting the agent takes longer than `true` runs, because the agent
+//! relocates its image, makes its arena and joins the tree.
 //!
 //! The agent's process begins here, in this object's code, on the stack that the agent will have.
-//! It enters the agent when the program is no longer young, has grown, or needs it. There is no
-//! pager until then, so a fork or a halt only keeps the process from going on.
+//! It enters the agent when the program is no longer young, has grown, or needs it. Until then
+//! there is no pager to halt, so during a fork or a halt the process only keeps waiting.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -130,7 +130,8 @@ extern "C" fn live(_: usize) -> ! {
 fn stand_apart() {
     let all = [0, u32::MAX as usize, 0, 0, 0, 0];
     let name = [libc::PR_SET_NAME as usize, c"uzswap".as_ptr().addr(), 0, 0, 0, 0];
-    // Above the program, where permitted: it must not grow unseen.
+    // The process gets a higher priority than the program, where permitted, so that it sees the
+    // program grow.
     let priority = [libc::PRIO_PROCESS as usize, 0, -15isize as usize, 0, 0, 0];
     // SAFETY: attributes of this process, which has a file table of its own.
     unsafe {

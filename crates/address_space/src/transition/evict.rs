@@ -1,12 +1,12 @@
 //! Eviction: how pages leave the program for their staging slots, by `UFFDIO_MOVE`.
 //!
 //! `UFFDIO_MOVE` does not check that its source is registered, and a mapping may just have been
-//! replaced by another. But the kernel checks for calls that change mappings at the userfaultfd
-//! that guards the *target*, under the lock under which such calls begin. So the program's own
-//! userfaultfd guards staging. A move then succeeds only if every munmap(), mremap(), madvise() and
-//! fork begun so far has been reported and its thread has continued. Its report was read and
-//! applied, or there would be no proof of coherence, so the mapping just checked is still
-//! registered.
+//! replaced by another. But at each move the kernel checks whether a call that changes mappings has
+//! begun. It checks only the userfaultfd that guards the *target*, under the lock that such calls
+//! take when they begin. So the program's own userfaultfd guards staging. A move then succeeds only
+//! if every munmap(), mremap(), madvise() and fork begun so far has been reported and its thread
+//! has continued. The proof of coherence shows that each such report was applied, so the mapping
+//! just checked is still registered.
 
 use replacement::policy::Policy;
 use sys::userfaultfd::Stop;
@@ -23,9 +23,10 @@ use crate::units::{bytes_of, pages_in, BlockNumber, PageMask, PageRun, RunMask, 
 use crate::units::{BLOCK_PAGES, EXTENT_PAGES, EXTENT_SLOTS};
 
 impl AddressSpace {
-    /// Moves the present pages of `mask` out of a block, into the block's slot or else into
-    /// `spare`, which is then taken. Returns false if nothing was moved. If `may_wait`, asks the
-    /// kernel to copy pages shared with a forked relative, which may wait for a fault to be served.
+    /// Moves the present pages of `mask` out of a block, into the block's slot or, if it has none,
+    /// into `spare`, which the call then takes. Returns false if nothing was moved. If `may_wait`,
+    /// asks the kernel to copy pages shared with a forked relative, which may wait for a fault to
+    /// be served.
     pub fn evict(
         &self,
         spare: &mut Option<EmptySlot>,
@@ -64,7 +65,7 @@ impl AddressSpace {
                 busy = if busy.is_empty() { shared } else { busy };
             }
             note_staged(&self.staging, &self.policy, &block, slot, moved);
-            // Only now may events be read: they must find these pages in the table.
+            // Events may be read from here on: the table now shows that these pages have left.
             drop(coherent);
             if !moved.is_empty() {
                 drop(block);
@@ -74,7 +75,8 @@ impl AddressSpace {
                 }
                 return true;
             }
-            // Pinned, or shared with relatives: the kernel's private copies can be moved.
+            // These pages are pinned or shared with relatives. Once the kernel has made private
+            // copies, those can be moved.
             if busy.is_empty() {
                 return false;
             }
@@ -136,7 +138,7 @@ impl AddressSpace {
         for (index, block) in run.iter().enumerate() {
             note_staged(&self.staging, &self.policy, block, first.behind(index), moved.of_block(index));
         }
-        // Only now may events be read: they must find these pages in the table.
+        // Events may be read from here on: the table now shows that these pages have left.
         drop(coherent);
         drop(run);
         for (index, slot) in extent.slots().enumerate() {
@@ -149,11 +151,11 @@ impl AddressSpace {
     }
 }
 
-/// Whether pages that relatives share stay in memory: they all would keep a compressed copy,
-/// which together take more than this part of the one page.
+/// Whether pages that relatives share stay in memory. If they left, each relative would keep a
+/// compressed copy; they stay if the copies would take more than `PART` of the one page.
 fn keeps_shared(store: &Zswap, accounts: &dyn Accounts) -> bool {
     const PART: (u64, u64) = (3, 4);
-    /// Taken for granted until the pool tells.
+    /// The ratio assumed while the pool is empty.
     const COPY: (u64, u64) = (1, 3);
     let (pool, stored) = (store.pool_bytes(), bytes_of(store.stored_pages()));
     let (copy, page) = if stored == 0 { COPY } else { (pool, stored) };

@@ -36,7 +36,7 @@ const MANY_TRIES: u32 = 64;
 pub(crate) struct Handler {
     pub(super) index: usize,
     pub inbound: Inbound,
-    /// Pages brought in by the last fault, not yet compensated by reclaim.
+    /// Pages that the last fault brought in and reclaim has not yet made room for.
     pub(super) owed: usize,
 }
 
@@ -137,9 +137,9 @@ impl FaultService {
         handler.owed = came;
     }
 
-    /// Brings in up to `before` out pages in front of `page`, then `page` itself. Skips pages in
-    /// the swap file, and stops at any other obstacle. Returns the last run of pages that came, and
-    /// the number of all that came.
+    /// Brings in up to `before` evicted pages that precede `page`, then `page` itself. Skips pages
+    /// in the swap file, and stops at any other obstacle. Returns the last run of pages that came,
+    /// and the number of all that came.
     fn fault_in_up_to(
         &self,
         inbound: &mut Inbound,
@@ -193,8 +193,8 @@ impl FaultService {
     }
 
     /// Brings in a fault's page and those of the stream's window. It ends when the page is in place
-    /// or its mapping is gone: every event in the way is read here, and every thread behind an
-    /// event only has to run. `None` if the fault was handed to the readers of the swap file.
+    /// or its mapping is gone: it reads every event in the way, and a thread that waits behind an
+    /// event needs only CPU time. `None` if the fault was handed to the readers of the swap file.
     pub(crate) fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> Option<usize> {
         let mut tries = 0u32;
         loop {

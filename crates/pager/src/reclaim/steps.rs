@@ -15,7 +15,8 @@ pub(crate) enum Role {
 }
 
 impl Reclaimer {
-    /// Whether blocks may be left to move out or compress: false just after a search found nothing.
+    /// Whether there may be work: a slot to compress, or a block to move out unless a search has
+    /// just found none.
     pub(crate) fn can_move_out(&self) -> bool {
         !self.evictions.backs_off() || self.process.pages.staging.queued_slots() > 0
     }
@@ -38,9 +39,9 @@ impl Reclaimer {
         staging.pages() + BLOCK_PAGES <= self.frames.staged_max() || staging.queued_slots() == 0
     }
 
-    /// Moves one block out, or compresses. Workers, and handlers while runs come in, move whole
-    /// extents or wait for room for one: single blocks cost eight times the calls and interrupts.
-    /// Returns false if there was nothing to do.
+    /// Moves one block out, or compresses. Workers, and handlers while runs come in, prefer whole
+    /// extents and compress while there is no room for one: single blocks cost eight times the
+    /// calls and interrupts. Returns false if there was nothing to do.
     pub(super) fn step(&self, role: Role) -> bool {
         let wide = role == Role::Worker || self.workers.feeds_runs();
         if wide {
@@ -56,7 +57,8 @@ impl Reclaimer {
         self.room().is_some_and(|slot| self.evict_into(slot, role)) || self.compress_oldest()
     }
 
-    /// Moves the next block out, into `slot` if it has none. Returns false if none can be moved.
+    /// Moves the next block out, into its own slot or, if it has none, into `slot`. Returns false
+    /// if none of up to 64 candidates moved.
     pub(super) fn evict_into(&self, slot: EmptySlot, role: Role) -> bool {
         let mut spare = Some(slot);
         let mut found = SearchResult::Barred;
@@ -86,7 +88,8 @@ impl Reclaimer {
     }
 
     /// Moves the next candidates out: adjacent blocks of an extent with one call, else the blocks
-    /// before a gap one by one. Returns their number, 0 if none could be moved.
+    /// before a gap one by one. Returns the number of candidates tried, even if only some moved; 0
+    /// if none moved.
     pub(crate) fn evict_neighbours(&self, role: Role) -> usize {
         if self.evictions.backs_off() {
             return 0;

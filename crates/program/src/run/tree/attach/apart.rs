@@ -1,8 +1,8 @@
 //! Runs an attempt in a process of its own.
 //!
-//! A thread that is held has foreign registers. If its tracer is killed, the kernel releases it
-//! with them. An attached program must outlive its supervisor, so a child holds its threads: it
-//! finishes although the supervisor is killed.
+//! A thread that a tracer holds has the tracer's registers. If the tracer is killed, the kernel
+//! lets the thread run on with them. An attached program must outlive its supervisor, so a child
+//! holds its threads: the child finishes even if the supervisor is killed.
 
 use std::io::{self, Read, Write};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -49,7 +49,8 @@ pub fn apart(work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> 
     }
 }
 
-/// Lets the calling process outlive the thread that made it: it holds a thread of a program.
+/// Lets the calling process outlive the thread that made it. Call it before the process holds a
+/// program's thread.
 pub fn outlive() {
     end_with_parent(0);
 }
@@ -84,7 +85,7 @@ fn status_of(result: &Result<(), Failure>) -> i32 {
     }
 }
 
-/// A child that was killed may have been brought in or not: another attempt finds out.
+/// A child that was killed may or may not have brought the agent in: another attempt finds out.
 fn result_of(status: Option<i32>, why: String) -> Result<(), Failure> {
     Err(match status {
         Some(DONE) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Creates a thread in another process that maps the agent and runs it.
+//! Creates a process that shares another's memory, maps the agent there and runs it.
 
 use std::fs;
 use std::io;

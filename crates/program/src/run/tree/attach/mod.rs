@@ -1,9 +1,10 @@
 //! Brings the agent into processes that no dynamic loader brings it to: static programs, loaders
 //! that ignore LD_PRELOAD, and programs started after a change of user, root or namespaces.
 //!
-//! A small process costs nothing. Once it has grown, one of its threads is stopped for a few system
-//! calls that make a new thread. The new thread maps the agent and runs it; nothing else of the
-//! process changes. An attempt takes less than 2 ms, and the program runs for most of it.
+//! A small process costs nothing. Once it has grown, the supervisor stops one of its threads for a
+//! few system calls, which make a process that shares its memory. That process maps the agent and
+//! runs it; nothing else of the program changes. An attempt takes less than 2 ms, and the program
+//! runs for most of it.
 //!
 //! A process can delay readers of its memory by a userfaultfd or a file system that it serves. So
 //! each attempt has a thread of its own, and the supervisor waits for none. A child process would
