@@ -11,10 +11,9 @@
 //! | relocate | staged, stored | stored elsewhere | `relocate` |
 //! | hand over | - | copied into a child | `hand_over` |
 //!
-//! Each takes the lock of the page's block ([`block::BlockGuard`]). To call the kernel for the
-//! page, it makes from that lock the proof that no event about the address space is unread or
-//! unapplied ([`mover::Coherent`]), which has the calls. The state and the system calls are private
-//! to these two.
+//! Each takes the lock of the page's block ([`BlockGuard`]). To call the kernel for the page, it
+//! makes from that lock the proof that no event about the address space is unread or unapplied
+//! ([`Coherent`]), which has the calls. The state and the system calls are private to these two.
 
 use std::io;
 use std::ops::Range;

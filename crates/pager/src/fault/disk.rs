@@ -31,7 +31,7 @@ impl FaultService {
     }
 
     /// Serves faults from the swap file until the process or the pager ends. `index` is the
-    /// thread's number, below [`DISK_THREADS`].
+    /// thread's number, below the number of disk threads.
     pub(crate) fn read_from_disk(&self, index: usize) {
         let memory =
             Scratch::new().and_then(|scratch| Ok((scratch, sys::arena::take(PAGE_SIZE, PAGE_SIZE)?)));
