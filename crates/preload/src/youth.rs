@@ -30,9 +30,12 @@ static STATE: AtomicU32 = AtomicU32::new(NONE);
 static AGENT: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
 const YOUNG_NS: u64 = 10_000_000;
-const LOOK_NS: u64 = 500_000;
-/// A program has grown with this memory, its files' pages included.
-const GROWN_KIB: i64 = 6 << 10;
+const LOOK_NS: u64 = 300_000;
+/// A program has grown with this much more memory than at its start, pages of its files included:
+/// a thread fills 3 MiB in a millisecond.
+const GROWN_KIB: i64 = 2 << 10;
+/// A forked child with this memory is no small one. It may copy pages, which is no growth.
+const LARGE_KIB: i64 = 16 << 10;
 /// How long a process that has lost its memory takes to end.
 const ENDS_MS: usize = 5;
 
@@ -109,16 +112,14 @@ pub fn end() {
 extern "C" fn live(_: usize) -> ! {
     stand_apart();
     let began = system::now_ns();
-    let mut looks = 0;
+    let grown_kib = LARGE_KIB.min(peak_kib() + GROWN_KIB);
+    let is_over = || system::now_ns() - began > YOUNG_NS || peak_kib() >= grown_kib;
     loop {
         match STATE.load(Ordering::Acquire) {
             GROWN => enter(),
             HELD if leaves() => system::exit_process(0),
-            YOUNG if looks > 0 && (system::now_ns() - began > YOUNG_NS || has_grown()) => end(),
-            state => {
-                wait(state);
-                looks += 1;
-            }
+            YOUNG if is_over() => end(),
+            state => wait(state),
         }
         if has_ended() {
             system::exit_process(0);
@@ -154,14 +155,14 @@ fn enter() -> ! {
     unsafe { thread::enter((entry != 0).then_some(entry), stack) }
 }
 
-/// Whether the program's memory has ever been large. Unlike files in /proc, this needs no right.
-fn has_grown() -> bool {
+/// The most memory that the program has had. Unlike files in /proc, this needs no right.
+fn peak_kib() -> i64 {
     // SAFETY: all zeroes is a valid structure, which the kernel fills.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
     let arguments = [libc::RUSAGE_SELF as usize, (&raw mut usage).addr(), 0, 0, 0, 0];
     // SAFETY: as above.
     unsafe { raw_syscall(libc::SYS_getrusage, arguments) };
-    usage.ru_maxrss >= GROWN_KIB
+    usage.ru_maxrss
 }
 
 fn program() -> u32 {

@@ -64,7 +64,7 @@ impl History {
     pub fn tell(mut self, tree: &Tree) -> Told {
         let now = self.now();
         self.series.finish(tree, now);
-        let (processes, processes_left_out) = self.processes.finish(tree);
+        let (processes, processes_left_out) = self.processes.finish(tree, now);
         Told { series: self.series.columns(), processes, processes_left_out }
     }
 }

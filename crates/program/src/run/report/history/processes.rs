@@ -21,7 +21,7 @@ const COMMANDS: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub struct Process {
-    /// Its index in the order of starts.
+    /// Its index in the order in which processes were heard of.
     pub number: u32,
     /// The nearest known ancestor's number.
     pub parent: Option<u32>,
@@ -51,6 +51,10 @@ pub struct Process {
     ticks: u64,
     #[serde(skip)]
     look: u64,
+    /// Process ids of ancestors below `parent`, which may be heard of later: a small program is
+    /// not heard of at once.
+    #[serde(skip)]
+    between: Vec<u32>,
 }
 
 impl Process {
@@ -111,9 +115,11 @@ impl Processes {
         }
         let number = self.next;
         self.next += 1;
+        let (parent, between) = self.nearest(parent);
         let process = Process {
             number,
-            parent: self.nearest(parent),
+            parent,
+            between,
             pid,
             name,
             started_seconds: now,
@@ -122,23 +128,30 @@ impl Processes {
             ..Process::default()
         };
         self.commands.ask(look, move || command_of(pid));
+        // A process with the id of an ancestor that has ended is younger.
+        for child in self.known.values_mut().filter(|child| child.ticks >= ticks && ticks != 0) {
+            if let Some(at) = child.between.iter().position(|other| *other == pid) {
+                child.parent = Some(number);
+                child.between.truncate(at);
+            }
+        }
         self.known.insert(number, process);
         self.by_slot.insert(slot, number);
         self.by_pid.insert(pid, number);
     }
 
-    /// Returns the nearest of `pid` and its ancestors that is known and alive.
-    fn nearest(&self, mut pid: u32) -> Option<u32> {
-        for _ in 0..ANCESTORS_MAX {
+    /// Returns the nearest of `pid` and its ancestors that is known and alive, and the process ids
+    /// of those before it.
+    fn nearest(&self, mut pid: u32) -> (Option<u32>, Vec<u32>) {
+        let mut between = Vec::new();
+        while between.len() < ANCESTORS_MAX && pid > 1 && pid != std::process::id() {
             if let Some(number) = self.by_pid.get(&pid) {
-                return Some(*number);
+                return (Some(*number), between);
             }
-            if pid <= 1 || pid == std::process::id() {
-                return None;
-            }
-            pid = Stat::of(pid)?.parent;
+            between.push(pid);
+            pid = Stat::of(pid).map_or(0, |stat| stat.parent);
         }
-        None
+        (None, between)
     }
 
     pub fn take_commands(&mut self) {
@@ -192,7 +205,7 @@ impl Processes {
     }
 
     /// Returns all known processes and the number of forgotten ones.
-    pub fn finish(mut self, tree: &Tree) -> (Vec<Process>, u64) {
+    pub fn finish(mut self, tree: &Tree, now: f64) -> (Vec<Process>, u64) {
         let limit = Instant::now() + COMMANDS;
         while let Some((look, command)) = self.commands.take_until(limit) {
             self.has_command(look, command);
@@ -200,6 +213,9 @@ impl Processes {
         for (slot, number) in &self.by_slot {
             if let Some(process) = self.known.get_mut(number) {
                 process.settle(tree.slot(*slot));
+                // Its agent has yet to say so.
+                let has_ended = Stat::of_living(process.pid).is_none_or(|stat| stat.started != process.ticks);
+                process.ended_seconds = has_ended.then_some(now);
             }
         }
         (self.known.into_values().collect(), self.left_out)
@@ -222,6 +238,18 @@ mod tests {
     use super::*;
     use crate::run::report::history::tests::ledger;
     use crate::run::testing::shell_with_child;
+
+    #[test]
+    fn a_parent_that_is_heard_of_later_is_one() {
+        let mut processes = Processes::default();
+        let (mut child, grandchild) = shell_with_child();
+        processes.joined(grandchild, 0, 1.0);
+        assert_eq!(processes.known[&0].parent, None);
+        processes.joined(child.id(), 1, 1.1);
+        assert_eq!((processes.known[&0].parent, processes.known[&1].parent), (Some(1), None));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
 
     #[test]
     fn a_new_program_is_the_same_process_and_children_find_their_parents() {
@@ -250,10 +278,10 @@ mod tests {
         }
         drop(child.stdin.take());
         child.wait().unwrap();
-        let (all, left_out) = processes.finish(&tree);
+        let (all, left_out) = processes.finish(&tree, 9.0);
         assert_eq!((all.len(), left_out), (3, 0));
         assert_eq!((all[0].pid, all[0].zswpout, all[0].ram_peak_bytes), (child.id(), 11, 4096));
-        assert_eq!((all[0].started_seconds, all[0].ended_seconds), (1.0, None));
+        assert_eq!((all[0].started_seconds, all[0].ended_seconds), (1.0, Some(9.0)));
         assert!(all[0].command.starts_with("sh -c sleep 60"), "{}", all[0].command);
         assert_eq!((all[1].parent, all[2].parent), (Some(0), None));
         assert_eq!([&all[0], &all[1], &all[2]].map(|process| process.emulated), [true, false, false]);
@@ -270,7 +298,7 @@ mod tests {
             ledger.publish(0, if pid % 1000 == 7 { 1 << 30 } else { 4096 }, 0, 0, 0);
             processes.left(0, ledger.slot(0), 2.0);
         }
-        let (all, left_out) = processes.finish(&tree);
+        let (all, left_out) = processes.finish(&tree, 9.0);
         assert!(all.len() <= PROCESSES_MAX && all.len() as u64 + left_out == 5000);
         let large = all.iter().filter(|process| process.ram_wanted_peak_bytes == 1 << 30);
         assert_eq!(large.count(), 5);
