@@ -6,7 +6,7 @@
 //! It enters the agent when the program is no longer young, has grown, or needs it. Until then
 //! there is no pager to halt, so during a fork or a halt the process only keeps waiting.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_long};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use doorway::thread;
@@ -24,12 +24,13 @@ const HELD: u32 = 2;
 /// It enters the agent, or has entered it.
 const GROWN: u32 = 3;
 
-/// Woken at each change.
+/// Woken when the process must go on. It sees other changes at its next look.
 static STATE: AtomicU32 = AtomicU32::new(NONE);
 /// Where the agent begins: its entry, 0 for a function on its stack; stack; thread pointer.
 static AGENT: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
 const YOUNG_NS: u64 = 10_000_000;
+/// Interval between looks.
 const LOOK_NS: u64 = 300_000;
 /// A program has grown with this much more memory than at its start, pages of its files included:
 /// a thread fills 3 MiB in a millisecond.
@@ -37,7 +38,7 @@ const GROWN_KIB: i64 = 2 << 10;
 /// A forked child with this memory is no small one. It may copy pages, which is no growth.
 const LARGE_KIB: i64 = 16 << 10;
 /// How long a process that has lost its memory takes to end.
-const ENDS_MS: usize = 5;
+const ENDS_NS: u64 = 5_000_000;
 
 /// Makes the agent's process. The agent will begin at `entry` as a program does, or, without one,
 /// in the function on its stack. Returns false if no process is possible.
@@ -64,6 +65,10 @@ pub fn forget() {
     STATE.store(NONE, Ordering::Release);
 }
 
+/// Makes the process, which will begin the agent that [`AGENT`] names.
+///
+/// # Safety
+/// As for [`begin`], whose caller gave it the stack: nothing else has run there in this process.
 unsafe fn make() -> bool {
     let [_, stack, thread_pointer] = agent();
     // SAFETY: unused memory of the stack, below the words that the agent begins with.
@@ -86,11 +91,7 @@ fn agent() -> [usize; 3] {
 }
 
 fn change(from: u32, to: u32) -> bool {
-    let is_changed = STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
-    if is_changed {
-        system::wake(&STATE);
-    }
-    is_changed
+    STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
 /// Keeps the process waiting until [`release`]. Returns false if there is an agent, or none will
@@ -105,7 +106,9 @@ pub fn release() {
 
 /// Lets the agent begin: the caller needs it.
 pub fn end() {
-    change(YOUNG, GROWN);
+    if change(YOUNG, GROWN) {
+        system::wake(&STATE);
+    }
 }
 
 /// The process, until it enters the agent.
@@ -206,10 +209,11 @@ fn ends() -> bool {
     // SAFETY: makes a descriptor.
     let process = unsafe { raw_syscall(libc::SYS_pidfd_open, [number, 0, 0, 0, 0, 0]) };
     if process < 0 {
-        return true;
+        // After other errors, of a filter for example, the agent finds out.
+        return process == -c_long::from(libc::ESRCH);
     }
     let mut poll = libc::pollfd { fd: process as c_int, events: libc::POLLIN, revents: 0 };
-    let time = [0, ENDS_MS as u64 * 1_000_000];
+    let time = [0, ENDS_NS];
     let arguments = [(&raw mut poll).addr(), 1, time.as_ptr().addr(), 0, 0, 0];
     // SAFETY: the structures live.
     unsafe { raw_syscall(libc::SYS_ppoll, arguments) };
