@@ -79,8 +79,8 @@ mod tests {
     /// The share of whole clusters in the later half of these faults.
     fn whole(pages: impl Iterator<Item = u64>) -> f64 {
         let clusters = Clusters::new();
-        let answers: Vec<bool> = pages.map(|page| clusters.comes_whole(PageNumber::of_key(page))).collect();
-        let later = &answers[answers.len() / 2..];
+        let whole: Vec<bool> = pages.map(|page| clusters.comes_whole(PageNumber::of_key(page))).collect();
+        let later = &whole[whole.len() / 2..];
         later.iter().filter(|whole| **whole).count() as f64 / later.len() as f64
     }
 

@@ -162,7 +162,7 @@ static void ring_submit(struct ring *ring, int count) {
 
 static void ring_await(struct ring *ring, int count, const struct transfer *transfers) {
     uint32_t *head = ring_word(ring, ring->params.cq_off.head), *tail = ring_word(ring, ring->params.cq_off.tail);
-    struct io_uring_cqe *answers = (struct io_uring_cqe *)(ring->queues + ring->params.cq_off.cqes);
+    struct io_uring_cqe *completions = (struct io_uring_cqe *)(ring->queues + ring->params.cq_off.cqes);
     uint32_t mask = *ring_word(ring, ring->params.cq_off.ring_mask);
     for (int done = 0; done < count;) {
         if (*head == __atomic_load_n(tail, __ATOMIC_ACQUIRE)) {
@@ -170,7 +170,7 @@ static void ring_await(struct ring *ring, int count, const struct transfer *tran
             expect(result >= 0 || errno == EINTR, "io_uring_enter");
             continue;
         }
-        struct io_uring_cqe *result = &answers[*head & mask];
+        struct io_uring_cqe *result = &completions[*head & mask];
         if (result->res != (int)PAGE) fail("io_uring of page %u returns %d", transfers[result->user_data].page, result->res);
         __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
         done++;
