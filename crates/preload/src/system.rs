@@ -39,7 +39,7 @@ pub fn wait_for_either(words: [(&AtomicU32, u32); 2], timeout_ns: u64) {
     let clock = libc::CLOCK_MONOTONIC as usize;
     let arguments = [list.as_ptr().addr(), list.len(), 0, time.as_ptr().addr(), clock, 0];
     // Other errors than these are a filter's: containers' refuse calls that they do not know.
-    if !matches!(call(libc::SYS_futex_waitv, arguments), 0..|EAGAIN| EINTR | ETIMEDOUT) {
+    if !matches!(call(libc::SYS_futex_waitv, arguments), EAGAIN | EINTR | ETIMEDOUT | 0..) {
         wait(words[0].0, words[0].1, timeout_ns);
     }
 }
