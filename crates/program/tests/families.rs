@@ -10,7 +10,8 @@ use support::{can_manage, has, is_root, printed, uzswap, workload, Scratch, Star
 
 const MIB: u64 = 1 << 20;
 
-/// A tree of processes. Each has a FIFO that tells it what to do, and tells when it has done it.
+/// A tree of processes. Each has a FIFO that tells it what to do, and tells when it has done it. It
+/// keeps the FIFO open for writing, too: the end of a writer is no end of the commands.
 const TREE: &str = "import os, sys\n\
     folder, heap, more = sys.argv[1], bytearray(int(sys.argv[2]) << 20), []\n\
     def fill(heap, start, end, word):\n    \
@@ -18,9 +19,10 @@ const TREE: &str = "import os, sys\n\
     fill(heap, 0, int(sys.argv[2]), b'mutation')\n\
     def serve(name):\n    \
         os.mkfifo(folder + '/' + name)\n    \
+        commands = open(folder + '/' + name, 'r+b', buffering=0)\n    \
         print('born', name, flush=True)\n    \
         while True:\n        \
-            do, *words = open(folder + '/' + name).readline().split()\n        \
+            do, *words = commands.readline().decode().split()\n        \
             if do == 'fork':\n            \
                 if os.fork() == 0: return words[0]\n            \
                 continue\n        \
