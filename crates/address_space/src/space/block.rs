@@ -69,6 +69,8 @@ const REFUSED_UNTIL_MASK: u32 = 0xfff;
 /// Ticks for which refused pages are first skipped (4 s). Doubled each time, up to two minutes.
 const REFUSED_TICKS: u32 = 16;
 const REFUSED_LEVEL_MAX: u32 = 5;
+/// Ticks for which shared pages are skipped.
+const BRIEF_TICKS: u32 = 2;
 
 /// State of 16 pages.
 #[derive(Default)]
@@ -96,6 +98,12 @@ impl Block {
     /// Whether page `index` is staged or stored. A hint: no lock is taken.
     pub fn is_out(&self, index: usize) -> bool {
         !PageState::of(self.pages.load(Ordering::Relaxed) >> (4 * index)).is_kernels()
+    }
+
+    /// The stored pages. A hint: no lock is taken.
+    pub fn stored(&self) -> PageMask {
+        let pages = self.pages.load(Ordering::Relaxed);
+        (0..BLOCK_PAGES).filter(|index| PageState::of(pages >> (4 * index)) == PageState::Stored).collect()
     }
 
     /// The policy's memory of the pages. Hints: no lock is needed.
@@ -245,12 +253,16 @@ impl BlockGuard<'_> {
         self.block.refused.store(level << 28 | until << 16 | kept.bits(), Ordering::Relaxed);
     }
 
-    /// Skips the pages of `mask` for half a second: a relative still shares them.
+    /// Skips the pages of `mask` for half a second: a relative still shares them. They join pages
+    /// that are skipped no longer than that.
     pub fn refuse_briefly(&self, mask: PageMask, now_ms: u32) {
         let word = self.block.refused.load(Ordering::Relaxed);
-        if self.block.refused_at(now_ms).is_empty() {
-            let until = (now_ms / REFUSED_TICK_MS + 2) & REFUSED_UNTIL_MASK;
-            self.block.refused.store(word & 0xf000_0000 | until << 16 | mask.bits(), Ordering::Relaxed);
+        let refused = self.block.refused_at(now_ms);
+        let until = (now_ms / REFUSED_TICK_MS + BRIEF_TICKS) & REFUSED_UNTIL_MASK;
+        let lasts = until.wrapping_sub(word >> 16) & REFUSED_UNTIL_MASK;
+        if refused.is_empty() || lasts <= BRIEF_TICKS {
+            let all = refused | mask;
+            self.block.refused.store(word & 0xf000_0000 | until << 16 | all.bits(), Ordering::Relaxed);
         }
     }
 
@@ -366,6 +378,24 @@ mod tests {
     use super::*;
     use crate::space::table::AddressTable;
     use sys::memory::USER_END;
+
+    /// Regression: a page that was refused briefly kept others of its block from being so, and
+    /// these were tried again and again.
+    #[test]
+    fn briefly_refused_pages_of_a_block_join_each_other_but_not_long_refusals() {
+        let table = AddressTable::new().unwrap();
+        let number = BlockNumber::of(0x1000_0000);
+        let guard = table.lock(number).unwrap();
+        let block = table.find(number).unwrap();
+        let some = PageMask::from_bits;
+        guard.refuse_briefly(some(0x1), 1_000_000);
+        guard.refuse_briefly(some(0x6), 1_000_300);
+        assert_eq!(block.refused_at(1_000_400), some(0x7));
+        assert_eq!(block.refused_at(1_001_000), PageMask::NONE);
+        guard.refuse(some(0x8), 1_002_000);
+        guard.refuse_briefly(some(0x10), 1_002_000);
+        assert_eq!(block.refused_at(1_003_000), some(0x8), "0x10 would stay for four seconds");
+    }
 
     #[test]
     fn refused_pages_are_left_alone_for_a_while_longer_each_time() {

@@ -34,10 +34,11 @@ impl AddressSpace {
         mask: PageMask,
         may_wait: bool,
     ) -> bool {
-        let (mut unshared, mut kept) = (false, PageMask::NONE);
+        let mut unshared = false;
         loop {
             let Some(block) = self.space.table.try_lock(at) else { return false };
-            let wanted = mask & block.mask(PageState::Kernel) & !kept;
+            let present = mask & block.mask(PageState::Kernel);
+            let wanted = present & !self.kept_shared(&block, present);
             let own = block.slot();
             let Some(slot) = own
                 .or(spare.as_ref().map(EmptySlot::number))
@@ -60,9 +61,9 @@ impl AddressSpace {
                 if !coherent.is_guarded(first) {
                     continue;
                 }
-                let (left, shared) = move_run(self, &coherent, &block, slot, first, count);
+                let (left, rest) = move_run(self, &coherent, &block, slot, (first, count), unshared);
                 moved |= left;
-                busy = if busy.is_empty() { shared } else { busy };
+                busy |= rest;
             }
             note_staged(&self.staging, &self.policy, &block, slot, moved);
             // Events may be read from here on: the table now shows that these pages have left.
@@ -77,25 +78,32 @@ impl AddressSpace {
             }
             // These pages are pinned or shared with relatives. Once the kernel has made private
             // copies, those can be moved.
-            if busy.is_empty() {
-                return false;
+            if unshared && !busy.is_empty() {
+                block.refuse_briefly(busy, now_ms());
             }
-            if keeps_shared(&self.store, self.accounts) {
-                kept = wanted & PageMask::from_bits(self.pagemap().shared(at.address(), BLOCK_PAGES) as u32);
-                self.accounts.add(Counter::KeptShared, kept.count() as u64);
-            }
-            if unshared || wanted == kept {
-                block.refuse_briefly(wanted, now_ms());
-            }
-            if unshared || wanted == kept || !may_wait {
+            if unshared || busy.is_empty() || !may_wait {
                 return false;
             }
             drop(block);
-            for (first, count) in (busy & !kept).runs() {
+            for (first, count) in busy.runs() {
                 sys::memory::unshare(at.page(first).address(), bytes_of(count));
             }
             unshared = true;
         }
+    }
+
+    /// The pages of `mask` that relatives share and that stay in memory for now.
+    fn kept_shared(&self, block: &BlockGuard<'_>, mask: PageMask) -> PageMask {
+        if mask.is_empty() || !keeps_shared(&self.store, self.accounts) {
+            return PageMask::NONE;
+        }
+        let shared = self.pagemap().shared(block.number().address(), BLOCK_PAGES) as u32;
+        let kept = PageMask::from_bits(shared) & block.mask(PageState::Kernel);
+        if !kept.is_empty() {
+            self.accounts.add(Counter::KeptShared, kept.count() as u64);
+            block.refuse_briefly(kept, now_ms());
+        }
+        mask & kept
     }
 
     /// Moves an extent's worth of adjacent full blocks out with one call. False if none moved.
@@ -179,15 +187,15 @@ fn note_staged(
     }
 }
 
-/// Moves adjacent pages of a block into a slot. Returns the moved ones, and those
-/// from the first shared one on.
+/// Moves adjacent pages of a block into a slot. Returns the moved pages, and the pinned or shared
+/// ones: each if it `passes` them, otherwise all pages from the first on, which then stay.
 fn move_run(
     pages: &AddressSpace,
     coherent: &Coherent<'_>,
     block: &BlockGuard<'_>,
     slot: SlotNumber,
-    first: usize,
-    count: usize,
+    (first, count): (usize, usize),
+    passes: bool,
 ) -> (PageMask, PageMask) {
     let (mut at, end) = (first, first + count);
     let (mut moved, mut busy, mut heals) = (PageMask::NONE, PageMask::NONE, 0);
@@ -199,10 +207,13 @@ fn move_run(
         match progress.stop {
             None => {}
             Some(Stop::Again) if done > 0 => {}
-            Some(Stop::Busy) => {
-                let rest = PageMask::span(at - done, end - (at - done));
-                busy = if busy.is_empty() { rest } else { busy };
+            Some(Stop::Busy) if passes => {
+                busy |= PageMask::span(at, 1);
                 at += 1;
+            }
+            Some(Stop::Busy) => {
+                busy = PageMask::span(at, end - at);
+                break;
             }
             Some(Stop::Again) if pages.space.mover.guard.is_changing() => break,
             Some(Stop::Hole | Stop::Again) => at += 1,
