@@ -126,8 +126,9 @@ impl OverLimit {
             _ if explains(self.immovable_pages) => Cause::Immovable,
             _ if explains(self.kept_shared_pages) => Cause::Shared,
             _ if self.pool_bytes >= pool_max => Cause::PoolFull,
-            _ if self.is_stuck => Cause::Immovable,
+            // A pager that finds nothing to evict after a fork has only pages that relatives share.
             _ if self.forks > 0 => Cause::Forks,
+            _ if self.is_stuck => Cause::Immovable,
             _ => Cause::Pace,
         })
     }
@@ -186,8 +187,8 @@ mod tests {
         assert_eq!(over(|one| one.immovable_pages = 4096).cause(), Some(Cause::Immovable));
         assert_eq!(over(|one| one.brought_in_pages = 4096).cause(), Some(Cause::PagingEnded));
         assert_eq!(over(|one| one.pool_bytes = 90 << 20).cause(), Some(Cause::PoolFull));
-        assert_eq!(over(|one| (one.is_stuck, one.forks) = (true, 3)).cause(), Some(Cause::Immovable));
-        assert_eq!(over(|one| one.forks = 3).cause(), Some(Cause::Forks));
+        assert_eq!(over(|one| one.is_stuck = true).cause(), Some(Cause::Immovable));
+        assert_eq!(over(|one| (one.is_stuck, one.forks) = (true, 3)).cause(), Some(Cause::Forks));
         let kept = over(|one| (one.kept_shared_pages, one.is_stuck) = (4096, true));
         assert_eq!(kept.cause(), Some(Cause::Shared));
         let paused = over(|one| (one.is_paused, one.brought_in_pages) = (true, 1 << 20));
