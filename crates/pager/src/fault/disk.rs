@@ -3,12 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
+use address_space::units::PageMask;
 use address_space::{Counter, FromDisk, Scratch};
 use sys::{futex, PAGE_SIZE};
 
 use crate::HANDLERS_MAX;
 
-use super::cluster::CLUSTER_PAGES;
 use super::queue::Fault;
 use super::readahead::Stream;
 use super::serve::Handler;
@@ -75,9 +75,8 @@ impl FaultService {
         };
         let window = stream.ahead();
         // A stream predicts the next pages. Otherwise the neighbours are likely.
-        let ahead = if window == 1 && self.clusters.comes_whole(page) {
-            let first = page.block().page(page.index() / CLUSTER_PAGES * CLUSTER_PAGES);
-            first..first + CLUSTER_PAGES
+        let ahead = if window == 1 && self.on_disk.comes_whole(page, PageMask::ALL, true) {
+            self.on_disk.of(page)
         } else {
             page..page + window
         };
@@ -100,7 +99,7 @@ impl FaultService {
             }
             FromDisk::Elsewhere => {
                 // The page is in the pool, in place, or gone by now.
-                if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream) {
+                if let Some(pages) = self.bring_page(&mut handler.inbound, fault, stream, stream.ahead()) {
                     self.count_fault(fault);
                     self.reclaimer.evictions.note_arrivals(pages);
                     handler.owed = pages;

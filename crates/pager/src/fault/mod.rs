@@ -41,7 +41,8 @@ pub(crate) struct FaultService {
     pub faults: Faults,
     pub handlers: Handlers,
     streams: Streams,
-    clusters: Clusters,
+    on_disk: Clusters,
+    in_pool: Clusters,
     /// Its reports can block moves of pages.
     pub gate: Gate,
 }
@@ -55,7 +56,8 @@ impl FaultService {
             faults: Faults::new(),
             handlers: Handlers::default(),
             streams: Streams::new(window_max),
-            clusters: Clusters::new(),
+            on_disk: Clusters::on_disk(),
+            in_pool: Clusters::in_pool(),
             gate,
         }
     }

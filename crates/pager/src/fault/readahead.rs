@@ -20,11 +20,14 @@ use address_space::units::PageNumber;
 const THREADS: usize = 64;
 const STREAMS: usize = 4;
 const NEXT_BITS: u32 = 56;
+/// The most pages of a cluster, which a fault that begins a stream may have brought.
+const CLUSTER_MAX: u64 = 8;
 /// Window sizes: 1 to 128 pages.
 const SIZES: usize = 8;
 /// Outcomes remembered. Beyond that, both counts are halved.
 const OUTCOMES: u32 = 128;
-/// Per cent of windows that must be continued.
+/// Per cent of windows that must be continued. A wasted page costs 1/5 of a fault, and another
+/// page.
 const PAYS_PERCENT: u32 = 55;
 /// Windows of a size that initially count as continued.
 const ASSUMED: u32 = 8;
@@ -55,11 +58,11 @@ impl Outcomes {
         self.0.store(ended << 16 | kept, Ordering::Relaxed);
     }
 
-    /// Whether windows of this size pay. A wasted page costs 1/5 of a fault, and another page.
-    pub fn pays(&self) -> bool {
+    /// Whether enough were continued.
+    pub fn pays(&self, percent: u32) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let (ended, kept) = (word >> 16, (word & 0xffff) + ASSUMED);
-        kept * 100 >= (kept + ended) * PAYS_PERCENT
+        kept * 100 >= (kept + ended) * percent
     }
 }
 
@@ -144,8 +147,11 @@ impl Last {
         match self.descends {
             true => (over == Over::Out && self.next.wrapping_sub(page) < gap).then_some(true),
             false if page.wrapping_sub(self.next) < gap => Some(false),
-            // A single page has no direction yet.
-            false => (self.log == 0 && page + 2 == self.next && over == Over::Out).then_some(true),
+            // A single page has no direction yet, nor has a cluster.
+            false => {
+                let back = self.next.wrapping_sub(page);
+                (self.log == 0 && (2..=CLUSTER_MAX + 1).contains(&back) && over == Over::Out).then_some(true)
+            }
         }
     }
 
@@ -181,7 +187,7 @@ impl Streams {
     /// The window after a used one of size `log`: up to four times as long, if such windows pay.
     fn grown(&self, over: Over, descends: bool, log: u32) -> u32 {
         let most = (log + 2).min(self.window_log_max);
-        let pays = |log: &u32| self.outcomes(over, descends, *log).pays();
+        let pays = |log: &u32| self.outcomes(over, descends, *log).pays(PAYS_PERCENT);
         match (1..=most).rev().find(pays) {
             Some(best) if best == most => most,
             _ if self.tries.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRY_EVERY) => most,

@@ -112,10 +112,10 @@ impl FaultService {
         if stream.wasted > 0 {
             self.process.accounts.add(Counter::ReadAheadWasted, stream.wasted);
         }
-        let before = stream.window() - stream.ahead();
+        let (before, ahead) = self.window(page, over, stream);
         let (mut window, mut came) = self.fault_in_up_to(&mut handler.inbound, page, before);
         if !window.contains(&page) {
-            let Some(done) = self.bring_page(&mut handler.inbound, fault, stream) else {
+            let Some(done) = self.bring_page(&mut handler.inbound, fault, stream, ahead) else {
                 // Another thread serves the fault from here on.
                 self.faults.set_busy(handler.index, 0);
                 self.reclaimer.evictions.note_arrivals(came);
@@ -135,6 +135,21 @@ impl FaultService {
         }
         self.faults.set_busy(handler.index, 0);
         handler.owed = came;
+    }
+
+    /// The numbers of pages that come with a fault: before its page, and from there on.
+    fn window(&self, page: PageNumber, over: Over, stream: Stream) -> (usize, usize) {
+        if stream.window() > 1 || over == Over::Untouched || self.process.config.records {
+            return (stream.window() - stream.ahead(), stream.ahead());
+        }
+        let out = self.process.pages.stored_of(page.block());
+        match self.in_pool.comes_whole(page, out, false) {
+            true => {
+                let cluster = self.in_pool.of(page);
+                (page - cluster.start, cluster.end - page)
+            }
+            false => (0, 1),
+        }
     }
 
     /// Brings in up to `before` evicted pages that precede `page`, then `page` itself. Skips pages
@@ -195,10 +210,16 @@ impl FaultService {
     /// Brings in a fault's page and those of the stream's window. It ends when the page is in place
     /// or its mapping is gone: it reads every event in the way, and a thread that waits behind an
     /// event needs only CPU time. `None` if the fault was handed to the readers of the swap file.
-    pub(crate) fn bring_page(&self, inbound: &mut Inbound, fault: Fault, stream: Stream) -> Option<usize> {
+    pub(crate) fn bring_page(
+        &self,
+        inbound: &mut Inbound,
+        fault: Fault,
+        stream: Stream,
+        ahead: usize,
+    ) -> Option<usize> {
         let mut tries = 0u32;
         loop {
-            match self.process.pages.fault_in(inbound, fault.page, fault.write, stream.ahead()) {
+            match self.process.pages.fault_in(inbound, fault.page, fault.write, ahead) {
                 FaultedIn::Done(pages) => return Some(pages),
                 FaultedIn::OnDisk if self.hand_to_disk(fault, stream) => return None,
                 FaultedIn::OnDisk => {}
