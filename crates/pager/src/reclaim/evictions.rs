@@ -12,9 +12,11 @@ pub(super) const BACKOFF_PAGES: u64 = 512;
 /// A look beyond both limits, in time and in pages that could not leave, is not repeated at once.
 const LOOK_NS_MAX: u64 = 1_000_000;
 const BARRED_PAGES: u64 = 1024;
-/// Fruitless looks may take 1/8 of the time.
+/// Fruitless looks may take 1/8 of the time, those of all processes that share pages together.
 const LOOK_PART: u64 = 8;
 const LOOK_BACKOFF_MS_MAX: u32 = 8 * BACKOFF_MS_MAX;
+/// The same where pages are shared: a copy that a process makes can leave, and no arrival tells.
+const SHARED_BACKOFF_MS_MAX: u32 = 2 * BACKOFF_MS_MAX;
 
 #[derive(Default)]
 pub(crate) struct Evictions {
@@ -39,6 +41,7 @@ pub(crate) enum SearchResult {
 }
 
 pub(crate) struct Search {
+    sharers: u32,
     began_ns: u64,
     looked_at: u64,
     barred: u64,
@@ -63,8 +66,10 @@ impl Evictions {
         self.barred.fetch_add(pages, Ordering::Relaxed);
     }
 
-    pub fn begin_search(&self) -> Search {
+    /// `sharers` processes look at the same pages; 0 or 1 if none are shared.
+    pub fn begin_search(&self, sharers: u32) -> Search {
         Search {
+            sharers,
             began_ns: sys::now_ns(),
             looked_at: self.looked_at.load(Ordering::Relaxed),
             barred: self.barred.load(Ordering::Relaxed),
@@ -78,7 +83,11 @@ impl Evictions {
         let ns = sys::now_ns() - look.began_ns;
         let looked_at = self.looked_at.load(Ordering::Relaxed) - look.looked_at;
         let barred = self.barred.load(Ordering::Relaxed) - look.barred;
-        let long_ms = ((ns * LOOK_PART / 1_000_000) as u32).min(LOOK_BACKOFF_MS_MAX);
+        let (parts, most) = match look.sharers {
+            0 | 1 => (1, LOOK_BACKOFF_MS_MAX),
+            sharers => (u64::from(sharers), SHARED_BACKOFF_MS_MAX),
+        };
+        let long_ms = ((ns * LOOK_PART * parts / 1_000_000) as u32).min(most);
         if found == SearchResult::Nothing {
             let longer_ms = self.backoff_ms.load(Ordering::Relaxed) * 2;
             self.back_off(longer_ms.clamp(BACKOFF_MS, BACKOFF_MS_MAX).max(long_ms));
@@ -118,7 +127,7 @@ mod tests {
     fn long_looks_continue_unless_immovable_pages_took_the_time() {
         let evictions = Evictions::default();
         let backs_off = |looked_at: u64, barred: u64| {
-            let look = evictions.begin_search();
+            let look = evictions.begin_search(1);
             evictions.note_looked_at(looked_at);
             evictions.note_barred(barred);
             let began_ns = look.began_ns - 10 * LOOK_NS_MAX;
@@ -135,7 +144,7 @@ mod tests {
     fn to_find_nothing_takes_a_small_part_of_the_time() {
         let evictions = Evictions::default();
         let backs_off_for = |ns: u64| {
-            let look = evictions.begin_search();
+            let look = evictions.begin_search(1);
             evictions.end_search(&Search { began_ns: look.began_ns - ns, ..look }, SearchResult::Nothing);
             evictions.backoff_ms.load(Ordering::Relaxed)
         };
@@ -145,5 +154,10 @@ mod tests {
         assert!((160..=LOOK_BACKOFF_MS_MAX).contains(&long_ms), "{long_ms}");
         assert_eq!(backs_off_for(0), BACKOFF_MS_MAX);
         assert_eq!(backs_off_for(10_000_000_000), LOOK_BACKOFF_MS_MAX);
+        let shared = evictions.begin_search(4);
+        evictions
+            .end_search(&Search { began_ns: shared.began_ns - 1_900_000, ..shared }, SearchResult::Nothing);
+        let ms = evictions.backoff_ms.load(Ordering::Relaxed);
+        assert!((60..=SHARED_BACKOFF_MS_MAX).contains(&ms), "{ms}: four processes take their turns");
     }
 }

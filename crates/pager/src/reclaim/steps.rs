@@ -3,7 +3,7 @@
 use address_space::units::{BlockNumber, PageMask, BLOCK_PAGES, EXTENT_SLOTS};
 use address_space::{Compressed, EmptySlot};
 
-use super::evictions::SearchResult;
+use super::evictions::{Search, SearchResult};
 use super::Reclaimer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Reclaimer {
         let mut spare = Some(slot);
         let mut found = SearchResult::Barred;
         if !self.evictions.backs_off() {
-            let search = self.evictions.begin_search();
+            let search = self.begin_search();
             for _ in 0..64 {
                 let Some((at, mask)) = self.clock.next_candidate(&self.evictions) else {
                     found = SearchResult::Nothing;
@@ -82,6 +82,10 @@ impl Reclaimer {
         found == SearchResult::Evicted
     }
 
+    fn begin_search(&self) -> Search {
+        self.evictions.begin_search(self.process.accounts.share().sharers)
+    }
+
     pub(crate) fn compress_oldest(&self) -> bool {
         // Refused pages went back and are skipped for a while, which makes room, too.
         matches!(self.process.pages.compress_oldest(), Compressed::Stored | Compressed::Refused)
@@ -94,7 +98,7 @@ impl Reclaimer {
         if self.evictions.backs_off() {
             return 0;
         }
-        let search = self.evictions.begin_search();
+        let search = self.begin_search();
         let Some((at, mask)) = self.clock.next_candidate(&self.evictions) else {
             self.evictions.end_search(&search, SearchResult::Nothing);
             return 0;
