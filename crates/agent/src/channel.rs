@@ -61,7 +61,7 @@ pub fn offer() {
     AGENT.offer.own.store(own, Ordering::Relaxed);
     AGENT.offer.other.store(other, Ordering::Relaxed);
     let forks = &control_page().forks;
-    forks.cookie.store(cookie_of(other).unwrap_or(0), Ordering::Relaxed);
+    forks.cookie.store(packets::cookie(other).unwrap_or(0), Ordering::Relaxed);
     forks.offered.store(other, Ordering::Release);
     lend();
 }
@@ -96,14 +96,6 @@ pub fn taken() -> Option<i32> {
 pub fn forget() {
     control_page().forks.offered.store(-1, Ordering::Release);
     [&AGENT.offer.own, &AGENT.offer.other].iter().for_each(|end| end.store(-1, Ordering::Relaxed));
-}
-
-fn cookie_of(end: i32) -> Option<u64> {
-    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-    let at = std::ptr::from_mut(&mut cookie).cast();
-    // SAFETY: `len` bytes are writable.
-    let result = unsafe { libc::getsockopt(end, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
-    (result == 0).then_some(cookie)
 }
 
 pub fn close(connection: i32) {
@@ -181,7 +173,7 @@ mod tests {
         offer();
         let forks = &control_page().forks;
         let theirs = forks.offered.load(Ordering::Relaxed);
-        assert_eq!(cookie_of(theirs), Some(forks.cookie.load(Ordering::Relaxed)));
+        assert_eq!(packets::cookie(theirs), Some(forks.cookie.load(Ordering::Relaxed)));
         let mut address = [0u8; size_of::<libc::sockaddr_un>()];
         let mut len = address.len() as libc::socklen_t;
         // SAFETY: `len` bytes are writable; then duplicates the end, as pidfd_getfd(2) does.

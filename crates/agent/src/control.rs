@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use doorway::control_page::end;
+use ledger::wire::Kind;
 use pager::{Pager, Watch};
 use sys::procfs::{self, ProcFile};
 use sys::{arena, futex, thread, PAGE_SIZE};
@@ -150,7 +151,8 @@ pub fn end_if_program_ended() {
 
 /// Reports why paging ends, if it does. Before the halt: no system call is reliable after it.
 fn say_end(accounts: &Ledgered) {
-    let why = match control_page().end.swap(end::NONE, Ordering::AcqRel) {
+    let end = control_page().end.swap(end::NONE, Ordering::AcqRel);
+    let why = match end {
         end::NONE => return,
         end::LOCKED => "mlockall() was called",
         end::BARE_FORK => {
@@ -159,10 +161,16 @@ fn say_end(accounts: &Ledgered) {
         end::OPENED => {
             "the program opened its own memory in /proc, where the kernel reads nothing that is out"
         }
+        end::CONFINED => "the program changes its security profile, which its pager would not have",
         _ => "a seccomp filter for all threads was set",
     };
     let text = pager::FixedText::new(format_args!("paging ends here: {why}"));
-    pager::Accounts::say(accounts, text.as_str());
+    if end == end::CONFINED {
+        // The supervisor may not inject another agent before the change.
+        let _ = accounts::tell(Kind::Unmanaged, text.as_str());
+    } else {
+        pager::Accounts::say(accounts, text.as_str());
+    }
 }
 
 fn answer_requests(accounts: &Ledgered) {

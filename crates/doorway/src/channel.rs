@@ -38,4 +38,6 @@ pub mod supervisor {
     pub const PACKET_BYTES: usize = 504;
     /// `Kind::Take`, the packet's first word.
     pub const TAKE: u32 = 17;
+    /// The first of the two words, low half first, that tell the cookie of the wanted end.
+    pub const TOKEN: usize = 2;
 }

@@ -46,6 +46,9 @@ pub mod end {
     pub const OPENED: u32 = 3;
     /// A fork by a system call with its own stack, which the kernel does not report.
     pub const BARE_FORK: u32 = 4;
+    /// The program is about to change its profile of a security module, which the agent would not
+    /// have: the agent ends.
+    pub const CONFINED: u32 = 5;
 }
 
 /// Why a fork brings everything in, if the user must be told.

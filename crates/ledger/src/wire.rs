@@ -20,7 +20,7 @@
 //! | record | process | the pipe that references are recorded in, please | - |
 //! | recorded | supervisor | here it is, or there is none | the pipe |
 //! | offer | process | hold this for the program, which may not take it from its agent | its end of a fork's connection |
-//! | take | program | what its agent offered, please | - |
+//! | take | program | what its agent offered, the socket with the cookie `token`, please | - |
 //! | taken | supervisor | here it is, or there is none | that end |
 //!
 //! Every process of the network namespace knows the address, and a process of another one offers

@@ -263,6 +263,8 @@ unsafe extern "C" fn syscall_of_program(
     f: usize,
 ) -> c_long {
     const SET_MODE_STRICT: usize = 0;
+    /// Changes a profile of a security module (Linux 6.8).
+    const SYS_LSM_SET_SELF_ATTR: c_long = 460;
     let (operation, flags) = (a as c_uint as usize, b as c_uint as usize);
     let sets_filter = number == libc::SYS_seccomp && matches!(operation, SET_MODE_STRICT | SET_MODE_FILTER);
     let is_for_all = operation == SET_MODE_FILTER && flags & FLAG_TSYNC != 0;
@@ -302,7 +304,7 @@ unsafe extern "C" fn syscall_of_program(
             libc::SYS_setrlimit | libc::SYS_getrlimit => limits::by_number(number, a, b),
             libc::SYS_getppid => parent::shown().into(),
             libc::SYS_unshare | libc::SYS_setns => single::unless_alone(number, a, b),
-            libc::SYS_landlock_restrict_self => {
+            libc::SYS_landlock_restrict_self | SYS_LSM_SET_SELF_ATTR => {
                 let answer = raw_syscall(number, [a, b, c, d, e, f]);
                 if answer == 0 {
                     fork::share_restrictions();

@@ -21,12 +21,13 @@ pub fn take(forks: &Forks) -> Option<i32> {
     if offered < 0 {
         return None;
     }
+    let expected = forks.cookie.load(Ordering::Acquire);
     let end = if forks.is_lent.load(Ordering::Relaxed) == 0 {
         from_agent(offered)
     } else {
-        from_supervisor(environment::socket()?)
+        from_supervisor(environment::socket()?, expected)
     };
-    if end >= 0 && cookie(end) != forks.cookie.load(Ordering::Acquire) {
+    if end >= 0 && cookie(end) != expected {
         close(end);
         return None;
     }
@@ -48,9 +49,9 @@ fn from_agent(offered: i32) -> i32 {
 /// How long the supervisor may take to answer.
 const ANSWER_MS: u64 = 2000;
 
-/// Asks the supervisor for the end that the agent gave it. Another listener's answer has another
-/// cookie.
-fn from_supervisor(name: &[u8]) -> i32 {
+/// Asks the supervisor for the end with that cookie, which the agent gave it. Another listener's
+/// answer has another cookie.
+fn from_supervisor(name: &[u8], cookie: u64) -> i32 {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let socket = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]);
     if socket < 0 {
@@ -65,6 +66,7 @@ fn from_supervisor(name: &[u8]) -> i32 {
     if call(libc::SYS_connect, [socket as usize, (&raw const address).addr(), len, 0, 0, 0]) == 0 {
         let mut packet = [0u32; supervisor::PACKET_BYTES / 4];
         packet[0] = supervisor::TAKE;
+        [packet[supervisor::TOKEN], packet[supervisor::TOKEN + 1]] = [cookie as u32, (cookie >> 32) as u32];
         let flags = libc::MSG_NOSIGNAL as usize;
         let bytes = supervisor::PACKET_BYTES;
         call(libc::SYS_sendto, [socket as usize, packet.as_ptr().addr(), bytes, flags, 0, 0]);

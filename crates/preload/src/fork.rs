@@ -85,6 +85,17 @@ pub fn stop_for_good(why: u32) {
     }
 }
 
+/// Brings everything in, and ends the agent for good. `why` is a value of [`end`].
+pub fn leave_for_good(why: u32) {
+    if !may_leave() {
+        return;
+    }
+    if CONTROL_PAGE.forks.stopped.swap(1, Ordering::AcqRel) == 0 {
+        CONTROL_PAGE.end.store(why, Ordering::Release);
+    }
+    without_agent(|| ());
+}
+
 /// Waits for the thread that ends paging. A halt seen under the lock is not that of a fork.
 fn wait_until_stopped() {
     let forks = &CONTROL_PAGE.forks;

@@ -68,7 +68,7 @@ fn number(text: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-fn words(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn words(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|word| !word.is_empty())
 }
 
@@ -199,10 +199,21 @@ fn is_own_memory(path: &[u8], process: i32) -> bool {
     })
 }
 
-/// Ends paging for a program that is about to open its own memory.
-fn note_own_memory(path: &CStr) {
-    if is_own_memory(path.to_bytes(), system::process_id()) {
+/// Whether a path is a file by which a thread changes its profile (AppArmor, SELinux, Smack). The
+/// kernel permits that to the thread itself only, whichever process the path names.
+fn is_own_profile(path: &[u8]) -> bool {
+    let name = path.strip_prefix(PROCESSES).and_then(|path| path.strip_suffix(b"/current"));
+    name.is_some_and(|name| words(name).rev().take(2).any(|word| word == b"attr"))
+}
+
+/// Ends paging for a program that is about to open its own memory, or to change its profile.
+fn note_own_files(path: &CStr, flags: c_int) {
+    let path = path.to_bytes();
+    if is_own_memory(path, system::process_id()) {
         fork::stop_for_good(end::OPENED);
+    }
+    if flags & libc::O_ACCMODE != libc::O_RDONLY && is_own_profile(path) {
+        fork::leave_for_good(end::CONFINED);
     }
 }
 
@@ -216,7 +227,7 @@ unsafe fn open_onward(
     mode: u32,
 ) -> Onward {
     // SAFETY: the caller's path.
-    let met = unsafe { met(path) }.inspect(|path| note_own_memory(path));
+    let met = unsafe { met(path) }.inspect(|path| note_own_files(path, flags));
     let answer = match met.and_then(|path| shown(path, flags)) {
         Some(answer) => answer as c_long,
         None if next.is_found() => return Onward { function: next.find(), answer: 0 },
@@ -241,7 +252,7 @@ unsafe fn fopen_onward(next: &Next<Fopen>, path: *const c_char, mode: *const c_c
         _ => libc::O_RDWR,
     };
     // SAFETY: the caller's path.
-    let met = unsafe { met(path) }.inspect(|path| note_own_memory(path));
+    let met = unsafe { met(path) }.inspect(|path| note_own_files(path, flags));
     let Some(file) = met.and_then(|path| shown(path, flags)) else {
         // musl has no fopen64 since 1.2.4, except for programs linked with one.
         let found = [next, &FOPEN].map(Next::find).into_iter().find(|function| !function.is_null());
@@ -319,6 +330,16 @@ mod tests {
         }
         for path in [&b"/proc/78/mem"[..], b"/proc/self/maps", b"/proc/mem", b"/proc//mem", b"mem", b""] {
             assert!(!is_own_memory(path, 77), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_files_that_change_a_profile_are_known() {
+        for path in ["self/attr/current", "7/attr/apparmor/current", "self/task/7/attr/current"] {
+            assert!(is_own_profile(format!("/proc/{path}").as_bytes()), "{path:?}");
+        }
+        for path in ["self/attr/exec", "self/current", "attr/self/task/current", "self/attr/currents"] {
+            assert!(!is_own_profile(format!("/proc/{path}").as_bytes()), "{path:?}");
         }
     }
 

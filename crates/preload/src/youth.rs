@@ -134,15 +134,18 @@ extern "C" fn live(_: usize) -> ! {
 fn stand_apart() {
     let all = [0, u32::MAX as usize, 0, 0, 0, 0];
     let name = [libc::PR_SET_NAME as usize, c"uzswap".as_ptr().addr(), 0, 0, 0, 0];
-    // The process gets a higher priority than the program, where permitted, so that it sees the
-    // program grow.
-    let priority = [libc::PRIO_PROCESS as usize, 0, -15isize as usize, 0, 0, 0];
+    let process = libc::PRIO_PROCESS as usize;
     // SAFETY: attributes of this process, which has a file table of its own.
     unsafe {
         raw_syscall(libc::SYS_close_range, all);
         raw_syscall(libc::SYS_setpgid, [0; 6]);
         raw_syscall(libc::SYS_prctl, name);
-        raw_syscall(libc::SYS_setpriority, priority);
+        // The process gets a higher priority than the program, where permitted, so that it sees the
+        // program grow. It began with the nice value of the thread that made it, as 20 less that.
+        let told = raw_syscall(libc::SYS_getpriority, [process, 0, 0, 0, 0, 0]);
+        if told > 0 {
+            raw_syscall(libc::SYS_setpriority, [process, 0, (5 - told) as usize, 0, 0, 0]);
+        }
     }
 }
 

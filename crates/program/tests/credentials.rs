@@ -88,3 +88,15 @@ fn the_agent_s_threads_share_the_restrictions_of_landlock() {
         assert_eq!(is_named, how == "all", "{ran}");
     }
 }
+
+/// An agent outside of the profile that its program has from then on would be a way out.
+#[test]
+fn no_agent_is_left_when_a_program_changes_its_profile() {
+    let Some(workload) = workload("landlock") else { return };
+    let Some(ran) = managed("40M", &["-q"], &[workload, "profile", "64"]) else { return };
+    if ran.status == Some(2) {
+        return testkit::skip!("kernel", "no security module here");
+    }
+    ran.assert_paged().assert_no_failure();
+    assert!(ran.text("unmanaged").contains("changes its security profile"), "{ran}");
+}

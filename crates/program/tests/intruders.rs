@@ -135,6 +135,43 @@ fn a_program_that_forks_has_no_name_that_a_stranger_can_reach() {
     run.end().assert_status(0);
 }
 
+/// A process may not take its end of a fork's connection from its agent: the supervisor gives it.
+/// Processes of the same user and of another one claim to be its agent, offer it other sockets, and
+/// take. Its forks still keep their pages out.
+///
+/// Regression: the offer of another process of the user was given, and the fork brought all in.
+#[test]
+fn offers_of_others_reach_no_process_and_delay_none() {
+    let Some(programs) = Programs::new() else { return };
+    let Some(forks) = workload("forks") else { return };
+    let offer = format!("{} offer $victim", programs.intruder);
+    let others = if can_become_another() { format!("{} {offer}", USER.join(" ")) } else { "true".into() };
+    let script = format!(
+        "{forks} storm 100 hidden & victim=$!; {offer} > first & first=$!; {others} > second & second=$!; \
+         wait $victim; end=$?; cat first second; kill $first $second; exit $end"
+    );
+    let scratch = Scratch::new("intruders-offers");
+    let script = format!("cd {}; {script}", scratch.path("").display());
+    let command = ["timeout", "300", "sh", "-c", &script];
+    let Some(ran) = managed("30M", &[], &command) else { return };
+    ran.assert_status(0).assert_no_failure();
+    assert!(ran.printed.contains("offers") && !ran.printed.contains("FAILED"), "{ran}");
+    assert!(!ran.said.contains("brings everything in"), "{ran}");
+    assert!(ran.number("refused_connections") > 10, "{ran}");
+}
+
+/// Regression: a connection whose other end was offered on itself outlived its process, with its
+/// place and descriptors.
+#[test]
+fn an_offer_of_its_own_connection_ends_with_its_process() {
+    let Some(programs) = Programs::new() else { return };
+    let script = format!("timeout 300 {} own $PPID", programs.intruder);
+    let Some(ran) = managed("64M", &["-q"], &["sh", "-c", &script]) else { return };
+    ran.assert_status(0);
+    let more = ran.printed.strip_prefix("descriptors ").and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(more.parse::<i64>().unwrap() <= 4, "{ran}");
+}
+
 /// A process that becomes another user receives that user's ledger, swap file and key, no other's.
 #[test]
 fn users_of_a_tree_share_nothing_writable() {

@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{as_bare, as_bare_under, workload, WAYS};
+use support::{
+    as_bare, as_bare_under, children_named, command, is_root, wait_until, workload, Started, PROGRAM, WAYS,
+};
 
 /// For 96 MiB that compress to 54 MiB: 60 MiB left hardly anything for pages in use.
 const BUDGET: &str = "76M";
@@ -50,5 +52,29 @@ fn a_limit_set_before_the_start_leaves_the_program_managed() {
         for ran in as_bare_under(Some(limit), &WAYS, BUDGET, &[workload, "limits_before"]) {
             ran.assert_paged();
         }
+    }
+}
+
+/// Agents had the highest priority in programs with the lowest, too.
+#[test]
+fn an_agent_is_as_nice_as_its_program_but_for_fifteen_levels() {
+    let Some(workload) = workload("forks").filter(|_| is_root("raise priorities")) else { return };
+    // SAFETY: takes numbers.
+    let nice = |thread: u32| unsafe { libc::getpriority(libc::PRIO_PROCESS, thread) };
+    for more in ["0", "5", "19"] {
+        let program = ["nice", "-n", more, PROGRAM, "run", "-q", "--ram", "30M", "--", workload];
+        let mut run = Started::new(&mut command(&[&program[..], &["storm", "400", "fork"]].concat()));
+        assert_eq!(run.line(), "round", "it pages");
+        let supervisor = children_named(run.pid(), "uzswap-serve").first().copied().unwrap_or(run.pid());
+        let expected = (nice(supervisor) - 15).max(-20);
+        // A thread that has just begun has its maker's.
+        wait_until("all threads have it", || {
+            let agents = children_named(supervisor, "uzswap");
+            let tasks = agents.iter().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).ok());
+            let names = tasks.flatten().flatten().map(|task| task.file_name());
+            let levels: Vec<i32> = names.map(|name| nice(name.to_str().unwrap().parse().unwrap())).collect();
+            levels.len() > 3 && levels.iter().all(|level| *level == expected)
+        });
+        run.kill();
     }
 }

@@ -215,6 +215,15 @@ pub fn is_packet_socket(descriptor: i32) -> bool {
     is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_SEQPACKET)
 }
 
+/// The kernel's identifier of a socket, the same in every file table.
+pub fn cookie(socket: i32) -> Option<u64> {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    let at = std::ptr::from_mut(&mut cookie).cast();
+    // SAFETY: `len` bytes are writable.
+    let result = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_COOKIE, at, &mut len) };
+    (result == 0).then_some(cookie)
+}
+
 /// The process that connected to this socket, or the one that listened where it connected, and its
 /// effective user, in the caller's numbers. `None` if the process is not in the caller's process
 /// namespace or one below.

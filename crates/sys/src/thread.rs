@@ -308,10 +308,17 @@ pub fn clear_at_end(word: Option<&'static AtomicU32>) {
     unsafe { libc::syscall(libc::SYS_set_tid_address, address) };
 }
 
-/// Raises the calling thread's priority above the program's, where permitted (root, CAP_SYS_NICE).
+/// Raises the calling thread's priority 15 nice levels above that of the program's first thread,
+/// where permitted (root, CAP_SYS_NICE). The kernel permits at most -20.
 pub fn hurry() {
-    // SAFETY: changes the nice value of this thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, id() as libc::id_t, -15) };
+    // The C library's function returns -1 for an error and for that level; the system call, levels
+    // from 40 (nice -20) to 1.
+    // SAFETY: takes numbers.
+    let told = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, crate::threads::process()) };
+    if told > 0 {
+        // SAFETY: changes the nice value of this thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, id() as libc::id_t, 20 - told as i32 - 15) };
+    }
 }
 
 /// Sleeps.

@@ -37,6 +37,14 @@ pub fn program() -> Option<i32> {
     Some(PROGRAM[1].load(Ordering::Acquire)).filter(|process| *process != 0)
 }
 
+/// The process id of the process whose threads this module looks at.
+pub(crate) fn process() -> i32 {
+    match PROGRAM[0].load(Ordering::Acquire) {
+        0 => std::process::id() as i32,
+        process => process,
+    }
+}
+
 /// Ends the process whose threads this module looks at, if it is another one.
 pub(crate) fn end_program() {
     match PROGRAM[0].load(Ordering::Acquire) {

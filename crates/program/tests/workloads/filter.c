@@ -8,6 +8,8 @@
  * take, libseccomp's query among them; status 100 + N: not refused as it should be), exit and return (the calling thread may read, write, map memory and end), thread (and make
  * others), killed (the same, and the kernel ends that thread, the only one).
  * unseen (a filter for all threads that ends one of uzswap's) forks until the process ends.
+ * under PROGRAM ARGUMENTS: executes a program under a filter that permits all but acct(2), as a container's; bare: the
+ * same, but sets it by an inline system call.
  * Exit status: 0 right, 2 no filter can be set, 3 no thread can be made, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
  * locked, 9 root cannot be given up. */
 #define _GNU_SOURCE
@@ -103,7 +105,8 @@ static void refuse_filters(void) {
     refuse(6, all, &(struct sock_fprog){1, &long_jump}, EINVAL);
     refuse(7, all | 1u << 30, &(struct sock_fprog){1, &right}, EINVAL);
     refuse(8, all | SECCOMP_FILTER_FLAG_NEW_LISTENER, &(struct sock_fprog){1, &right}, EINVAL);
-    // No process needs fewer rights than one without CAP_SYS_ADMIN that may gain some by exec.
+    // The kernel refuses filters to processes without CAP_SYS_ADMIN that may gain rights by exec.
+    if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)) return;
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct before[2], less[2];
     if (syscall(SYS_capget, &header, before)) _exit(110);
@@ -112,6 +115,19 @@ static void refuse_filters(void) {
     if (syscall(SYS_capset, &header, less)) _exit(111);
     refuse(9, all, &(struct sock_fprog){1, &right}, EACCES);
     if (syscall(SYS_capset, &header, before)) _exit(112);
+}
+
+static long bare_seccomp(long flags, struct sock_fprog *program) {
+    long number = SYS_seccomp, operation = SECCOMP_SET_MODE_FILTER, result;
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(operation), "S"(flags), "d"(program) : "rcx", "r11", "memory");
+#else
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = operation, x1 __asm__("x1") = flags;
+    register void *x2 __asm__("x2") = program;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    result = x0;
+#endif
+    return result;
 }
 
 /* For all threads, by a system call that is not seen: ends the control thread in its next look, whose poll() alone is of
@@ -137,16 +153,22 @@ static void end_control_thread(void) {
 #endif
     struct sock_fprog program = {sizeof code / sizeof *code, code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) _exit(2);
-    long number = SYS_seccomp, operation = SECCOMP_SET_MODE_FILTER, flags = SECCOMP_FILTER_FLAG_TSYNC, result;
-#ifdef __x86_64__
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(operation), "S"(flags), "d"(&program) : "rcx", "r11", "memory");
-#else
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = operation, x1 __asm__("x1") = flags;
-    register void *x2 __asm__("x2") = &program;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    result = x0;
-#endif
-    if (result) _exit(2);
+    if (bare_seccomp(SECCOMP_FILTER_FLAG_TSYNC, &program)) _exit(2);
+}
+
+/* As containers do: nearly all is permitted. */
+static void execute_under(int is_bare, char **words) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_acct, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (getuid() && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) _exit(2);
+    if (is_bare ? bare_seccomp(0, &program) : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0)) _exit(2);
+    execvp(words[0], words);
+    _exit(8);
 }
 
 static void *check_beside(void *unused) {
@@ -161,6 +183,7 @@ static void await(pid_t pid) {
 
 int main(int argc, char **argv) {
     const char *how = argv[1];
+    if (!strcmp(how, "under") || !strcmp(how, "bare")) execute_under(*how == 'b', argv + 2);
     words = strtoul(argv[2], NULL, 10) << 17;
     memory = malloc(words * 8);
     for (size_t at = 0; at < words; at++) memory[at] = at;

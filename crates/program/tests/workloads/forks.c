@@ -4,7 +4,8 @@
  * forks few LIMIT         forks with that limit on descriptors
  * forks chroot DIRECTORY  forks after having changed to a root directory without /proc
  * forks stack             clone(2) by syscall() with a stack of the program's own, with and without the memory shared
- * forks storm ROUNDS HOW  forks in rounds; each child reads a part of it all. HOW: fork, bare (by a system call instruction)
+ * forks storm ROUNDS HOW  forks in rounds; each child reads a part of it all. HOW: fork, bare (by a system call instruction),
+ *                         hidden (as fork, in a process that may not be inspected)
  *
  * Prints "right" at the end, and ends with status 0. */
 #define _GNU_SOURCE
@@ -13,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -102,6 +104,7 @@ static void await_paging(void) {
 int main(int count, char **arguments) {
     const char *mode = arguments[1];
     long number = count > 2 ? atol(arguments[2]) : 0;
+    if (count > 3 && strcmp(arguments[3], "hidden") == 0) prctl(PR_SET_DUMPABLE, 0);
     memory = map_filled(PAGES, 0);
     await_paging();
     check(memory, PAGES, 0, "at first");

@@ -6,6 +6,9 @@
  *   noise SUPERVISOR            many descriptors to keep, many lines with control characters
  *   linger SUPERVISOR           from outside: sends descriptors that take an hour to be closed
  *   hold                        as a process of the tree: the same, and a userfaultfd that takes for ever to be read
+ *   offer PID                   as a process of the tree: says that it is that process's agent, offers it what it will not
+ *                               expect, and takes, until its parent has ended
+ *   own SUPERVISOR              as a process of the tree: offers its own ends of connections, and ends
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,9 +31,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { HELLO = 1, WELCOME = 2, SAY = 4, KEEP = 5, UNMANAGED = 7, SWAP = 8, OPEN = 10, AGREE = 12, RECORD = 14, KINDS = 20 };
+enum { HELLO = 1, WELCOME = 2, SAY = 4, KEEP = 5, UNMANAGED = 7, SWAP = 8, OPEN = 10, AGREE = 12, RECORD = 14, OFFER = 16, TAKE = 17, KINDS = 20 };
 
 struct packet {
 	uint32_t kind, number;
@@ -153,15 +157,21 @@ static void outside(const char *supervisor, int rounds)
 	printf("%d connections, nothing came back\n", connected);
 }
 
-static int hello(int descriptors[2])
+/* As the agent of process `program`, a pidfd, or of none: -1. */
+static int hello_for(int program, int descriptors[2])
 {
 	struct packet packet = { .kind = HELLO };
 	int number = connect_to(getenv("UZSWAP_SOCKET"));
-	if (number < 0 || give(number, &packet, sizeof packet, NULL, 0) < 0)
+	if (number < 0 || give(number, &packet, sizeof packet, &program, program >= 0) < 0)
 		fail("hello");
 	if (get(number, &packet, sizeof packet, descriptors) != sizeof packet || packet.kind != WELCOME)
 		fail("no welcome");
 	return number;
+}
+
+static int hello(int descriptors[2])
+{
+	return hello_for(-1, descriptors);
 }
 
 static uint64_t inode(int descriptor)
@@ -355,6 +365,115 @@ static void hold(void)
 	pause();
 }
 
+static void forget(int both[2])
+{
+	close(both[0]), close(both[1]);
+}
+
+static int pair(int type, int ends[2])
+{
+	if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0)
+		fail("socketpair");
+	return ends[0];
+}
+
+/* Takes without a place, with any cookie. Every other time it sends too many and does not wait. */
+static void take(int round)
+{
+	struct packet packet = { .kind = TAKE, .token = round % 4 == 0 ? any() : any() % 100000 };
+	int number = connect_to(getenv("UZSWAP_SOCKET")), descriptors[2] = { -1, -1 };
+	if (number < 0)
+		fail("connect");
+	for (int time = 0; time < (round % 2 ? 1 : 70) && give(number, &packet, sizeof packet, NULL, 0) > 0; time++)
+		;
+	if (round % 2 && get(number, &packet, sizeof packet, descriptors) < 0)
+		fail("no answer");
+	/* What another user's process says that it offers to others, it offers to itself. */
+	struct ucred maker = { 0 };
+	socklen_t len = sizeof maker;
+	if (descriptors[0] >= 0 && (getsockopt(descriptors[0], SOL_SOCKET, SO_PEERCRED, &maker, &len) != 0 || maker.pid != getpid()))
+		fail("it took what is not its own");
+	close(descriptors[0]), close(number);
+}
+
+static void offer(int program)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	int handle = syscall(SYS_pidfd_open, program, 0);
+	if (handle < 0)
+		fail("pidfd_open");
+	/* After its agent. */
+	usleep(200000);
+	for (int round = 0;; round++) {
+		int files[2], ends[2], result[2], end, agent = hello_for(handle, files);
+		forget(files);
+		struct packet packet = { .kind = OFFER, .token = any(), .number = any() };
+		for (int time = 0; time < 200; time++) {
+			static const int types[] = { SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM };
+			packet.kind = OFFER;
+			end = pair(types[time % 3], ends);
+			int given = time % 7 == 0 ? agent : time % 7 == 1 ? handle : end;
+			give(agent, &packet, sizeof packet, &given, time % 11 != 0);
+			forget(ends);
+		}
+		/* The last one stays: the other process is to refuse it. */
+		end = pair(SOCK_SEQPACKET, ends);
+		give(agent, &packet, sizeof packet, &end, 1);
+		take(round);
+		/* Agents take nothing, and packets have one descriptor at most. */
+		packet.kind = round % 3 == 1 ? TAKE : OFFER;
+		int many[] = { ends[0], ends[1], handle };
+		if (round % 3 != 0)
+			give(agent, &packet, sizeof packet, many, round % 3 == 1 ? 0 : 3);
+		if (round == 0)
+			puts("offers"), fflush(stdout);
+		/* Nothing may be offered without a place. */
+		int strange = connect_to(getenv("UZSWAP_SOCKET"));
+		packet.kind = OFFER;
+		give(strange, &packet, sizeof packet, ends, 1);
+		int got = get(strange, &packet, sizeof packet, result);
+		if (got > 0 || got < 0 && errno != ECONNRESET)
+			fail("an offer of none");
+		close(strange);
+		if (round % 8 == 7)
+			usleep(1000);
+		/* Up to fourteen connections at a time, with what they offered. */
+		static int before[14];
+		if (before[round % 14] > 0)
+			close(before[round % 14]);
+		before[round % 14] = agent;
+		forget(ends);
+	}
+}
+
+static void own(const char *supervisor)
+{
+	char directory[64];
+	snprintf(directory, sizeof directory, "/proc/%s/fd", supervisor);
+	/* The other processes of the script have connected by then. */
+	sleep(1);
+	int before = count(directory);
+	pid_t child = fork();
+	for (int round = 0; child == 0 && round < 14; round++) {
+		int files[2], ends[2], agent = hello(files), offered = agent;
+		struct packet packet = { .kind = OFFER };
+		if (round % 2) {
+			/* In transit in what is offered. */
+			offered = pair(SOCK_SEQPACKET, ends);
+			give(ends[1], "x", 1, &agent, 1);
+		}
+		if (give(agent, &packet, sizeof packet, &offered, 1) < 0 || ask(agent, OPEN, 7) >= 0)
+			fail("offer");
+	}
+	if (child == 0)
+		_exit(0);
+	waitpid(child, NULL, 0);
+	int more = 0;
+	for (int look = 0; look < 1000 && (more = count(directory) - before) > 4; look++)
+		usleep(10000);
+	printf("descriptors %d more\n", more);
+}
+
 int main(int count, char **words)
 {
 	const char *mode = count > 1 ? words[1] : "";
@@ -371,6 +490,10 @@ int main(int count, char **words)
 		linger(words[2]);
 	else if (strcmp(mode, "hold") == 0)
 		hold();
+	else if (strcmp(mode, "offer") == 0)
+		offer(atoi(words[2]));
+	else if (strcmp(mode, "own") == 0)
+		own(words[2]);
 	else
 		return 2;
 	return 0;

@@ -3,7 +3,8 @@
  * landlock HOW MIB   fills MIB MiB and reads them until some of it was evicted; restricts itself, twice; checks that no other
  * thread of before is left, which would not be restricted; reads all back, in a forked child too. HOW: write (files may
  * not be written; it reads until some of its memory was evicted again), all (nor may they be read), refused (a
- * descriptor that is no ruleset: all threads stay).
+ * descriptor that is no ruleset: all threads stay), profile (opens the file by which AppArmor's profiles are changed,
+ * to read it, then to write; two times).
  * Exit status: 0 right, 2 no Landlock here, 3 it did not bind, 4 a child ended badly, 5 wrong bytes, 6 nothing was
  * evicted, 8 a thread of before is left, or ended in vain. */
 #define _GNU_SOURCE
@@ -68,14 +69,21 @@ int main(int argc, char **argv) {
         check();
         return has_memory(old) ? 0 : 8;
     }
+    if (!strcmp(how, "profile")) {
+        if (open("/proc/self/attr/current", O_RDONLY) < 0) return 2;
+        if (!has_memory(old)) return 8;
+        for (int times = 0; times < 2; times++)
+            if (open("/proc/thread-self/attr/current", O_WRONLY) < 0) return 3;
+        if (find_agent() || has_memory(old)) return 8;
+    }
     uint64_t rights = WRITE_FILE | (strcmp(how, "all") ? 0 : READ_FILE);
-    for (int times = 0; times < 2; times++) {
+    for (int times = 0; times < 2 && strcmp(how, "profile"); times++) {
         int status = restrict_self(rights);
         if (status) return status;
     }
     if (!old || has_memory(old)) return 8;
     check();
-    if (strcmp(how, "all")) wait_until_evicted();
+    if (!strcmp(how, "write")) wait_until_evicted();
     pid_t child = fork();
     if (child == 0) {
         check();

@@ -112,6 +112,11 @@ impl Connection {
         self.offered = Some(socket).filter(|socket| packets::is_packet_socket(socket.as_raw_fd()));
     }
 
+    /// Returns the offered socket if it has this cookie.
+    pub fn take_offered(&mut self, cookie: u64) -> Option<Foreign> {
+        self.offered.take_if(|socket| packets::cookie(socket.as_raw_fd()) == Some(cookie))
+    }
+
     /// Sends a packet and a descriptor within the connection's limit.
     pub fn give(&mut self, packet: &Packet, descriptor: Option<&impl AsRawFd>) -> bool {
         self.given += 1;
@@ -214,17 +219,13 @@ impl Connections {
         self.all.iter().find(|one| one.peer.pid == pid && one.place.is_some()).map_or(pid, |one| one.program)
     }
 
-    /// Returns the agents of a program, by index.
-    pub fn agents_of(&self, program: i32) -> Vec<usize> {
-        let is_its = |one: &Connection| one.program == program && one.place.is_some();
+    /// Returns the agents of a program and its owner, by index. Other processes of that owner may
+    /// claim to be its agent. The program of an agent may have ended, and its number be another's.
+    pub fn agents_of(&self, program: &Peer) -> Vec<usize> {
+        let Some(owner) = program.owner() else { return Vec::new() };
+        let is_its =
+            |one: &Connection| one.program == program.pid && one.place.is_some_and(|(_, own)| own == owner);
         (0..self.all.len()).filter(|index| is_its(&self.all[*index])).collect()
-    }
-
-    /// Gives a program what its agent offered. Of several that claim to be its agent, the last has.
-    pub fn give_offered(&mut self, index: usize) -> bool {
-        let agents = self.agents_of(self.all[index].peer.pid);
-        let offered = agents.into_iter().rev().find_map(|agent| self.all[agent].offered.take());
-        self.all[index].give(&Packet::new(Kind::Taken, 0, 0), offered.as_ref())
     }
 
     /// Returns whether fewer than `left` descriptors are left after the newest.

@@ -159,6 +159,7 @@ impl Supervisor {
                 self.look_for_shared_memory();
                 self.look_for_wrong_figures();
                 self.connections.end_broken();
+                self.end_gone();
                 strangers_at = Instant::now() + STRANGERS;
             }
         }
@@ -282,12 +283,8 @@ impl Supervisor {
                 self.attacher.note_refusal(pid);
             }
             Some(Kind::Keep) => {
-                if let Some(descriptor) = descriptor {
-                    if self.connections.is_short(&descriptor, RESERVED / 2) {
-                        self.notes.note_shortage();
-                    } else {
-                        self.connections.all[index].keep(descriptor);
-                    }
+                if let Some(descriptor) = self.with_room(descriptor) {
+                    self.connections.all[index].keep(descriptor);
                 }
             }
             Some(Kind::Swap) => return self.give_swap(index, packet.number),
@@ -312,16 +309,13 @@ impl Supervisor {
                 return connection.give(&Packet::new(Kind::Recorded, 0, 0), recorder.as_ref());
             }
             Some(Kind::Done) => self.connections.all[index].is_done(packet.text()),
-            Some(Kind::Offer) => {
-                let connection = &mut self.connections.all[index];
-                descriptor.into_iter().for_each(|socket| connection.offer(socket));
+            Some(Kind::Offer) if self.connections.all[index].place.is_some() => {
+                if let Some(socket) = self.with_room(descriptor) {
+                    self.connections.all[index].offer(socket);
+                }
             }
             Some(Kind::Take) if self.connections.all[index].place.is_none() => {
-                // The offer may still be in the agent's socket. Agents take nothing.
-                for agent in self.connections.agents_of(self.connections.all[index].peer.pid) {
-                    self.answer(agent);
-                }
-                return self.connections.give_offered(index);
+                return self.give_offered(index, packet.token);
             }
             Some(
                 Kind::Welcome
@@ -330,12 +324,46 @@ impl Supervisor {
                 | Kind::Opened
                 | Kind::Agreed
                 | Kind::Recorded
+                | Kind::Offer
                 | Kind::Take
                 | Kind::Taken,
             )
             | None => return false,
         }
         true
+    }
+
+    /// Returns a descriptor to keep, unless too few are left.
+    fn with_room(&mut self, descriptor: Option<Foreign>) -> Option<Foreign> {
+        let is_short = |one: &Foreign| self.connections.is_short(one, RESERVED / 2);
+        if descriptor.as_ref().is_some_and(is_short) {
+            self.notes.note_shortage();
+            return None;
+        }
+        descriptor
+    }
+
+    /// Gives a program the socket with that cookie, if its agent offered it. Agents take nothing.
+    fn give_offered(&mut self, index: usize, cookie: u64) -> bool {
+        let agents = self.connections.agents_of(&self.connections.all[index].peer);
+        let offered = agents.into_iter().find_map(|agent| {
+            // The offer may still be in the agent's socket.
+            self.answer(agent);
+            self.connections.all[agent].take_offered(cookie)
+        });
+        self.connections.all[index].give(&Packet::new(Kind::Taken, 0, 0), offered.as_ref())
+    }
+
+    /// Ends connections whose process has ended. Other processes and descriptors in transit, in
+    /// what that process offered for example, can keep its socket open.
+    fn end_gone(&mut self) {
+        for index in (0..self.connections.all.len()).rev() {
+            if !self.connections.all[index].peer.is_there() {
+                // Its last words.
+                self.answer(index);
+                self.end(index);
+            }
+        }
     }
 
     /// Gives a process its place; returns false for a second one, which would never be released.
