@@ -192,11 +192,6 @@ impl AddressSpace {
         self.space.table.is_out(at)
     }
 
-    /// The stored pages of a block. A hint: no lock is taken.
-    pub fn stored_of(&self, at: BlockNumber) -> PageMask {
-        self.space.table.find(at).map_or(PageMask::NONE, |block| block.stored())
-    }
-
     /// The page table.
     pub fn table(&self) -> &AddressTable {
         &self.space.table

@@ -38,7 +38,7 @@ impl AddressSpace {
         loop {
             let Some(block) = self.space.table.try_lock(at) else { return false };
             let present = mask & block.mask(PageState::Kernel);
-            let wanted = present & !self.kept_shared(&block, present);
+            let wanted = present & !kept_shared(self, &block, present);
             let own = block.slot();
             let Some(slot) = own
                 .or(spare.as_ref().map(EmptySlot::number))
@@ -90,20 +90,6 @@ impl AddressSpace {
             }
             unshared = true;
         }
-    }
-
-    /// The pages of `mask` that relatives share and that stay in memory for now.
-    fn kept_shared(&self, block: &BlockGuard<'_>, mask: PageMask) -> PageMask {
-        if mask.is_empty() || !keeps_shared(&self.store, self.accounts) {
-            return PageMask::NONE;
-        }
-        let shared = self.pagemap().shared(block.number().address(), BLOCK_PAGES) as u32;
-        let kept = PageMask::from_bits(shared) & block.mask(PageState::Kernel);
-        if !kept.is_empty() {
-            self.accounts.add(Counter::KeptShared, kept.count() as u64);
-            block.refuse_briefly(kept, now_ms());
-        }
-        mask & kept
     }
 
     /// Moves an extent's worth of adjacent full blocks out with one call. False if none moved.
@@ -169,6 +155,20 @@ fn keeps_shared(store: &Zswap, accounts: &dyn Accounts) -> bool {
     let (copy, page) = if stored == 0 { COPY } else { (pool, stored) };
     u128::from(accounts.share().sharers) * u128::from(copy) * u128::from(PART.1)
         > u128::from(page) * u128::from(PART.0)
+}
+
+/// The pages of `mask` that relatives share and that stay in memory for now.
+fn kept_shared(pages: &AddressSpace, block: &BlockGuard<'_>, mask: PageMask) -> PageMask {
+    if mask.is_empty() || !keeps_shared(&pages.store, pages.accounts) {
+        return PageMask::NONE;
+    }
+    let shared = pages.pagemap().shared(block.number().address(), BLOCK_PAGES) as u32;
+    let kept = PageMask::from_bits(shared) & block.mask(PageState::Kernel);
+    if !kept.is_empty() {
+        pages.accounts.add(Counter::KeptShared, kept.count() as u64);
+        block.refuse_briefly(kept, now_ms());
+    }
+    mask & kept
 }
 
 fn note_staged(

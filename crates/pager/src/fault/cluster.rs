@@ -108,11 +108,11 @@ impl Clusters {
 }
 
 /// One of the bits that are set.
-fn chosen(mut mask: u32, number: u32) -> u32 {
-    for _ in 0..number / TRY_EVERY % mask.count_ones() {
-        mask &= mask - 1;
+fn chosen(mut bits: u32, number: u32) -> u32 {
+    for _ in 0..number / TRY_EVERY % bits.count_ones() {
+        bits &= bits - 1;
     }
-    mask & mask.wrapping_neg()
+    bits & bits.wrapping_neg()
 }
 
 #[cfg(test)]

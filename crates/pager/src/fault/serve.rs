@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use address_space::units::{PageNumber, BLOCK_PAGES};
+use address_space::units::{PageMask, PageNumber, BLOCK_PAGES};
 use address_space::{Counter, FaultedIn, Inbound, Read};
 use sys::PAGE_SIZE;
 
@@ -142,7 +142,8 @@ impl FaultService {
         if stream.window() > 1 || over == Over::Untouched || self.process.config.records {
             return (stream.window() - stream.ahead(), stream.ahead());
         }
-        let out = self.process.pages.stored_of(page.block());
+        let block = self.process.pages.table().find(page.block());
+        let out = block.map_or(PageMask::NONE, |block| block.stored());
         match self.in_pool.comes_whole(page, out, false) {
             true => {
                 let cluster = self.in_pool.of(page);
