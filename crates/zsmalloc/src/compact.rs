@@ -20,6 +20,7 @@ use crate::live;
 use crate::pool::Pool;
 use crate::shard::Shard;
 use crate::supply::Taker;
+use crate::uniform::INHERITED;
 
 /// Live bytes of the zspages that one pass empties. They bound the memory held twice: 1 MiB ...
 const PASS_BYTES_MIN: u64 = 1 << 20;
@@ -147,16 +148,35 @@ impl Pool {
         before.saturating_sub(self.bytes()) / PAGE_SIZE
     }
 
+    /// In a forked process: from here on writes as little as possible to the pages that hold
+    /// objects, because relatives share them. Their zspages get no new objects, and only
+    /// [`compact`](Self::compact) moves objects out of them.
+    pub fn inherit(&self) {
+        self.close_mixed();
+        self.trim();
+        for number in 0..self.frames.count() {
+            let frame = self.frames.get(number);
+            match self.list_of(number) {
+                Some((list, at)) => list.inherit(number, at, &self.frames),
+                None if frame.kind.get() == kind::MIXED => frame.group.set(INHERITED),
+                None => {}
+            }
+        }
+    }
+
     /// Pages of zspages, without cached ones.
     pub(crate) fn held_pages(&self) -> usize {
         self.supplies.iter().map(|supply| supply.pages().saturating_sub(supply.cached_pages())).sum()
     }
 
     /// Visits every zspage that compaction handles: those of classes, and closed mixed ones.
-    pub(crate) fn each_zspage(&self, mut look: impl FnMut(Seen)) {
+    pub(crate) fn each_zspage(&self, inherited: bool, mut look: impl FnMut(Seen)) {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);
             let (kind, live) = (frame.kind.get(), frame.live.get());
+            if frame.group.get() == INHERITED && !inherited {
+                continue;
+            }
             if kind != kind::FREE && live > 0 && !(kind == kind::MIXED && live::is_open(&frame.live)) {
                 let (node, resident) = (frame.node.get(), frame.resident.get());
                 // A frame that is becoming another zspage could show any count.
@@ -174,7 +194,7 @@ impl Pool {
         let Scratch { zspages, sources, .. } = scratch;
         zspages.clear();
         sources.clear();
-        self.each_zspage(|seen| zspages.push(seen));
+        self.each_zspage(true, |seen| zspages.push(seen));
         zspages.sort_unstable();
         let (counts, _) = self.shards.count(0..self.table.len() as u16);
         for group in zspages.chunk_by(Seen::is_alike) {

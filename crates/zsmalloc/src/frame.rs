@@ -47,7 +47,7 @@ pub(crate) struct Frame {
     pub(crate) kind: AtomicU16,
     /// Class zspage: first freed slot + 1, 0 when there is none.
     pub(crate) freed: AtomicU16,
-    /// Class zspage: its fullness group, or why it is on no list.
+    /// Class zspage: its fullness group, or why it is on no list. Mixed zspage: 0, or inherited.
     pub(crate) group: AtomicU8,
     /// Pages from the start that may be resident.
     pub(crate) resident: AtomicU8,

@@ -58,6 +58,7 @@ impl OpenSet {
         frame.node.set(node);
         live::open(&frame.live, FRAME_BYTES as u32);
         frame.kind.set(kind::MIXED);
+        frame.group.set(0);
         ground.totals.mixed_zspages.fetch_add(1, Ordering::Relaxed);
         self.frames[index] = number + 1;
         self.left[index] = FRAME_BYTES as u32;

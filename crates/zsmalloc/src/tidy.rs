@@ -108,7 +108,7 @@ impl Pool {
         self.close_mixed();
         let Scratch { sources, .. } = &mut *scratch;
         sources.clear();
-        self.each_zspage(|seen| {
+        self.each_zspage(false, |seen| {
             let live_bytes = u64::from(seen.live);
             let resident = seen.resident_bytes();
             let gain = resident.saturating_sub(live_bytes);
@@ -129,7 +129,7 @@ impl Pool {
         let Scratch { zspages, sources, .. } = &mut *scratch;
         zspages.clear();
         sources.clear();
-        self.each_zspage(|seen| {
+        self.each_zspage(false, |seen| {
             if seen.kind != kind::MIXED {
                 zspages.push(seen);
             }

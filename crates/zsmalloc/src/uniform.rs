@@ -23,6 +23,11 @@ pub(crate) const GROUPS: usize = 6;
 const FULL: u8 = 0xff;
 /// Group of a zspage that compaction empties: on no list, so it gets no new objects.
 const SOURCE: u8 = 0xfe;
+/// Group of a zspage, of a class or mixed, whose pages a forked process shares with relatives: on
+/// no list, and freed slots are not linked, since any write would copy a page.
+pub(crate) const INHERITED: u8 = 0xfd;
+/// Group of an inherited zspage that compaction empties.
+const SOURCE_INHERITED: u8 = 0xfc;
 
 #[derive(Default)]
 pub(crate) struct Lists {
@@ -179,24 +184,29 @@ impl ClassList {
         let frame = ground.frames.get(at.frame);
         let slot = u32::from(at.offset) / geometry.slot_bytes;
         debug_assert_eq!(place(at.frame, slot, geometry), at, "not the start of a slot");
-        let address = ground.frames.address(at);
-        // SAFETY: the slot's object is gone, and slots have at least 32 bytes.
-        unsafe { address.cast::<u16>().write_unaligned(frame.freed.get()) };
-        frame.freed.set(slot as u16 + 1);
+        let (is_inherited, is_listed) = match frame.group.get() {
+            INHERITED | SOURCE_INHERITED => (true, false),
+            group => (false, group != SOURCE),
+        };
+        if !is_inherited {
+            let address = ground.frames.address(at);
+            // SAFETY: the slot's object is gone, and slots have at least 32 bytes.
+            unsafe { address.cast::<u16>().write_unaligned(frame.freed.get()) };
+            frame.freed.set(slot as u16 + 1);
+        }
         let live = frame.live.get() - 1;
         frame.live.set(live);
         lists.objects -= 1;
-        let source = frame.group.get() == SOURCE;
-        if !source {
+        if is_listed {
             self.room.set(self.room.get() + 1);
         }
         if live > 0 {
-            if !source {
+            if is_listed {
                 regroup(lists, at.frame, geometry, ground.frames);
             }
             return;
         }
-        if !source {
+        if is_listed {
             self.room.set(self.room.get() - u32::from(geometry.slots));
             unlink(lists, at.frame, ground.frames);
         }
@@ -212,16 +222,37 @@ impl ClassList {
         if !at.has(frame) {
             return false;
         }
-        unlink(&mut lists, number, frames);
-        frame.group.set(SOURCE);
-        self.room.set(self.room.get() - (u32::from(at.geometry.slots) - frame.live.get()));
+        if frame.group.get() == INHERITED {
+            frame.group.set(SOURCE_INHERITED);
+        } else {
+            self.leave_list(&mut lists, number, at, frames);
+            frame.group.set(SOURCE);
+        }
         true
+    }
+
+    /// Makes a zspage of this list, `at`, an inherited one.
+    pub(crate) fn inherit(&self, number: u32, at: At, frames: &Frames) {
+        let mut lists = self.lists.lock();
+        let frame = frames.get(number);
+        if at.has(frame) && frame.group.get() != INHERITED {
+            self.leave_list(&mut lists, number, at, frames);
+            frame.group.set(INHERITED);
+        }
+    }
+
+    fn leave_list(&self, lists: &mut Lists, number: u32, at: At, frames: &Frames) {
+        unlink(lists, number, frames);
+        self.room.set(self.room.get() - (u32::from(at.geometry.slots) - frames.get(number).live.get()));
     }
 
     /// Ends [`make_source`](Self::make_source) for a zspage that still has objects.
     pub(crate) fn end_source(&self, number: u32, at: At, frames: &Frames) {
         let mut lists = self.lists.lock();
         let frame = frames.get(number);
+        if at.has(frame) && frame.group.get() == SOURCE_INHERITED {
+            frame.group.set(INHERITED);
+        }
         if !at.has(frame) || frame.group.get() != SOURCE {
             return;
         }

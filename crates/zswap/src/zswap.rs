@@ -259,6 +259,12 @@ impl Zswap {
         before.saturating_sub(self.pool_bytes())
     }
 
+    /// In a forked process, before it stores or loads: keeps the pools' pages shared with
+    /// relatives.
+    pub fn inherit(&self) {
+        self.pools.each().for_each(|refs| refs.pool().objects.inherit());
+    }
+
     /// Packs the objects of all pools more densely; returns how many bytes went back to the system.
     pub fn compact(&self) -> u64 {
         let pages: usize = self.pools.each().map(|refs| refs.pool().objects.compact()).sum();

@@ -62,6 +62,7 @@ impl Forks {
         self.process.pages.own_threads.reset();
         self.process.pages.forget_reports();
         self.lifecycle.reset_grace();
+        self.process.pages.store.inherit();
         for at in copied {
             self.process.pages.forget_copied(PageNumber::of(*at as usize));
         }
