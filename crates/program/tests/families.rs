@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 use support::group::Group;
-use support::{can_manage, has, is_root, printed, uzswap, workload, Scratch, Started, PROGRAM};
+use support::{can_manage, has, is_root, managed, printed, uzswap, workload, Scratch, Started, PROGRAM};
 
 const MIB: u64 = 1 << 20;
 
@@ -173,4 +173,28 @@ fn pages_that_many_share_take_about_as_much_as_bare() {
     let within = peak(&[&[PROGRAM, "run", "-q", "--ram", "60M", "--"], &job[..]].concat()).unwrap();
     // The supervisor and sixteen agents have memory of their own.
     assert!(within <= bare / 4 * 5, "{} MiB, bare {}", within / MIB, bare / MIB);
+}
+
+/// Regression: pages that were out at a fork counted in each child: a heap of 200 MiB with four
+/// idle children would have been 780. Pages that a child evicts while it shares them still count
+/// twice.
+#[test]
+fn out_pages_that_children_inherit_would_have_been_there_once() {
+    const HEAP: &str = "import os, time, mmap\n\
+        heap = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+        for at in range(0, len(heap), 4096): heap[at:at + 900] = (b'%d,' % at * 450)[:900]\n\
+        time.sleep(0.5)\n\
+        for _ in range(4):\n    \
+            if os.fork() == 0:\n        \
+                time.sleep(1)\n        \
+                os._exit(0)\n\
+        for _ in range(4): os.wait()\n";
+    if !(has("python3") && is_root("take over at a fork")) {
+        return;
+    }
+    let Some(ran) = managed("120M", &[], &["python3", "-c", HEAP]) else { return };
+    ran.assert_status(0);
+    assert!(ran.number("zswpout") > 10_000, "{ran}");
+    let wanted = ran.number("ram_wanted_peak_bytes") / MIB;
+    assert!((190..500).contains(&wanted), "{wanted} MiB: {ran}");
 }

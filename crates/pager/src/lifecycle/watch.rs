@@ -171,10 +171,12 @@ impl Lifecycle {
     /// number of pages that handlers brought in.
     fn note_growth(&self, before: &mut Before, now: u64) -> u64 {
         let (resident, arrived) = (self.process.gauge.resident_bytes(), self.reclaimer.evictions.arrived());
-        let came_in = arrived.wrapping_sub(before.arrived);
+        // At the first look of a forked child, the arrivals are its parent's.
+        let is_first = before.resident == 0;
+        let came_in = if is_first { 0 } else { arrived.wrapping_sub(before.arrived) };
         self.process.gauge.note_came_in(came_in, self.process.pages.store.stored_pages());
         let seen = came_in.saturating_mul(PAGE_SIZE as u64);
-        if before.resident != 0 {
+        if !is_first {
             let growth = resident.saturating_sub(before.resident).saturating_sub(seen);
             self.process.gauge.note_growth(growth);
         }
