@@ -150,8 +150,10 @@ impl Pool {
 
     /// In a forked process: from here on writes as little as possible to the pages that hold
     /// objects, because relatives share them. Their zspages get no new objects, and only
-    /// [`compact`](Self::compact) moves objects out of them.
+    /// [`compact`](Self::compact) moves objects out of them, until
+    /// [`note_relatives`](Self::note_relatives) has been told eight times that there are none.
     pub fn inherit(&self) {
+        self.tidied.sharing().begin();
         self.close_mixed();
         self.trim();
         for number in 0..self.frames.count() {
@@ -162,6 +164,11 @@ impl Pool {
                 None => {}
             }
         }
+    }
+
+    /// Whether relatives are there that may share the pool's pages. Call it now and then.
+    pub fn note_relatives(&self, are_there: bool) {
+        self.tidied.sharing().note(are_there);
     }
 
     /// Pages of zspages, without cached ones.

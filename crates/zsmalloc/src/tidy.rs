@@ -4,7 +4,7 @@
 //! Mixed zspages lose freed space until they are empty, and a change of sizes leaves classes with
 //! unused slots. In a pool of 6 MB that added up to half as much again.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use sys::PAGE_SIZE;
 
@@ -35,6 +35,37 @@ const EMPTY_DIVISOR: u32 = 4;
 pub(crate) struct Tidied {
     holes: Left,
     slots: Left,
+    sharing: Sharing,
+}
+
+impl Tidied {
+    pub(crate) fn sharing(&self) -> &Sharing {
+        &self.sharing
+    }
+}
+
+/// Whether inherited zspages stay as they are: how many more times no relative must be seen.
+#[derive(Default)]
+pub(crate) struct Sharing(AtomicU8);
+
+/// A look may come before relatives are known.
+const LOOKS: u8 = 8;
+
+impl Sharing {
+    pub(crate) fn begin(&self) {
+        self.0.store(LOOKS, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note(&self, has_relatives: bool) {
+        let left = self.0.load(Ordering::Relaxed);
+        if left > 0 {
+            self.0.store(if has_relatives { LOOKS } else { left - 1 }, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn lasts(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
 }
 
 #[derive(Default)]
@@ -108,7 +139,7 @@ impl Pool {
         self.close_mixed();
         let Scratch { sources, .. } = &mut *scratch;
         sources.clear();
-        self.each_zspage(false, |seen| {
+        self.each_zspage(!self.tidied.sharing().lasts(), |seen| {
             let live_bytes = u64::from(seen.live);
             let resident = seen.resident_bytes();
             let gain = resident.saturating_sub(live_bytes);
@@ -129,7 +160,7 @@ impl Pool {
         let Scratch { zspages, sources, .. } = &mut *scratch;
         zspages.clear();
         sources.clear();
-        self.each_zspage(false, |seen| {
+        self.each_zspage(!self.tidied.sharing().lasts(), |seen| {
             if seen.kind != kind::MIXED {
                 zspages.push(seen);
             }

@@ -55,3 +55,21 @@ fn inherited_pages_are_not_written_to() {
         assert_eq!(pool.read(*handle).bytes(), bytes);
     }
 }
+
+#[test]
+fn without_relatives_inherited_zspages_are_tidied() {
+    let freed = |looks| {
+        let pool = Pool::new(&Config::default()).unwrap();
+        let old = store(&pool, 0..16_000);
+        pool.inherit();
+        let (going, _): (Vec<_>, Vec<_>) = old.iter().partition(|(handle, _)| handle.to_raw().get() % 8 != 0);
+        pool.free_bulk(&going.iter().map(|(handle, _)| *handle).collect::<Vec<_>>());
+        (0..looks).for_each(|_| pool.note_relatives(false));
+        let before = pool.bytes();
+        store(&pool, 20_000..20_100);
+        pool.trim();
+        before.saturating_sub(pool.bytes())
+    };
+    assert_eq!(freed(7), 0, "relatives may not be known yet");
+    assert!(freed(8) > 2 << 20, "{}", freed(8));
+}

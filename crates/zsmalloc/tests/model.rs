@@ -108,6 +108,8 @@ impl Model {
             Step::Inherit => {
                 self.pool.inherit();
                 self.has_inherited = true;
+                // Some processes have lost their relatives at the next step.
+                (0..self.stamp % 16).for_each(|_| self.pool.note_relatives(false));
             }
             Step::FailObject { after } => {
                 self.pool.fail_object_after(Some(*after));

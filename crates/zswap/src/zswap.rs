@@ -265,6 +265,11 @@ impl Zswap {
         self.pools.each().for_each(|refs| refs.pool().objects.inherit());
     }
 
+    /// Whether relatives are there that may share the pools' pages. Call it now and then.
+    pub fn note_relatives(&self, are_there: bool) {
+        self.pools.each().for_each(|refs| refs.pool().objects.note_relatives(are_there));
+    }
+
     /// Packs the objects of all pools more densely; returns how many bytes went back to the system.
     pub fn compact(&self) -> u64 {
         let pages: usize = self.pools.each().map(|refs| refs.pool().objects.compact()).sum();

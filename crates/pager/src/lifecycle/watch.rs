@@ -42,7 +42,7 @@ const DUTIES: [Duty; 11] = [
     (0, Lifecycle::request_room),
     (0, |lifecycle, _| lifecycle.reclaimer.swap.publish()),
     (SHARE_NS, Lifecycle::share_staging),
-    (MAINTAIN_NS, |lifecycle, _| lifecycle.process.pages.store.maintain_compressors()),
+    (MAINTAIN_NS, |lifecycle, _| lifecycle.maintain_store()),
     (0, Lifecycle::step_grace),
     (0, Lifecycle::measure_range),
     (0, |lifecycle, watch| lifecycle.keep_pages(watch.sample.now_ns)),
@@ -160,6 +160,12 @@ impl Lifecycle {
         if total > low {
             self.reclaimer.swap.request_writeback();
         }
+    }
+
+    fn maintain_store(&self) {
+        let store = &self.process.pages.store;
+        store.maintain_compressors();
+        store.note_relatives(self.process.accounts.share().sharers > 1);
     }
 
     fn step_grace(&self, watch: &mut Watch) {
