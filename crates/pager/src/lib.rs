@@ -16,7 +16,7 @@
 //!
 //! | to add | begin at |
 //! |---|---|
-//! | a predictor of the next pages | `Streams::find` of `fault/readahead.rs` (one adjacent window) and `fault/serve.rs`, which brings it in; `fault/cluster.rs` for pages on disk |
+//! | a predictor of the next pages | `Streams::find` of `fault/readahead.rs` (one adjacent window) and `fault/serve.rs`, which brings it in; `Clusters` for neighbours |
 //! | a reason to evict | `Figures` of `reclaim/watermarks.rs`, filled in `reclaim/workers.rs`, by which `next_action` chooses a worker's step; `reclaim/direct.rs` for handlers |
 //! | an order of eviction | `replacement`, which `reclaim/clock.rs` asks for each block |
 //! | pages that must stay | `kept.rs` |

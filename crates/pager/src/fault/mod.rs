@@ -5,13 +5,12 @@
 //! | `serve` | reads a message, serves a fault; begin here |
 //! | `queue` | faults that were read and are not served yet |
 //! | `handlers` | which handlers listen |
-//! | `readahead`, `cluster` | how many pages come along |
+//! | `readahead` | how many pages come along |
 //! | `disk` | faults whose pages are in the swap file |
 //!
 //! All of it is methods of [`FaultService`]. It asks the reclaimer for room; the reclaimer never
 //! serves a fault.
 
-mod cluster;
 mod disk;
 mod handlers;
 mod queue;
@@ -26,12 +25,11 @@ use crate::gate::Gate;
 use crate::process::Process;
 use crate::reclaim::Reclaimer;
 
-use cluster::Clusters;
 use handlers::Handlers;
 pub(crate) use queue::Fault;
 use queue::Faults;
 pub use queue::DISK_THREADS;
-use readahead::Streams;
+use readahead::{Clusters, Streams};
 pub(crate) use serve::Handler;
 
 /// Serves faults, and asks the reclaimer for room.
