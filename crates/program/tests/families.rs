@@ -176,13 +176,13 @@ fn pages_that_many_share_take_about_as_much_as_bare() {
 }
 
 /// Regression: pages that were out at a fork counted in each child: a heap of 200 MiB with four
-/// idle children would have been 780. Pages that a child evicts while it shares them still count
-/// twice.
+/// idle children would have been 780. These pages compress so badly that shared ones stay: those
+/// that a child evicts while it shares them count in both.
 #[test]
 fn out_pages_that_children_inherit_would_have_been_there_once() {
     const HEAP: &str = "import os, time, mmap\n\
         heap = mmap.mmap(-1, 200 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
-        for at in range(0, len(heap), 4096): heap[at:at + 900] = (b'%d,' % at * 450)[:900]\n\
+        for at in range(0, len(heap), 4096): heap[at:at + 1900] = os.urandom(1900)\n\
         time.sleep(0.5)\n\
         for _ in range(4):\n    \
             if os.fork() == 0:\n        \
@@ -196,5 +196,5 @@ fn out_pages_that_children_inherit_would_have_been_there_once() {
     ran.assert_status(0);
     assert!(ran.number("zswpout") > 10_000, "{ran}");
     let wanted = ran.number("ram_wanted_peak_bytes") / MIB;
-    assert!((190..500).contains(&wanted), "{wanted} MiB: {ran}");
+    assert!((190..330).contains(&wanted), "{wanted} MiB: {ran}");
 }
