@@ -153,7 +153,7 @@ impl Pool {
     /// [`compact`](Self::compact) moves objects out of them, until
     /// [`note_relatives`](Self::note_relatives) has been told eight times that there are none.
     pub fn inherit(&self) {
-        self.tidied.sharing().begin();
+        self.tidied.sharing.begin();
         self.close_mixed();
         self.trim();
         for number in 0..self.frames.count() {
@@ -168,7 +168,7 @@ impl Pool {
 
     /// Whether relatives are there that may share the pool's pages. Call it now and then.
     pub fn note_relatives(&self, are_there: bool) {
-        self.tidied.sharing().note(are_there);
+        self.tidied.sharing.note(are_there);
     }
 
     /// Pages of zspages, without cached ones.
@@ -176,7 +176,8 @@ impl Pool {
         self.supplies.iter().map(|supply| supply.pages().saturating_sub(supply.cached_pages())).sum()
     }
 
-    /// Visits every zspage that compaction handles: those of classes, and closed mixed ones.
+    /// Visits every zspage that compaction handles: those of classes, and closed mixed ones; those
+    /// that were inherited only on demand.
     pub(crate) fn each_zspage(&self, inherited: bool, mut look: impl FnMut(Seen)) {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);

@@ -35,13 +35,7 @@ const EMPTY_DIVISOR: u32 = 4;
 pub(crate) struct Tidied {
     holes: Left,
     slots: Left,
-    sharing: Sharing,
-}
-
-impl Tidied {
-    pub(crate) fn sharing(&self) -> &Sharing {
-        &self.sharing
-    }
+    pub(crate) sharing: Sharing,
 }
 
 /// Whether inherited zspages stay as they are: how many more times no relative must be seen.
@@ -139,7 +133,7 @@ impl Pool {
         self.close_mixed();
         let Scratch { sources, .. } = &mut *scratch;
         sources.clear();
-        self.each_zspage(!self.tidied.sharing().lasts(), |seen| {
+        self.each_zspage(!self.tidied.sharing.lasts(), |seen| {
             let live_bytes = u64::from(seen.live);
             let resident = seen.resident_bytes();
             let gain = resident.saturating_sub(live_bytes);
@@ -160,7 +154,7 @@ impl Pool {
         let Scratch { zspages, sources, .. } = &mut *scratch;
         zspages.clear();
         sources.clear();
-        self.each_zspage(!self.tidied.sharing().lasts(), |seen| {
+        self.each_zspage(!self.tidied.sharing.lasts(), |seen| {
             if seen.kind != kind::MIXED {
                 zspages.push(seen);
             }

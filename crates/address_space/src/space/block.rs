@@ -102,8 +102,15 @@ impl Block {
 
     /// The stored pages. A hint: no lock is taken.
     pub fn stored(&self) -> PageMask {
+        self.mask_of(|state| state == PageState::Stored)
+    }
+
+    fn mask_of(&self, test: impl Fn(PageState) -> bool) -> PageMask {
         let pages = self.pages.load(Ordering::Relaxed);
-        (0..BLOCK_PAGES).filter(|index| PageState::of(pages >> (4 * index)) == PageState::Stored).collect()
+        if pages == 0 {
+            return if test(PageState::Kernel) { PageMask::ALL } else { PageMask::NONE };
+        }
+        (0..BLOCK_PAGES).filter(|index| test(PageState::of(pages >> (4 * index)))).collect()
     }
 
     /// The policy's memory of the pages. Hints: no lock is needed.
@@ -216,11 +223,7 @@ impl BlockGuard<'_> {
 
     /// The pages whose state passes `test`.
     pub fn mask_of(&self, test: impl Fn(PageState) -> bool) -> PageMask {
-        let pages = self.block.pages.load(Ordering::Relaxed);
-        if pages == 0 {
-            return if test(PageState::Kernel) { PageMask::ALL } else { PageMask::NONE };
-        }
-        (0..BLOCK_PAGES).filter(|index| test(PageState::of(pages >> (4 * index)))).collect()
+        self.block.mask_of(test)
     }
 
     /// The slot of the block's staged pages. Stored inverted: a zeroed record has none.

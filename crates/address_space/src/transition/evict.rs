@@ -12,7 +12,7 @@ use replacement::policy::Policy;
 use sys::userfaultfd::Stop;
 use zswap::Zswap;
 
-use crate::accounts::{Accounts, Counter};
+use crate::accounts::Counter;
 use crate::address_space::{now_ms, AddressSpace};
 use crate::space::block::{BlockGuard, PageState};
 use crate::space::mover::Coherent;
@@ -147,19 +147,19 @@ impl AddressSpace {
 
 /// Whether pages that relatives share stay in memory. If they left, each relative would keep a
 /// compressed copy; they stay if the copies would take more than `PART` of the one page.
-fn keeps_shared(store: &Zswap, accounts: &dyn Accounts) -> bool {
+fn keeps_shared(store: &Zswap, sharers: u32) -> bool {
     const PART: (u64, u64) = (3, 4);
     /// The ratio assumed while the pool is empty.
     const COPY: (u64, u64) = (1, 3);
     let (pool, stored) = (store.pool_bytes(), bytes_of(store.stored_pages()));
     let (copy, page) = if stored == 0 { COPY } else { (pool, stored) };
-    u128::from(accounts.share().sharers) * u128::from(copy) * u128::from(PART.1)
-        > u128::from(page) * u128::from(PART.0)
+    u128::from(sharers) * u128::from(copy) * u128::from(PART.1) > u128::from(page) * u128::from(PART.0)
 }
 
 /// The pages of `mask` that relatives share and that stay in memory for now.
 fn kept_shared(pages: &AddressSpace, block: &BlockGuard<'_>, mask: PageMask) -> PageMask {
-    if mask.is_empty() || !keeps_shared(&pages.store, pages.accounts) {
+    let sharers = pages.accounts.share().sharers;
+    if mask.is_empty() || sharers == 0 || !keeps_shared(&pages.store, sharers) {
         return PageMask::NONE;
     }
     let shared = pages.pagemap().shared(block.number().address(), BLOCK_PAGES) as u32;

@@ -75,7 +75,7 @@ impl FaultService {
         };
         let window = stream.ahead();
         // A stream predicts the next pages. Otherwise the neighbours are likely.
-        let ahead = if window == 1 && self.on_disk.comes_whole(page, PageMask::ALL, true) {
+        let ahead = if window == 1 && self.on_disk.comes_whole(page, PageMask::ALL) {
             self.on_disk.of(page)
         } else {
             page..page + window

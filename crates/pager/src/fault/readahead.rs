@@ -267,6 +267,8 @@ pub struct Clusters {
     pages: usize,
     /// Per cent of the lone reads whose watched neighbours must fault.
     pays_percent: u32,
+    /// Whether a lone read watches all neighbours, of which any may fault, or one.
+    watches_all: bool,
     /// The cluster's number (high 36 bits), its watched pages, 20 bits of the fault's number. 0:
     /// none.
     lone_reads: [AtomicU64; LONE_READS],
@@ -281,18 +283,19 @@ const FAULT_MASK: u32 = (1 << FAULT_BITS) - 1;
 impl Clusters {
     /// For pages in the swap file.
     pub fn on_disk() -> Self {
-        Clusters::new(4, 55)
+        Clusters::new(4, PAYS_PERCENT, true)
     }
 
     /// For pages in the pool. A page that comes in vain costs most of a fault.
     pub fn in_pool() -> Self {
-        Clusters::new(8, 75)
+        Clusters::new(CLUSTER_MAX as usize, 75, false)
     }
 
-    fn new(pages: usize, pays_percent: u32) -> Self {
+    fn new(pages: usize, pays_percent: u32, watches_all: bool) -> Self {
         Clusters {
             pages,
             pays_percent,
+            watches_all,
             lone_reads: std::array::from_fn(|_| AtomicU64::new(0)),
             faults: AtomicU32::new(1),
             outcomes: Outcomes::default(),
@@ -306,8 +309,8 @@ impl Clusters {
     }
 
     /// Whether a faulting page's cluster comes with it. `others` are the pages of its block that
-    /// could come. A lone read watches all of them if `any`, otherwise one.
-    pub fn comes_whole(&self, page: PageNumber, others: PageMask, any: bool) -> bool {
+    /// could come.
+    pub fn comes_whole(&self, page: PageNumber, others: PageMask) -> bool {
         let key = page.key();
         let fault = self.faults.fetch_add(1, Ordering::Relaxed) & FAULT_MASK;
         let (cluster, within) = (key / self.pages as u64, (key % self.pages as u64) as u32);
@@ -341,7 +344,7 @@ impl Clusters {
         }
         // Keep an undecided lone read: replacing it would count only those that end early.
         if lone_read.load(Ordering::Relaxed) == 0 {
-            let watched = if any { others } else { chosen(others, fault) };
+            let watched = if self.watches_all { others } else { chosen(others, fault) };
             let word = (cluster << WATCHED_BITS | u64::from(watched)) << FAULT_BITS | u64::from(fault);
             lone_read.store(word, Ordering::Relaxed);
         }
@@ -544,7 +547,7 @@ mod cluster_tests {
     use super::*;
 
     fn comes_whole(clusters: &Clusters, page: u64) -> bool {
-        clusters.comes_whole(PageNumber::of_key(page), PageMask::ALL, true)
+        clusters.comes_whole(PageNumber::of_key(page), PageMask::ALL)
     }
 
     /// The share of whole clusters in the later half of these faults.
@@ -626,7 +629,7 @@ mod cluster_tests {
                 if !is_needed || (out & number.mask()).is_empty() {
                     continue;
                 }
-                let came = clusters.comes_whole(number, out, false);
+                let came = clusters.comes_whole(number, out);
                 out = if came { PageMask::NONE } else { out & !number.mask() };
                 whole += u32::from(came && turn >= turns / 2);
             }
@@ -645,8 +648,8 @@ mod cluster_tests {
     fn a_page_without_others_that_are_out_is_no_evidence() {
         let (clusters, mut state) = (Clusters::in_pool(), 88_172_645_463_325_252);
         assert!((0..10_000).all(|_| {
-            !clusters.comes_whole(PageNumber::of_key(random(&mut state) % 100_000), PageMask::NONE, false)
+            !clusters.comes_whole(PageNumber::of_key(random(&mut state) % 100_000), PageMask::NONE)
         }));
-        assert!(clusters.comes_whole(PageNumber::of_key(1), PageMask::ALL, false), "neighbours still pay");
+        assert!(clusters.comes_whole(PageNumber::of_key(1), PageMask::ALL), "neighbours still pay");
     }
 }

@@ -144,7 +144,7 @@ impl FaultService {
         }
         let block = self.process.pages.table().find(page.block());
         let out = block.map_or(PageMask::NONE, |block| block.stored());
-        match self.in_pool.comes_whole(page, out, false) {
+        match self.in_pool.comes_whole(page, out) {
             true => {
                 let cluster = self.in_pool.of(page);
                 (page - cluster.start, cluster.end - page)
