@@ -1,5 +1,7 @@
 //! Where a pager reports its use and reads its budget.
 
+use std::os::fd::OwnedFd;
+
 pub use ledger::{Counter, Share};
 
 use crate::units::PageNumber;
@@ -33,6 +35,16 @@ pub trait Accounts: Sync {
     }
     /// Publishes how many of the stored pages are copies that it inherited from its parent.
     fn publish_inherited(&self, _pages: u64) {}
+    /// Whether relatives can take files from each other ([`Accounts::show_segment`]).
+    fn shares_segments(&self) -> bool {
+        false
+    }
+    /// Shows relatives a sealed memory file of pages in common.
+    fn show_segment(&self, _file: OwnedFd) {}
+    /// Takes the next such file of a relative. It is sealed.
+    fn take_segment(&self) -> Option<OwnedFd> {
+        None
+    }
     /// Publishes this process's part of the swap file: pages, and the bytes of their objects.
     fn publish_disk(&self, _pages: u64, _bytes: u64) {}
     /// If references are recorded: a thread needed a page. May wait.

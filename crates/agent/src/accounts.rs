@@ -1,6 +1,6 @@
 //! This process's place in the ledger of its tree.
 
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ledger::wire::{self, Kind, Packet, Received};
@@ -12,7 +12,8 @@ use sys::{packets, process, PAGE_SIZE};
 
 use crate::broken::{self, Point};
 use crate::channel::{self, close};
-use crate::{control, fork, start};
+use crate::control_page::control_page;
+use crate::{control, fork, segments, start};
 
 /// The ledger, this process's slot in it, and the connection to the supervisor. The connection's
 /// descriptor is valid only in the file table of the pager's threads.
@@ -104,6 +105,7 @@ impl Ledgered {
                 if let [Some(board), Some(ledger)] = received.descriptors {
                     if let Ok(ledger) = Ledger::map(board.as_fd(), ledger.as_fd()) {
                         let (index, owner) = (received.packet.number as usize, received.packet.token as u32);
+                        ledger.slot(index).set_lineage(control_page().lineage.load(Ordering::Relaxed));
                         return Ok(Membership { ledger, index, owner, socket });
                     }
                 }
@@ -335,6 +337,20 @@ impl Accounts for Ledgered {
 
     fn share(&self) -> Share {
         self.index().map_or_else(Share::default, |index| self.ledger().share(index))
+    }
+
+    fn shares_segments(&self) -> bool {
+        segments::are_exchanged()
+    }
+
+    fn show_segment(&self, file: OwnedFd) {
+        if let Some(index) = self.index() {
+            segments::show(self.ledger(), index, file);
+        }
+    }
+
+    fn take_segment(&self) -> Option<OwnedFd> {
+        self.index().and_then(|index| segments::take(self.ledger(), index))
     }
 
     fn publish(&self, resident: u64, pool: u64, staged: u64, stored_pages: u64) {

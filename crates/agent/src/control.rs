@@ -16,7 +16,7 @@ use crate::accounts::{self, JoinError, Ledgered};
 use crate::control_page::{self, control_page, is_set};
 use crate::look::{tight_at, Usage};
 use crate::state::AGENT;
-use crate::{announce, credentials, fork, inherit, paging, retire, start};
+use crate::{announce, credentials, fork, inherit, paging, retire, segments, start};
 
 /// Keeps the supervisor's address for this process and its forks.
 pub fn remember_socket(name: &CStr) {
@@ -255,6 +255,7 @@ fn interrupted(accounts: &Ledgered) -> Phase {
 }
 
 fn join() -> Phase {
+    segments::forget();
     thread::close_all_files();
     thread::renounce_new_rights();
     thread::name(c"uzswap");

@@ -10,7 +10,7 @@ use sys::{process, thread};
 use crate::accounts::{self, JoinError, Ledgered};
 use crate::control::{is_alive, live, set_alive, share_figures, socket, stand_apart, Phase};
 use crate::control_page::{control_page, is_set};
-use crate::{broken, channel, fork, paging, retire, swap, threads};
+use crate::{broken, channel, fork, paging, retire, segments, swap, threads};
 
 /// The control thread of a forked child. The program's thread makes it from the spare that
 /// [`keep_spare`] prepared. `channel` is the connection to the parent's control thread, or
@@ -19,6 +19,7 @@ extern "C" fn begin_child(channel: usize) {
     let parent = process::handle(control_page().agent.load(Ordering::Acquire) as i32).ok();
     threads::forget();
     channel::forget();
+    segments::forget();
     stand_apart();
     keep_spare();
     if channel == RESTART {

@@ -7,7 +7,7 @@
 //!     retire      the end of everything but this thread
 //!     credentials, fork, announce, look     requests of the program's threads, and looks at it
 //!  paging, swap, threads     the pager, its swap file and its threads
-//!  accounts, channel     the connections to the supervisor, and to a forked child
+//!  accounts, channel, segments     the connections to the supervisor, a forked child, relatives
 //!  state        all of the agent's state, the one static beside the heap (`arena`, `heap`)
 //!  broken, errors     messages without the C library's help
 //! ```
@@ -32,6 +32,7 @@ mod inherit;
 mod look;
 pub mod paging;
 mod retire;
+mod segments;
 pub mod start;
 mod state;
 mod swap;

@@ -69,6 +69,7 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     let process = std::env::var("UZSWAP_PROCESS").ok().and_then(|text| text.parse().ok());
     if let Some(process) = process {
         control_page::control_page().process.store(process, std::sync::atomic::Ordering::Release);
+        control_page::control_page().lineage.store(process, std::sync::atomic::Ordering::Release);
     }
     broken::install();
     broken::choose_point();

@@ -7,6 +7,7 @@ use crate::channel::Offer;
 use crate::control::Looks;
 use crate::control_page::Page;
 use crate::paging::Paging;
+use crate::segments::Exchange;
 use crate::start::Start;
 use crate::swap::SwapShare;
 use crate::threads::Stacks;
@@ -20,6 +21,7 @@ pub(crate) static AGENT: Agent = Agent {
     offer: Offer::new(),
     looks: Looks::new(),
     broken: Break::new(),
+    exchange: Exchange::new(),
 };
 
 pub(crate) struct Agent {
@@ -35,4 +37,6 @@ pub(crate) struct Agent {
     pub offer: Offer,
     pub looks: Looks,
     pub broken: Break,
+    /// Segments that relatives exchange.
+    pub exchange: Exchange,
 }

@@ -265,6 +265,9 @@ pub struct ControlPage {
     /// Address of the word that the kernel clears when the program's first thread no longer has
     /// this memory; 0 while unknown.
     pub first_word: AtomicUsize,
+    /// The process that loaded the object: its forked descendants have the same number until they
+    /// execute a program.
+    pub lineage: AtomicU32,
     /// Numbers that the agent writes here and reads back as the program's memory.
     pub nonce: AtomicU64,
     /// Whether there is a pager.

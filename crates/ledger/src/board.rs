@@ -18,7 +18,7 @@ use crate::{Slot, SLOTS};
 
 /// The memory file's name, by which observers find it among a supervisor's descriptors.
 pub const BOARD_NAME: &CStr = c"uzswap-board";
-const MAGIC: u64 = u64::from_le_bytes(*b"uzboard\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"uzboard\x03");
 
 /// Swapped-out data gets checksums and no encryption.
 pub const WITHOUT_ENCRYPTION: u32 = 1;

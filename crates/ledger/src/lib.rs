@@ -11,8 +11,9 @@
 //!
 //! Everything in both is atomic and may be used from any thread at any time, without allocation. A
 //! process may write anything to its ledger: figures are then wrong until the supervisor corrects
-//! them, and readers clamp them. No path, descriptor or process number is read from a ledger. The
-//! socket carries descriptors and text.
+//! them, and readers clamp them. A process takes nothing but a [`FileOffer`] for a descriptor or a
+//! process number, and asks the kernel for that file with its own rights. The socket carries
+//! descriptors and text.
 
 mod board;
 mod counters;
@@ -35,6 +36,6 @@ pub use counters::{Counter, Described, Unit, COUNTERS};
 pub use histogram::{bucket_of, bucket_range_ns, percentile_ns, Histogram, BUCKETS};
 pub use memory::{Keeper, Ledger, LEDGER_NAME, SLOTS};
 pub use share::Share;
-pub use slot::{Slot, FORMS_MAX};
+pub use slot::{FileOffer, Slot, FORMS_MAX, OFFERS};
 pub use snapshot::{Seen, Sight, Snapshot};
 pub use tree::{Live, Tree};

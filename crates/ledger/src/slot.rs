@@ -7,6 +7,33 @@ use crate::{Counter, Histogram, COUNTERS};
 /// Most formats of stored pages that are counted separately.
 pub const FORMS_MAX: usize = 16;
 
+/// Files that a process shows its relatives at a time.
+pub const OFFERS: usize = 8;
+
+/// A file in a process's file table that relatives may take, with the rights that they have: a
+/// sealed memory file of pages in common. The process may have written anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileOffer {
+    /// The process, in its own process namespace.
+    pub process: u32,
+    /// Number in its file table.
+    pub number: u16,
+    /// Tells it from earlier ones with the same number.
+    pub turn: u16,
+}
+
+impl FileOffer {
+    fn to_word(self) -> u64 {
+        u64::from(self.process) << 32 | u64::from(self.number) << 16 | u64::from(self.turn)
+    }
+
+    fn of(word: u64) -> Option<Self> {
+        let offer =
+            FileOffer { process: (word >> 32) as u32, number: (word >> 16) as u16, turn: word as u16 };
+        (offer.process != 0).then_some(offer)
+    }
+}
+
 /// The figures of one process, which it may set to anything.
 #[repr(C, align(64))]
 pub struct Slot {
@@ -31,9 +58,35 @@ pub struct Slot {
     forms: [AtomicU64; FORMS_MAX],
     faults: Histogram,
     disk_faults: Histogram,
+    /// Equal in processes that have the same memory since a fork; 0 if unknown.
+    lineage: AtomicU32,
+    offers: [AtomicU64; OFFERS],
 }
 
 impl Slot {
+    /// Sets the process's lineage.
+    pub fn set_lineage(&self, lineage: u32) {
+        self.lineage.store(lineage, Ordering::Relaxed);
+    }
+
+    /// Its lineage, 0 if unknown.
+    pub fn lineage(&self) -> u32 {
+        self.lineage.load(Ordering::Relaxed)
+    }
+
+    /// Shows relatives a file, or none.
+    ///
+    /// # Panics
+    /// If `index` is not below [`OFFERS`].
+    pub fn offer(&self, index: usize, offer: Option<FileOffer>) {
+        self.offers[index].store(offer.map_or(0, FileOffer::to_word), Ordering::Release);
+    }
+
+    /// The files that it shows.
+    pub fn offers(&self) -> [Option<FileOffer>; OFFERS] {
+        self.offers.each_ref().map(|word| FileOffer::of(word.load(Ordering::Acquire)))
+    }
+
     /// Whether the process has a pager.
     pub fn is_managed(&self) -> bool {
         self.managed.load(Ordering::Relaxed) != 0
@@ -196,7 +249,10 @@ impl Slot {
         for figure in pages.into_iter().chain([&self.pool, &self.staged, &self.disk_bytes]) {
             figure.store(0, Ordering::Relaxed);
         }
-        for flag in [&self.managed, &self.pause_wanted, &self.paused, &self.leave_wanted, &self.forked] {
+        self.offers.iter().for_each(|offer| offer.store(0, Ordering::Relaxed));
+        for flag in
+            [&self.lineage, &self.managed, &self.pause_wanted, &self.paused, &self.leave_wanted, &self.forked]
+        {
             flag.store(0, Ordering::Relaxed);
         }
     }

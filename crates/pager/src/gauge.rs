@@ -20,7 +20,7 @@ pub(crate) struct Gauge {
     resident: AtomicU64,
     /// If one range is paged: bytes that the kernel counts but other memory uses.
     discount: AtomicU64,
-    /// Stored pages that were inherited from the parent, and still are stored.
+    /// Stored pages that count for relatives: inherited from the parent, or in common.
     inherited: AtomicU64,
     /// Bytes by which this process lately grew without faults between two looks.
     growth: AtomicU64,
@@ -42,15 +42,21 @@ impl Gauge {
     pub fn measure(&self, statm: &ProcFile, pages: &AddressSpace) -> u64 {
         let mut buffer = [0; 128];
         if let Some(bytes) = procfs::anonymous_bytes(statm.read_at(&mut buffer, 0)) {
-            let fair = bytes.saturating_sub(self.discount_bytes() + self.accounts.share().others_bytes);
+            let share = self.accounts.share();
+            let own = bytes.saturating_sub(self.discount_bytes() + share.others_bytes);
+            // The kernel counts segments as files.
+            let segments = pages.store.segment_bytes() / u64::from(share.sharers.max(1));
+            let fair = own + segments;
             self.resident.store(fair, Ordering::Relaxed);
             let staged = bytes_of(pages.staging.pages()) as u64;
             let store = &pages.store;
+            let pool = store.pool_bytes() + segments;
             let counted = match self.is_bare {
-                true => fair.saturating_sub(store.pool_bytes() + staged),
+                true => fair.saturating_sub(pool + staged),
                 false => fair,
             };
-            self.accounts.publish(counted, store.pool_bytes(), staged, store.stored_pages());
+            self.note_common(store.take_common_count(), share.sharers);
+            self.accounts.publish(counted, pool, staged, store.stored_pages());
         }
         self.accounts.total()
     }
@@ -59,6 +65,16 @@ impl Gauge {
     pub fn note_inherited(&self, stored_pages: u64) {
         self.inherited.store(stored_pages, Ordering::Relaxed);
         self.accounts.publish_inherited(stored_pages);
+    }
+
+    /// Counts pages in common that have left since the last measurement: they count once for all
+    /// that share them.
+    fn note_common(&self, pages: u64, sharers: u32) {
+        if pages > 0 {
+            let others = pages - pages / u64::from(sharers.max(1));
+            let inherited = self.inherited.fetch_add(others, Ordering::Relaxed) + others;
+            self.accounts.publish_inherited(inherited);
+        }
     }
 
     /// Notes that pages came in, of about as many inherited ones as there are among the stored.

@@ -22,6 +22,7 @@ pub fn note_process() {
     let own = system::process_id();
     PROCESS.store(own, Ordering::Release);
     CONTROL_PAGE.process.store(own as u32, Ordering::Release);
+    let _ = CONTROL_PAGE.lineage.compare_exchange(0, own as u32, Ordering::AcqRel, Ordering::Relaxed);
     CONTROL_PAGE.number.store(system::number_in_proc().unwrap_or(own as u32), Ordering::Release);
     CONTROL_PAGE.first_word.store(cleared::of_this_thread(), Ordering::Release);
     let is_wiped = system::wipe_in_children((&raw const WIPED).addr(), PAGE_SIZE);

@@ -6,7 +6,9 @@ use std::fs::OpenOptions;
 use std::io::Write;
 
 use support::group::Group;
-use support::{can_manage, has, is_root, managed, printed, uzswap, workload, Scratch, Started, PROGRAM};
+use support::{
+    can_manage, has, is_root, managed, printed, uzswap, wait_until, workload, Scratch, Started, PROGRAM,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -175,9 +177,44 @@ fn pages_that_many_share_take_about_as_much_as_bare() {
     assert!(within <= bare / 4 * 5, "{} MiB, bare {}", within / MIB, bare / MIB);
 }
 
+/// Nine processes share 160 MiB, of which nine compressed copies would be 360: they take one, and
+/// each reads its own bytes.
+#[test]
+fn pages_in_common_are_stored_once_for_all() {
+    const JOB: &str = "import os, sys, mmap, random\n\
+        COUNT = 160 * 256\n\
+        def page(n): return random.Random(n).randbytes(1000)\n\
+        def bad(all): return sum(heap[n * 4096:n * 4096 + 1000] != page(n) for n in all)\n\
+        heap = mmap.mmap(-1, COUNT * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+        for n in range(COUNT): heap[n * 4096:n * 4096 + 1000] = page(n)\n\
+        reader, writer = os.pipe()\n\
+        for child in range(8):\n    \
+            if os.fork() == 0:\n        \
+                os.close(writer)\n        \
+                heap[child * 4096] = 255 - page(child)[0]\n        \
+                os.read(reader, 1)\n        \
+                own = heap[child * 4096] == 255 - page(child)[0]\n        \
+                os._exit(0 if own and bad(range(8 + child, COUNT, 8)) == 0 else 1)\n\
+        print('forked', flush=True)\n\
+        sys.stdin.readline()\n\
+        os.close(writer)\n\
+        failed = sum(os.wait()[1] != 0 for _ in range(8))\n\
+        print('wrong', failed + bad(range(COUNT)), flush=True)\n";
+    if !(can_manage() && has("python3") && is_root("make a cgroup")) {
+        return;
+    }
+    let Some(group) = Group::new("common") else { return };
+    let mut run = group.run(&[PROGRAM, "run", "-q", "--ram", "100M", "--", "python3", "-c", JOB]);
+    assert_eq!(run.next_line().as_deref(), Some("forked"));
+    wait_until("all have moved them out", || group.anonymous_bytes() + group.shared_bytes() < 120 * MIB);
+    run.tell("\n");
+    assert_eq!(run.next_line().as_deref(), Some("wrong 0"));
+    run.end().assert_status(0);
+}
+
 /// Regression: pages that were out at a fork counted in each child: a heap of 200 MiB with four
-/// idle children would have been 780. These pages compress so badly that shared ones stay: those
-/// that a child evicts while it shares them count in both.
+/// idle children would have been 780. While shared pages leave, one after the other of those that
+/// share them, some count twice.
 #[test]
 fn out_pages_that_children_inherit_would_have_been_there_once() {
     const HEAP: &str = "import os, time, mmap\n\
@@ -196,5 +233,5 @@ fn out_pages_that_children_inherit_would_have_been_there_once() {
     ran.assert_status(0);
     assert!(ran.number("zswpout") > 10_000, "{ran}");
     let wanted = ran.number("ram_wanted_peak_bytes") / MIB;
-    assert!((190..330).contains(&wanted), "{wanted} MiB: {ran}");
+    assert!((190..400).contains(&wanted), "{wanted} MiB: {ran}");
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use crate::{arena, done, errno, shared, PAGE_SIZE};
@@ -149,6 +149,42 @@ pub unsafe fn map_again(at: usize, len: usize) -> io::Result<()> {
     // SAFETY: the caller's promise.
     let at = unsafe { libc::mmap(at as *mut _, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     mapped(at).map(|_| ())
+}
+
+/// Maps the start of a file over memory, read-only and at once resident, shared by all processes
+/// that map it.
+///
+/// # Safety
+/// `[at, at + len)`, rounded up to pages, is the caller's, and nothing in it is needed. The file is
+/// as long, and sealed.
+///
+/// # Errors
+/// Those of mmap(2).
+pub unsafe fn map_over(at: NonNull<u8>, len: usize, file: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+    let (to, file) = (at.as_ptr().cast(), file.as_raw_fd());
+    // SAFETY: the caller's promise.
+    mapped(unsafe { libc::mmap(to, len, libc::PROT_READ, flags, file, 0) }).map(|_| ())
+}
+
+/// Replaces memory of the arena, over which something else was mapped, by empty memory of the kind
+/// that the arena has.
+///
+/// # Safety
+/// `[at, at + len)` is whole pages that the caller owns and does not need.
+///
+/// # Errors
+/// ENOMEM if there are too many mappings.
+pub unsafe fn empty_again(at: NonNull<u8>, len: usize) -> io::Result<()> {
+    let start = at.as_ptr() as usize;
+    let uncounted = if arena::range().contains(&start) { libc::MAP_GROWSDOWN } else { 0 };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED | uncounted;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller's promise.
+    mapped(unsafe { libc::mmap(at.as_ptr().cast(), len, rights, flags, -1, 0) })?;
+    // SAFETY: just mapped.
+    unsafe { keep_small_pages(at, len) };
+    Ok(())
 }
 
 /// Gives the pages of `[at, at + len)` back to the system; the range then reads as zeroes. Pages of

@@ -51,15 +51,35 @@ fn seal(file: &File, more: i32) -> io::Result<()> {
     done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
 }
 
+/// Whether a file is a memory file that nobody can change.
+pub fn is_sealed(file: BorrowedFd<'_>) -> bool {
+    let all = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: takes numbers.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & all == all
+}
+
 /// Bytes of a memory file.
 ///
 /// # Errors
 /// Those of fstat(2).
 pub fn len_of(file: BorrowedFd<'_>) -> io::Result<usize> {
+    status_of(file).map(|status| status.st_size as usize)
+}
+
+/// A memory file's number, which no other one has at the same time.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn number_of(file: BorrowedFd<'_>) -> io::Result<u64> {
+    status_of(file).map(|status| status.st_ino)
+}
+
+fn status_of(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: all zeroes is a valid structure.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: an open descriptor; the structure is writable.
-    done(unsafe { libc::fstat(file.as_raw_fd(), &raw mut status) }).map(|()| status.st_size as usize)
+    done(unsafe { libc::fstat(file.as_raw_fd(), &raw mut status) }).map(|()| status)
 }
 
 /// Maps the first `len` bytes of a memory file for reading and writing, for ever. Forked children
@@ -103,6 +123,8 @@ mod tests {
         let again = File::options().read(true).write(true).open(&path).unwrap();
         assert!((&again).write_all(b"x").is_err() && again.set_len(1).is_err() && again.set_len(99).is_err());
         assert!(map(again.as_fd(), 4096).is_err(), "nor by a shared mapping");
+        assert!(is_sealed(file.as_fd()) && !is_sealed(create(c"uzswap-test", 4096).unwrap().as_fd()));
+        assert!(!is_sealed(File::open("/dev/zero").unwrap().as_fd()));
         assert_eq!(std::fs::read(&path).unwrap(), b"what it holds");
     }
 }

@@ -234,6 +234,9 @@ impl Pool {
     #[inline]
     fn free_objects(&self, shard: &mut Shard, objects: &[Object]) {
         for object in objects {
+            if self.frames.get(object.place.frame).kind.get() == kind::SEGMENT {
+                continue;
+            }
             let class = self.table.class_of(object.len);
             shard.ledger.count(class, -1, -(object.len as i32), self.shards.totals());
         }
@@ -250,6 +253,7 @@ impl Pool {
             rest = others;
             match kind {
                 kind::FREE => unreachable!("an object in a free frame"),
+                kind::SEGMENT => self.segments.free(object, &self.frames),
                 kind::MIXED => mixed::free(object, &mut shard.ledger, self.ground()),
                 class => {
                     let mut places = [object.place; BATCH];

@@ -182,7 +182,7 @@ impl Pool {
         for number in 0..self.frames.count() {
             let frame = self.frames.get(number);
             let (kind, live) = (frame.kind.get(), frame.live.get());
-            if frame.group.get() == INHERITED && !inherited {
+            if kind == kind::SEGMENT || frame.group.get() == INHERITED && !inherited {
                 continue;
             }
             if kind != kind::FREE && live > 0 && !(kind == kind::MIXED && live::is_open(&frame.live)) {
@@ -330,6 +330,10 @@ impl Pool {
         // off the object, the new place is unused, and places in use do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, object.len as usize) };
         entry.unlock(Object { place, len: object.len });
+        if frame.kind.get() == kind::SEGMENT {
+            let class = self.table.class_of(object.len);
+            shard.ledger.count(class, 1, object.len as i32, self.shards.totals());
+        }
         self.free_places(shard, &[object]);
         Moved::Yes
     }

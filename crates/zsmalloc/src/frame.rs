@@ -8,7 +8,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 
-use sys::PAGE_SIZE;
+use sys::{memory, PAGE_SIZE};
 
 use crate::blocks::Block;
 use crate::entry::{FrameOffset, FRAME_LIMIT};
@@ -18,14 +18,17 @@ pub(crate) const FRAME_PAGES: usize = 16;
 pub(crate) const FRAME_BYTES: usize = FRAME_PAGES * PAGE_SIZE;
 /// Frames taken from the arena at once: 1 MiB.
 pub(crate) const CHUNK_FRAMES: u32 = 16;
+pub(crate) const CHUNK_BYTES: usize = CHUNK_FRAMES as usize * FRAME_BYTES;
 
 /// Values of [`Frame::kind`].
 pub(crate) mod kind {
     pub(crate) const FREE: u16 = 0;
     /// A zspage of objects of any size, back to back.
     pub(crate) const MIXED: u16 = 1;
+    /// A part of a segment, or a frame kept for one.
+    pub(crate) const SEGMENT: u16 = 2;
     /// `CLASS + c`: a zspage of class `c`.
-    pub(crate) const CLASS: u16 = 2;
+    pub(crate) const CLASS: u16 = 3;
 }
 
 /// The descriptor of a frame. The lock of the frame's list guards its fields: the class's for a
@@ -36,10 +39,11 @@ pub(crate) mod kind {
 pub(crate) struct Frame {
     /// Address of the first byte; 0 in a descriptor that was never used. Set once.
     base: AtomicUsize,
-    /// Class zspage: objects in it. Mixed zspage: see [`crate::live`].
+    /// Class zspage: objects in it. Mixed zspage: see [`crate::live`]. Segment: bytes of this
+    /// pool's objects that begin in the frame.
     pub(crate) live: AtomicU32,
     /// Class zspage: slots ever used; later ones are untouched. Closed mixed zspage: bytes ever
-    /// used.
+    /// used. Segment: its rank.
     pub(crate) used: AtomicU32,
     /// Links of the frame's list, as frame number + 1; 0 ends the list.
     pub(crate) prev: AtomicU32,
@@ -119,7 +123,7 @@ impl Frames {
     /// Adds a chunk and returns its first frame; the others follow. Fails with ENOMEM if the arena
     /// is full or the pool has as many frames as an entry can name.
     pub(crate) fn add_chunk(&self, home: u8) -> io::Result<u32> {
-        let chunk = Block::take(CHUNK_FRAMES as usize * FRAME_BYTES)?;
+        let chunk = Block::take(CHUNK_BYTES)?;
         // Descriptors come first, so that a failure leaves no gap in the numbers.
         let mut first = self.count.load(Ordering::Acquire);
         loop {
@@ -162,8 +166,16 @@ impl Drop for Frames {
     fn drop(&mut self) {
         for first in (0..self.count()).step_by(CHUNK_FRAMES as usize) {
             let base = self.base(first);
+            if self.get(first).kind.get() == kind::SEGMENT {
+                // SAFETY: no object is left in the chunk, which the pool owns.
+                let emptied = unsafe { memory::empty_again(base, CHUNK_BYTES) };
+                if emptied.is_err() {
+                    // The address space stays with the segment.
+                    continue;
+                }
+            }
             // SAFETY: `add_chunk` took the chunk with this length; no borrow outlives the pool.
-            drop(unsafe { Block::of(base, CHUNK_FRAMES as usize * FRAME_BYTES) });
+            drop(unsafe { Block::of(base, CHUNK_BYTES) });
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::frame::{kind, Field, Frames, FRAME_BYTES};
 use crate::handles::{Handle, HandleTable};
 use crate::lock::Lock;
 use crate::read::ReadGuard;
+use crate::segment::Segments;
 use crate::shard::{Shards, SHARDS};
 use crate::supply::Supply;
 use crate::tidy::Tidied;
@@ -59,6 +60,7 @@ pub struct Pool {
     pub(crate) shards: Shards,
     pub(crate) faults: Faults,
     pub(crate) tidied: Tidied,
+    pub(crate) segments: Segments,
     /// Held by the compacting thread.
     pub(crate) compaction: Lock<Scratch>,
     lists: Lists,
@@ -106,6 +108,7 @@ impl Pool {
             shards: Shards::new(table.len(), nodes),
             faults: Faults::new(),
             tidied: Tidied::default(),
+            segments: Segments::default(),
             compaction: Lock::new(Scratch::default()),
             lists: Lists::new(table.len() * nodes)?,
         })
@@ -185,7 +188,7 @@ impl Pool {
         self.lists.as_slice()
     }
 
-    /// Bytes of pages resident for objects: zspages and the few cached pages.
+    /// Bytes of pages resident for objects: zspages and the few cached pages, without segments.
     pub fn bytes(&self) -> usize {
         self.supplies.iter().map(Supply::pages).sum::<usize>() * PAGE_SIZE
     }

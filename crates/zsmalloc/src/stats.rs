@@ -30,7 +30,7 @@ pub struct ClassStats {
 pub struct Stats {
     /// Objects.
     pub objects: u64,
-    /// Requested bytes.
+    /// Requested bytes, without objects in segments.
     pub payload_bytes: u64,
     /// Bytes of resident pages, as [`Pool::bytes`].
     pub pool_bytes: u64,
@@ -67,7 +67,7 @@ impl Pool {
         let (counts, mixed_dead_bytes) = self.shards.count(0..self.table.len() as u16);
         let used = self.class_lists().iter().filter(|list| list.was_used());
         Stats {
-            objects: counts.iter().map(|count| count.0).sum(),
+            objects: counts.iter().map(|count| count.0).sum::<u64>() + self.shared_objects() as u64,
             payload_bytes: counts.iter().map(|count| count.1).sum(),
             pool_bytes: self.bytes() as u64,
             cached_bytes: self.supplies.iter().map(|supply| (supply.cached_pages() * PAGE_SIZE) as u64).sum(),

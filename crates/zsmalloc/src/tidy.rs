@@ -14,7 +14,7 @@ use crate::pool::Pool;
 
 /// Live bytes of the zspages that one tidying empties: half a millisecond of copying, which pays
 /// for the walk over the handles.
-const TIDY_BYTES: u64 = 2 << 20;
+pub(crate) const TIDY_BYTES: u64 = 2 << 20;
 /// Most bytes that an allocating thread moves at any time: those, and a partly filled frame.
 pub const TIDYING_BYTES: u64 = TIDY_BYTES + FRAME_BYTES as u64;
 /// Waste below this is never worth moving objects ...

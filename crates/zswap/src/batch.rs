@@ -253,6 +253,7 @@ impl Zswap {
         }
         // The objects hold their pool from here on, and may already be freed.
         refs.hand_over(accepted);
+        self.share_stored(cell, (done..end).map(|page| keys.at(page)));
         self.free(&mut freed);
         stored
     }

@@ -26,6 +26,7 @@
 mod balance;
 mod batch;
 mod checksum;
+mod common;
 mod config;
 mod counters;
 mod disk;

@@ -83,9 +83,11 @@ impl Zswap {
         }
         for slot in slots(leaf.objects() & !leaf.busy) {
             let entry = leaf.entry(slot);
+            let pool = self.pools.of_objects(entry.pool());
             if entry.pages() == 1
                 && !entry.is_raw()
-                && self.pools.of_objects(entry.pool()).algorithm.tiers().is_some()
+                && pool.algorithm.tiers().is_some()
+                && !pool.objects.is_shared(handle_of(entry))
             {
                 cold.pinned |= 1 << slot;
                 cold.entries[slot] = entry;

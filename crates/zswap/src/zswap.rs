@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use acomp::{Algorithm, PAGE_SIZE, UNIT_SIZE_MAX};
 
 use crate::balance::Balance;
+use crate::common::Common;
 use crate::config::{Config, Error, Group, KEY_BITS, NODES_MAX};
 use crate::counters::{Counters, Events, GroupUsage};
 use crate::group::{Freed, GroupCell};
@@ -37,6 +38,7 @@ pub struct Zswap {
     pub(crate) shrinker: Mutex<Shrinker>,
     pub(crate) balance: Balance,
     pub(crate) returned: Returned,
+    pub(crate) common: Common,
     contexts: usize,
     nodes: usize,
     node_of_cpu: Box<[u8]>,
@@ -69,6 +71,7 @@ impl Zswap {
             shrinker: Mutex::new(Shrinker::new(&config)?),
             balance: Balance::default(),
             returned: Returned::default(),
+            common: Common::default(),
             contexts,
             nodes,
             node_of_cpu,

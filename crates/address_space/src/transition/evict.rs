@@ -34,11 +34,13 @@ impl AddressSpace {
         mask: PageMask,
         may_wait: bool,
     ) -> bool {
-        let mut unshared = false;
+        let (mut unshared, mut common) = (false, PageMask::NONE);
         loop {
             let Some(block) = self.space.table.try_lock(at) else { return false };
             let present = mask & block.mask(PageState::Kernel);
-            let wanted = present & !kept_shared(self, &block, present);
+            let shared = shared_pages(self, &block, present);
+            common |= shared.common;
+            let wanted = present & !shared.kept;
             let own = block.slot();
             let Some(slot) = own
                 .or(spare.as_ref().map(EmptySlot::number))
@@ -70,6 +72,7 @@ impl AddressSpace {
             drop(coherent);
             if !moved.is_empty() {
                 drop(block);
+                (moved & common).pages().for_each(|index| self.store.note_common(at.page(index).key()));
                 // The block's own slot is queued, or the thread that took it will queue it.
                 if let Some(slot) = spare.take_if(|_| own.is_none()) {
                     self.staging.queue(slot.filled(), at);
@@ -145,8 +148,8 @@ impl AddressSpace {
     }
 }
 
-/// Whether pages that relatives share stay in memory. If they left, each relative would keep a
-/// compressed copy; they stay if the copies would take more than `PART` of the one page.
+/// Whether pages that relatives share stay in memory, if each relative would keep a compressed copy:
+/// they stay if the copies would take more than `PART` of the one page.
 fn keeps_shared(store: &Zswap, sharers: u32) -> bool {
     const PART: (u64, u64) = (3, 4);
     /// The ratio assumed while the pool is empty.
@@ -156,19 +159,37 @@ fn keeps_shared(store: &Zswap, sharers: u32) -> bool {
     u128::from(sharers) * u128::from(copy) * u128::from(PART.1) > u128::from(page) * u128::from(PART.0)
 }
 
-/// The pages of `mask` that relatives share and that stay in memory for now.
-fn kept_shared(pages: &AddressSpace, block: &BlockGuard<'_>, mask: PageMask) -> PageMask {
+/// Pages that relatives share.
+#[derive(Clone, Copy)]
+struct SharedPages {
+    /// They leave, and their objects go into a segment.
+    common: PageMask,
+    /// They stay in memory for now.
+    kept: PageMask,
+}
+
+impl SharedPages {
+    const NONE: SharedPages = SharedPages { common: PageMask::NONE, kept: PageMask::NONE };
+}
+
+/// The pages of `mask` that relatives share.
+fn shared_pages(pages: &AddressSpace, block: &BlockGuard<'_>, mask: PageMask) -> SharedPages {
     let sharers = pages.accounts.share().sharers;
-    if mask.is_empty() || sharers == 0 || !keeps_shared(&pages.store, sharers) {
-        return PageMask::NONE;
+    if mask.is_empty() || sharers == 0 {
+        return SharedPages::NONE;
+    }
+    let shares = pages.policy.common_leave() && pages.accounts.shares_segments();
+    if !shares && !keeps_shared(&pages.store, sharers) {
+        return SharedPages::NONE;
     }
     let shared = pages.pagemap().shared(block.number().address(), BLOCK_PAGES) as u32;
-    let kept = PageMask::from_bits(shared) & block.mask(PageState::Kernel);
-    if !kept.is_empty() {
-        pages.accounts.add(Counter::KeptShared, kept.count() as u64);
-        block.refuse_briefly(kept, now_ms());
+    let shared = PageMask::from_bits(shared) & block.mask(PageState::Kernel);
+    if shared.is_empty() || shares {
+        return SharedPages { common: mask & shared, ..SharedPages::NONE };
     }
-    mask & kept
+    pages.accounts.add(Counter::KeptShared, shared.count() as u64);
+    block.refuse_briefly(shared, now_ms());
+    SharedPages { kept: mask & shared, ..SharedPages::NONE }
 }
 
 fn note_staged(

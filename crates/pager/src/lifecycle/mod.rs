@@ -6,6 +6,7 @@
 //! | `halt` | everything comes in and nothing is registered, for a while or for good |
 //! | `retire` | the end of a pager whose process does not end |
 //! | `found` | which pages are in memory before anything is registered |
+//! | `common` | pages that relatives have, too: one compressed copy for all |
 //! | `grace` | when every thread has been seen outside of the calls that discard memory |
 //!
 //! All of it is methods of [`Lifecycle`], which only the control thread runs. It is above the fault
@@ -15,6 +16,7 @@
 //! [`Lifecycle::halt`] and [`Lifecycle::resume`] no page is out and no mapping is registered. A
 //! pager is halted before it is dismissed.
 
+mod common;
 mod found;
 mod grace;
 mod halt;

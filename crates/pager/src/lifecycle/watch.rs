@@ -8,6 +8,7 @@ use sys::{procfs, PAGE_SIZE};
 use crate::config::HANDLERS_MAX;
 use crate::reclaim::DensityFigures;
 
+use super::common::CommonWatch;
 use super::Lifecycle;
 
 /// A fault that waits this long is reported.
@@ -20,6 +21,15 @@ const STAGED_PART: u64 = 16;
 const SHARE_NS: u64 = 50_000_000;
 /// Interval at which compressors check for new and removed devices.
 const MAINTAIN_NS: u64 = 250_000_000;
+/// Least time between readings of the mappings after the program's data grew or shrank, after only
+/// the whole address space did, and without either.
+const MAPPINGS_NS: u64 = 900_000;
+const MAPPINGS_TOTAL_NS: u64 = 20_000_000;
+const MAPPINGS_NS_MAX: u64 = 100_000_000;
+/// Interval at which it is decided whether pages in common leave.
+const COMMON_NS: u64 = 50_000_000;
+/// Interval at which pages in common go into segments, and relatives' segments are looked for.
+const SEGMENTS_NS: u64 = 10_000_000;
 /// If memory changes by more during a count, the count does not raise others' share.
 const DRIFT_BYTES: u64 = 256 << 10;
 
@@ -36,13 +46,15 @@ const OVER_BUDGET_NS: u64 = 2_000_000;
 type Duty = (u64, fn(&Lifecycle, &mut Watch));
 
 /// In order: those behind the first use its figures, and reclaim knows new mappings.
-const DUTIES: [Duty; 11] = [
+const DUTIES: [Duty; 13] = [
     (0, Lifecycle::measure_use),
     (0, Lifecycle::refresh_if_changed),
     (0, Lifecycle::request_room),
     (0, |lifecycle, _| lifecycle.reclaimer.swap.publish()),
     (SHARE_NS, Lifecycle::share_staging),
     (MAINTAIN_NS, |lifecycle, _| lifecycle.maintain_store()),
+    (COMMON_NS, |lifecycle, watch| lifecycle.judge_common(&mut watch.common, watch.sample.total)),
+    (SEGMENTS_NS, |lifecycle, watch| lifecycle.share_pages(&mut watch.common, watch.sample.total)),
     (0, Lifecycle::step_grace),
     (0, Lifecycle::measure_range),
     (0, |lifecycle, watch| lifecycle.keep_pages(watch.sample.now_ns)),
@@ -60,6 +72,7 @@ pub struct Watch {
     mappings: Mappings,
     count: Count,
     density: DensityFigures,
+    common: CommonWatch,
     reported: bool,
     /// Faults served at the last look, if a message was waiting.
     waited: Option<u32>,
@@ -132,13 +145,19 @@ impl Lifecycle {
         watch.sample.came_in = self.note_growth(&mut watch.before, watch.sample.now_ns);
     }
 
-    /// New and grown mappings change the sizes. Replaced ones are found a little later.
+    /// New and grown mappings change the sizes. Replaced ones are found a little later, as those that
+    /// change the total alone: shared memory, or private memory that has no pages yet.
     fn refresh_if_changed(&self, watch: &mut Watch) {
         let (now, mappings) = (watch.sample.now_ns, &mut watch.mappings);
         let mut buffer = [0; 128];
         let sizes = procfs::sizes(self.process.files.statm.read_at(&mut buffer, 0)).unwrap_or_default();
         let stale_ns = now - mappings.refreshed_ns;
-        if (sizes != mappings.sizes && stale_ns > mappings.pause_ns.max(900_000)) || stale_ns > 100_000_000 {
+        let least_ns = match sizes {
+            (_, data) if data != mappings.sizes.1 => MAPPINGS_NS,
+            (total, _) if total != mappings.sizes.0 => MAPPINGS_TOTAL_NS,
+            _ => MAPPINGS_NS_MAX,
+        };
+        if stale_ns > least_ns.max(mappings.pause_ns).min(MAPPINGS_NS_MAX) {
             self.refresh_mappings();
             // Spend at most a tenth of the time on this, for any number of mappings.
             let pause_ns = (sys::now_ns() - now) * 10;
@@ -165,7 +184,9 @@ impl Lifecycle {
     fn maintain_store(&self) {
         let store = &self.process.pages.store;
         store.maintain_compressors();
-        store.note_relatives(self.process.accounts.share().sharers > 1);
+        let has_relatives = self.process.accounts.share().sharers > 1;
+        store.note_relatives(has_relatives);
+        store.tidy_segments(has_relatives);
     }
 
     fn step_grace(&self, watch: &mut Watch) {

@@ -1,7 +1,7 @@
 //! Making room in steps: moving pages out of the program, and compressing them.
 
 use address_space::units::{BlockNumber, PageMask, BLOCK_PAGES, EXTENT_SLOTS};
-use address_space::{Compressed, EmptySlot};
+use address_space::{now_ms, Compressed, EmptySlot};
 
 use super::evictions::{Search, SearchResult};
 use super::Reclaimer;
@@ -135,6 +135,24 @@ impl Reclaimer {
         } else {
             0
         }
+    }
+
+    /// Moves those pages of a block out that relatives share, too. Returns false without room.
+    pub(crate) fn evict_shared(&self, at: BlockNumber, mask: PageMask) -> bool {
+        let Some(slot) = self.slot() else { return false };
+        let mut spare = Some(slot);
+        if let Ok(block) = self.process.pages.table().block(at) {
+            let shared = self.process.pages.pagemap().shared(at.address(), BLOCK_PAGES) as u32;
+            let stays = block.refused_at(now_ms()) | self.process.kept.of(at);
+            let going = mask & PageMask::from_bits(shared) & !stays;
+            if !going.is_empty() && !block.is_compressing() {
+                self.evict(&mut spare, at, going, Role::Worker);
+            }
+        }
+        if let Some(slot) = spare {
+            self.process.pages.staging.give(slot);
+        }
+        true
     }
 
     fn evict(&self, spare: &mut Option<EmptySlot>, at: BlockNumber, mask: PageMask, role: Role) -> bool {

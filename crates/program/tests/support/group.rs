@@ -39,9 +39,19 @@ impl Group {
 
     /// Anonymous memory of all its processes.
     pub fn anonymous_bytes(&self) -> u64 {
+        self.field(&["anon ", "rss "])
+    }
+
+    /// Memory files of all its processes.
+    pub fn shared_bytes(&self) -> u64 {
+        self.field(&["shmem "])
+    }
+
+    /// A field that one of both versions has.
+    fn field(&self, names: &[&str]) -> u64 {
         let text = fs::read_to_string(self.path.join("memory.stat")).unwrap();
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
-        field("anon ").or_else(|| field("rss ")).expect("one of both versions")
+        let field = |name: &&str| text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+        names.iter().find_map(field).expect("one of the names")
     }
 }
 

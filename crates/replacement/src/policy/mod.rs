@@ -27,7 +27,7 @@ mod history;
 mod leaps;
 mod rates;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use history::{each, Class, History, Page, Score, BLOCK_PAGES};
 pub use leaps::Leaps;
@@ -62,6 +62,8 @@ pub struct Policy {
     going: AtomicU64,
     along: AtomicU64,
     rates: Rates,
+    /// Whether pages leave that relatives share.
+    common_leave: AtomicBool,
 }
 
 /// The policy's choice among a block's pages.
@@ -112,6 +114,7 @@ impl Policy {
             going: AtomicU64::new(going.first),
             along: AtomicU64::new(going.along),
             rates,
+            common_leave: AtomicBool::new(false),
         }
     }
 
@@ -188,6 +191,16 @@ impl Policy {
             self.rates.went(class);
             history.set_out(index, class, tick);
         }
+    }
+
+    /// Whether pages leave that relatives share, too.
+    pub fn common_leave(&self) -> bool {
+        self.common_leave.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether they do.
+    pub fn let_common_leave(&self, leave: bool) {
+        self.common_leave.store(leave, Ordering::Relaxed);
     }
 
     /// Advances time by the arrivals of `mask`. Returns the tick before that.

@@ -1,0 +1,129 @@
+//! Segments, exchanged with relatives: memory files of pages that they have in common since a fork.
+//!
+//! A process shows the descriptors of its segments in its place in the ledger, and a relative takes
+//! them by pidfd_getfd(2). The kernel permits that to whoever may read all of the process's memory
+//! anyway (ptrace(2)), so no process learns more than it could. A memory file can also be opened
+//! through /proc, by who may not read memory where Yama restricts ptrace: there, processes without
+//! privileges exchange nothing.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use ledger::{FileOffer, Ledger, OFFERS};
+use sys::{process, shared};
+
+use crate::state::AGENT;
+
+/// How long a segment is shown: relatives look each 10 ms, but may be stopped.
+const SHOWN_NS: u64 = 1_000_000_000;
+
+/// Whether files are exchanged.
+#[repr(u32)]
+enum Exchanges {
+    Unknown,
+    Yes,
+    No,
+}
+
+/// The segments that this process shows, and those of others that it has seen.
+pub(crate) struct Exchange {
+    exchanges: AtomicU32,
+    shown: Mutex<[Option<(OwnedFd, u64)>; OFFERS]>,
+    turn: AtomicUsize,
+    seen: Mutex<Vec<(usize, FileOffer)>>,
+}
+
+impl Exchange {
+    pub(crate) const fn new() -> Self {
+        Exchange {
+            exchanges: AtomicU32::new(Exchanges::Unknown as u32),
+            shown: Mutex::new([const { None }; OFFERS]),
+            turn: AtomicUsize::new(0),
+            seen: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+/// Whether this process and its relatives can take files from each other.
+pub fn are_exchanged() -> bool {
+    let known = &AGENT.exchange.exchanges;
+    if known.load(Ordering::Relaxed) == Exchanges::Unknown as u32 {
+        let can = may_show() && can_take();
+        known.store(if can { Exchanges::Yes } else { Exchanges::No } as u32, Ordering::Relaxed);
+    }
+    known.load(Ordering::Relaxed) == Exchanges::Yes as u32
+}
+
+/// Whether nobody can open this process's files who may not read its memory.
+fn may_show() -> bool {
+    // SAFETY: returns a number.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    is_root
+        || match std::fs::read("/proc/sys/kernel/yama/ptrace_scope") {
+            Ok(scope) => scope.first() == Some(&b'0'),
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        }
+}
+
+/// Whether no filter forbids the system calls.
+fn can_take() -> bool {
+    let own = process::handle(std::process::id() as i32);
+    own.and_then(|own| process::descriptor_of(&own, own.as_raw_fd())).is_ok()
+}
+
+/// In a forked child, which has closed its parent's files, and when rights have changed.
+pub fn forget() {
+    AGENT.exchange.exchanges.store(Exchanges::Unknown as u32, Ordering::Relaxed);
+    let mut shown = AGENT.exchange.shown.lock().expect("no panic while held");
+    shown.iter_mut().filter_map(Option::take).for_each(|(file, _)| std::mem::forget(file));
+}
+
+/// Shows relatives a segment, in the place of the oldest.
+pub fn show(ledger: &Ledger, own: usize, file: OwnedFd) {
+    let Ok(number) = u16::try_from(file.as_raw_fd()) else { return };
+    let turn = AGENT.exchange.turn.fetch_add(1, Ordering::Relaxed);
+    let offer = FileOffer { process: std::process::id(), number, turn: turn as u16 };
+    let mut shown = AGENT.exchange.shown.lock().expect("no panic while held");
+    ledger.slot(own).offer(turn % OFFERS, None);
+    shown[turn % OFFERS] = Some((file, sys::now_ns()));
+    ledger.slot(own).offer(turn % OFFERS, Some(offer));
+}
+
+/// Takes a segment of a relative that this process has not seen.
+pub fn take(ledger: &Ledger, own: usize) -> Option<OwnedFd> {
+    hide_old(ledger, own);
+    let lineage = ledger.slot(own).lineage();
+    let mut seen = AGENT.exchange.seen.lock().expect("no panic while held");
+    let relatives = ledger.live().filter(|(index, _, slot)| *index != own && slot.lineage() == lineage);
+    let offers = relatives.flat_map(|(index, _, slot)| slot.offers().map(|offer| (index, offer)));
+    let offers: Vec<_> = offers.filter_map(|(index, offer)| Some((index, offer?))).collect();
+    seen.retain(|known| offers.contains(known));
+    let new = offers.into_iter().filter(|offer| lineage != 0 && !seen.contains(offer));
+    let new: Vec<_> = new.collect();
+    for (index, offer) in new {
+        seen.push((index, offer));
+        let taken = process::handle(offer.process as i32)
+            .and_then(|handle| process::descriptor_of(&handle, offer.number.into()));
+        let Ok(file) = taken else { continue };
+        if shared::is_sealed(file.as_fd()) {
+            return Some(file);
+        }
+        // Closing an unknown file may take for ever, and who shows one does so again.
+        std::mem::forget(file);
+        AGENT.exchange.exchanges.store(Exchanges::No as u32, Ordering::Relaxed);
+        return None;
+    }
+    None
+}
+
+/// Closes segments that relatives have had time to take.
+fn hide_old(ledger: &Ledger, own: usize) {
+    let now = sys::now_ns();
+    let mut shown = AGENT.exchange.shown.lock().expect("no panic while held");
+    for (index, one) in shown.iter_mut().enumerate() {
+        if one.take_if(|(_, since)| now.saturating_sub(*since) > SHOWN_NS).is_some() {
+            ledger.slot(own).offer(index, None);
+        }
+    }
+}
