@@ -39,6 +39,10 @@ pub trait Accounts: Sync {
     fn shares_segments(&self) -> bool {
         false
     }
+    /// Publishes whether this process maps a segment. Returns the number of processes that do.
+    fn note_segment(&self, _rank: u32, _maps: bool) -> u32 {
+        1
+    }
     /// Shows relatives a sealed memory file of pages in common.
     fn show_segment(&self, _file: OwnedFd) {}
     /// Takes the next such file of a relative. It is sealed.

@@ -343,6 +343,11 @@ impl Accounts for Ledgered {
         segments::are_exchanged()
     }
 
+    fn note_segment(&self, rank: u32, maps: bool) -> u32 {
+        self.slot().into_iter().for_each(|slot| slot.set_maps(rank, maps));
+        self.ledger().live().filter(|(_, _, slot)| slot.maps(rank)).count() as u32
+    }
+
     fn show_segment(&self, file: OwnedFd) {
         if let Some(index) = self.index() {
             segments::show(self.ledger(), index, file);

@@ -1,10 +1,10 @@
 //! Segments, exchanged with relatives: memory files of pages that they have in common since a fork.
 //!
 //! A process shows the descriptors of its segments in its place in the ledger, and a relative takes
-//! them by pidfd_getfd(2). The kernel permits that to whoever may read all of the process's memory
-//! anyway (ptrace(2)), so no process learns more than it could. A memory file can also be opened
-//! through /proc, by who may not read memory where Yama restricts ptrace: there, processes without
-//! privileges exchange nothing.
+//! them by pidfd_getfd(2). The kernel permits that to a process that may read all of the other's
+//! memory (ptrace(2)), so no process learns more than it could before. A memory file can also be
+//! opened through /proc, for which Yama asks no question: where it restricts ptrace(2), processes
+//! of ordinary users exchange nothing.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ pub fn are_exchanged() -> bool {
     known.load(Ordering::Relaxed) == Exchanges::Yes as u32
 }
 
-/// Whether nobody can open this process's files who may not read its memory.
+/// Whether each process that can open this one's files may read its memory.
 fn may_show() -> bool {
     // SAFETY: returns a number.
     let is_root = unsafe { libc::geteuid() } == 0;
@@ -109,7 +109,7 @@ pub fn take(ledger: &Ledger, own: usize) -> Option<OwnedFd> {
         if shared::is_sealed(file.as_fd()) {
             return Some(file);
         }
-        // Closing an unknown file may take for ever, and who shows one does so again.
+        // Closing an unknown file may take for ever, and a process that shows one does so again.
         std::mem::forget(file);
         AGENT.exchange.exchanges.store(Exchanges::No as u32, Ordering::Relaxed);
         return None;
@@ -125,5 +125,52 @@ fn hide_old(ledger: &Ledger, own: usize) {
         if one.take_if(|(_, since)| now.saturating_sub(*since) > SHOWN_NS).is_some() {
             ledger.slot(own).offer(index, None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    /// A hostile relative's place and a stranger's, beside this process's.
+    #[test]
+    fn only_sealed_files_of_relatives_are_taken() {
+        let mut keeper = ledger::Keeper::create(&ledger::Settings::default(), 1).unwrap();
+        let [own, relative, stranger] = [(); 3].map(|()| keeper.claim(std::process::id()).unwrap());
+        let ledger = keeper.ledger();
+        ledger.slot(own).set_lineage(7);
+        ledger.slot(relative).set_lineage(7);
+        ledger.slot(stranger).set_lineage(8);
+        let (process, mut turn) = (std::process::id(), 0);
+        let mut offer = |index, process, file: &OwnedFd| {
+            turn += 1;
+            let offer = FileOffer { process, number: file.as_raw_fd() as u16, turn };
+            ledger.slot(index).offer(0, Some(offer));
+        };
+        let segment = shared::holding(c"segment", b"bytes").unwrap();
+        assert!(take(&ledger, own).is_none(), "nothing is shown");
+        offer(stranger, process, &segment);
+        assert!(take(&ledger, own).is_none());
+        offer(relative, process, &segment);
+        assert_eq!(shared::len_of(take(&ledger, own).unwrap().as_fd()).unwrap(), 5);
+        assert!(take(&ledger, own).is_none(), "it was taken");
+        // The number is in use again.
+        offer(relative, process, &segment);
+        assert!(take(&ledger, own).is_some());
+        offer(relative, u32::MAX, &segment);
+        assert!(take(&ledger, own).is_none() && are_exchanged(), "its process has ended");
+
+        let open = shared::create(c"segment", 4096).unwrap();
+        for file in [OwnedFd::from(File::open("/dev/zero").unwrap()), open] {
+            forget();
+            assert!(are_exchanged());
+            offer(relative, process, &file);
+            assert!(take(&ledger, own).is_none() && !are_exchanged(), "no more of that");
+        }
+        forget();
+        show(&ledger, own, segment);
+        let shown = ledger.slot(own).offers();
+        assert_eq!(shown.iter().flatten().count(), 1);
     }
 }

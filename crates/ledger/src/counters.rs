@@ -100,8 +100,7 @@ counters! {
     /// Pages that the kernel did not let leave, each time: read-only, locked or under a protection
     /// key.
     Immovable: Pages, report "immovable_pages", prometheus "uzswap_immovable_pages_total";
-    /// Pages that were left in memory because processes share them since a fork, each time: their
-    /// compressed copies would take more.
+    /// Pages that were left in memory because processes share them since a fork, each time.
     KeptShared: Pages, report "kept_shared_pages", prometheus "uzswap_kept_shared_pages_total";
     /// Faults served.
     Faults: Times, report "faults", prometheus "uzswap_faults_total";

@@ -61,9 +61,28 @@ pub struct Slot {
     /// Equal in processes that have the same memory since a fork; 0 if unknown.
     lineage: AtomicU32,
     offers: [AtomicU64; OFFERS],
+    /// Ranks of the segments that it maps, as bits. Two of a distance of [`RANKS`] look alike.
+    segments: [AtomicU64; RANKS / 64],
 }
 
+/// Segments that are told apart: numbers of files ascend.
+const RANKS: usize = 4096;
+
 impl Slot {
+    /// Publishes whether the process maps a segment.
+    pub fn set_maps(&self, rank: u32, maps: bool) {
+        let (word, bit) = (&self.segments[rank as usize % RANKS / 64], 1 << (rank % 64));
+        match maps {
+            true => word.fetch_or(bit, Ordering::Relaxed),
+            false => word.fetch_and(!bit, Ordering::Relaxed),
+        };
+    }
+
+    /// Whether it maps a segment.
+    pub fn maps(&self, rank: u32) -> bool {
+        self.segments[rank as usize % RANKS / 64].load(Ordering::Relaxed) >> (rank % 64) & 1 != 0
+    }
+
     /// Sets the process's lineage.
     pub fn set_lineage(&self, lineage: u32) {
         self.lineage.store(lineage, Ordering::Relaxed);
@@ -249,7 +268,7 @@ impl Slot {
         for figure in pages.into_iter().chain([&self.pool, &self.staged, &self.disk_bytes]) {
             figure.store(0, Ordering::Relaxed);
         }
-        self.offers.iter().for_each(|offer| offer.store(0, Ordering::Relaxed));
+        self.offers.iter().chain(&self.segments).for_each(|word| word.store(0, Ordering::Relaxed));
         for flag in
             [&self.lineage, &self.managed, &self.pause_wanted, &self.paused, &self.leave_wanted, &self.forked]
         {

@@ -22,6 +22,8 @@ pub(crate) struct Gauge {
     discount: AtomicU64,
     /// Stored pages that count for relatives: inherited from the parent, or in common.
     inherited: AtomicU64,
+    /// This process's part of the segments that it maps.
+    segments: AtomicU64,
     /// Bytes by which this process lately grew without faults between two looks.
     growth: AtomicU64,
 }
@@ -34,6 +36,7 @@ impl Gauge {
             resident: AtomicU64::new(0),
             discount: AtomicU64::new(0),
             inherited: AtomicU64::new(0),
+            segments: AtomicU64::new(0),
             growth: AtomicU64::new(0),
         }
     }
@@ -45,7 +48,7 @@ impl Gauge {
             let share = self.accounts.share();
             let own = bytes.saturating_sub(self.discount_bytes() + share.others_bytes);
             // The kernel counts segments as files.
-            let segments = pages.store.segment_bytes() / u64::from(share.sharers.max(1));
+            let segments = self.segments.load(Ordering::Relaxed);
             let fair = own + segments;
             self.resident.store(fair, Ordering::Relaxed);
             let staged = bytes_of(pages.staging.pages()) as u64;
@@ -75,6 +78,11 @@ impl Gauge {
             let inherited = self.inherited.fetch_add(others, Ordering::Relaxed) + others;
             self.accounts.publish_inherited(inherited);
         }
+    }
+
+    /// Sets this process's part of the segments that it maps.
+    pub fn set_segments(&self, bytes: u64) {
+        self.segments.store(bytes, Ordering::Relaxed);
     }
 
     /// Notes that pages came in, of about as many inherited ones as there are among the stored.

@@ -51,7 +51,7 @@ fn seal(file: &File, more: i32) -> io::Result<()> {
     done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
 }
 
-/// Whether a file is a memory file that nobody can change.
+/// Whether a file is a memory file that is sealed against every change.
 pub fn is_sealed(file: BorrowedFd<'_>) -> bool {
     let all = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     // SAFETY: takes numbers.

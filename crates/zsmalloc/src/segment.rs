@@ -28,12 +28,13 @@ pub const SEGMENT_BYTES_MAX: usize = CHUNK_BYTES;
 pub struct Segment {
     first: u32,
     len: usize,
+    rank: u32,
 }
 
 impl Segment {
-    /// Bytes of its file.
-    pub fn len(&self) -> usize {
-        self.len
+    /// Its rank, and the bytes of its file.
+    pub fn rank_and_bytes(&self) -> (u32, usize) {
+        (self.rank, self.len)
     }
 
     fn place(&self, at: usize, len: usize) -> Option<FrameOffset> {
@@ -64,8 +65,8 @@ impl Segments {
 }
 
 impl Pool {
-    /// Maps a memory file of `len` bytes that nobody can write or cut: the caller has seen its seals.
-    /// Of two segments that have an object, all pools use the one of lower rank.
+    /// Maps a memory file of `len` bytes, whose seals against writing and cutting the caller has
+    /// seen. Of two segments that have an object, all pools use the one of lower rank.
     ///
     /// # Errors
     /// Those of mmap(2); ENOMEM if the arena is full.
@@ -91,7 +92,7 @@ impl Pool {
             return Err(error);
         }
         self.segments.bytes.fetch_add(len, Ordering::Relaxed);
-        Ok(Segment { first, len })
+        Ok(Segment { first, len, rank })
     }
 
     /// The bytes of a segment.
@@ -100,8 +101,8 @@ impl Pool {
         unsafe { std::slice::from_raw_parts(self.frames.base(segment.first).as_ptr(), segment.len) }
     }
 
-    /// Moves an object to byte `at` of a segment, if the bytes there are the same, the object is not
-    /// in use, and in no segment of lower rank. Frees its memory.
+    /// Moves an object to byte `at` of a segment, if the bytes there are the same, the object is
+    /// not in use, and in no segment of lower rank. Frees its memory.
     pub fn share(&self, handle: Handle, segment: &Segment, at: usize) -> bool {
         let entry = self.entry(handle);
         let Some(object) = entry.peek() else { return false };

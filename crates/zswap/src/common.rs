@@ -8,9 +8,8 @@
 //! ```
 //!
 //! One process packs a segment from objects of its own and seals it. Each, it included, maps it and
-//! replaces its object of such a page by the segment's, if the bytes are the same. So a segment can
-//! only save memory: what it says is never believed. Entries ascend by key; a lookup among entries
-//! that do not finds nothing.
+//! replaces its object of such a page by the segment's, if the bytes are the same. So a false
+//! segment changes no page. Entries ascend by key; a lookup among others finds nothing.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -29,7 +28,7 @@ use crate::Zswap;
 const KEYS_MAX: usize = 4096;
 /// Keys of a segment: with fewer, its file costs too much ...
 const KEYS_MIN: usize = 256;
-/// ... unless they have waited for so many turns.
+/// ... unless they have waited for this number of turns.
 const TURNS_MAX: u8 = 4;
 const KEYS_MIN_LATE: usize = 32;
 /// Turns after which a segment without objects of this store is unmapped.
@@ -147,8 +146,8 @@ impl Zswap {
         packing.finish()
     }
 
-    /// Maps a segment, which nobody can change, and uses its objects in place of equal ones. Returns
-    /// the keys of its other pages.
+    /// Maps a sealed segment, and uses its objects in place of equal ones. Returns the keys of its
+    /// other pages.
     ///
     /// # Errors
     /// Those of fstat(2) and mmap(2); InvalidInput if it is too long.
@@ -239,6 +238,16 @@ impl Zswap {
             }
         }
         self.common.count.store(all.len(), Ordering::Relaxed);
+    }
+
+    /// Calls `each` with rank and bytes of every segment.
+    pub fn for_each_segment(&self, mut each: impl FnMut(u32, u64)) {
+        if self.common.count.load(Ordering::Relaxed) > 0 {
+            for held in lock(&self.common.held).iter() {
+                let (rank, bytes) = held.segment.rank_and_bytes();
+                each(rank, bytes as u64);
+            }
+        }
     }
 
     /// Bytes of segments, which the processes that map them have once for all.

@@ -148,8 +148,8 @@ impl AddressSpace {
     }
 }
 
-/// Whether pages that relatives share stay in memory, if each relative would keep a compressed copy:
-/// they stay if the copies would take more than `PART` of the one page.
+/// Whether pages that relatives share stay in memory where each relative would keep a compressed
+/// copy: they stay if the copies would take more than `PART` of the one page.
 fn keeps_shared(store: &Zswap, sharers: u32) -> bool {
     const PART: (u64, u64) = (3, 4);
     /// The ratio assumed while the pool is empty.

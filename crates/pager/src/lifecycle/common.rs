@@ -4,8 +4,8 @@
 //! their objects into a segment and shows it to its relatives. Each relative uses the segment's
 //! objects in place of its own equal ones, and moves the pages out that it still shares.
 //!
-//! A frame in common saves faults of all relatives, and who needs the page again gets a copy of its
-//! own. So such pages stay while the budget can be kept by others' leaving.
+//! A frame in common saves faults of all relatives, and each that needs the page again gets a copy
+//! of its own. So such pages stay while the budget can be kept by others' leaving.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -16,7 +16,8 @@ use sys::shared;
 
 use super::Lifecycle;
 
-/// Pages in common leave after so many turns in a row in which the budget was exceeded by this part.
+/// Pages in common leave after this number of turns in a row with an excess of this part of the
+/// budget.
 const TURNS_OVER: u32 = 4;
 const OVER_DIVISOR: u64 = 64;
 /// Pages that follow in one turn, at about 3 us each.
@@ -27,14 +28,18 @@ const FOLLOWING_MAX: usize = 1024;
 pub(crate) struct CommonWatch {
     /// Pages that a relative has moved out, and this process has not.
     following: Vec<PageNumber>,
+    /// Ranks of the segments that it maps.
+    mapped: Vec<u32>,
     /// Turns in a row in which the budget was exceeded.
     turns_over: u32,
 }
 
 impl Lifecycle {
     /// Packs pages in common, and takes relatives' segments.
-    pub fn share_pages(&self, CommonWatch { following, .. }: &mut CommonWatch, total: u64) {
-        let (accounts, store) = (self.process.accounts, &self.process.pages.store);
+    pub fn share_pages(&self, watch: &mut CommonWatch, total: u64) {
+        self.count_segments(&mut watch.mapped);
+        let (accounts, store, following) =
+            (self.process.accounts, &self.process.pages.store, &mut watch.following);
         if accounts.share().sharers < 2 || !accounts.shares_segments() || self.process.quiesce.is_on() {
             following.clear();
             return;
@@ -53,7 +58,21 @@ impl Lifecycle {
         self.follow(following);
     }
 
-    /// Decides whether pages in common leave: from when the budget was exceeded for some turns until
+    /// Counts this process's part of the segments that it maps. `mapped`: those of the last turn.
+    fn count_segments(&self, mapped: &mut Vec<u32>) {
+        let (accounts, mut bytes, mut ranks) = (self.process.accounts, 0, Vec::new());
+        self.process.pages.store.for_each_segment(|rank, len| {
+            bytes += len / u64::from(accounts.note_segment(rank, true).max(1));
+            ranks.push(rank);
+        });
+        for rank in mapped.iter().filter(|rank| !ranks.contains(rank)) {
+            accounts.note_segment(*rank, false);
+        }
+        *mapped = ranks;
+        self.process.gauge.set_segments(bytes);
+    }
+
+    /// Decides whether pages in common leave: once the budget was exceeded for some turns, until
     /// there is no relative.
     pub fn judge_common(&self, CommonWatch { turns_over, .. }: &mut CommonWatch, total: u64) {
         let process = &self.process;

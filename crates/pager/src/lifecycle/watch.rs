@@ -145,8 +145,8 @@ impl Lifecycle {
         watch.sample.came_in = self.note_growth(&mut watch.before, watch.sample.now_ns);
     }
 
-    /// New and grown mappings change the sizes. Replaced ones are found a little later, as those that
-    /// change the total alone: shared memory, or private memory that has no pages yet.
+    /// New and grown mappings change the sizes. Replaced ones are found a little later, as those
+    /// that change the total alone: shared memory, or private memory without access.
     fn refresh_if_changed(&self, watch: &mut Watch) {
         let (now, mappings) = (watch.sample.now_ns, &mut watch.mappings);
         let mut buffer = [0; 128];

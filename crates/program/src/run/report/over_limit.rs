@@ -143,7 +143,7 @@ impl OverLimit {
                 "pages could not leave: they are read-only, locked or under a protection key".to_owned()
             }
             Cause::Shared => {
-                "pages that forked processes share stay: a compressed copy for each would take more"
+                "pages that forked processes share leave last, and free memory once all have moved them out"
                     .to_owned()
             }
             Cause::PoolFull => "what is compressed took most of it".to_owned(),
