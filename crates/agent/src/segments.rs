@@ -17,6 +17,10 @@ use crate::state::AGENT;
 
 /// How long a segment is shown: relatives look each 10 ms, but may be stopped.
 const SHOWN_NS: u64 = 1_000_000_000;
+/// How long it is open after that: a relative that has read its number gets no other file.
+const OPEN_NS: u64 = 1_000_000_000;
+/// Files other than segments that relatives may show before nothing more is taken.
+const UNKNOWN_MAX: u32 = 4;
 
 /// Whether files are exchanged.
 #[repr(u32)]
@@ -29,9 +33,16 @@ enum Exchanges {
 /// The segments that this process shows, and those of others that it has seen.
 pub(crate) struct Exchange {
     exchanges: AtomicU32,
-    shown: Mutex<[Option<(OwnedFd, u64)>; OFFERS]>,
+    shown: Mutex<[Option<Shown>; OFFERS]>,
     turn: AtomicUsize,
     seen: Mutex<Vec<(usize, FileOffer)>>,
+    unknown: AtomicU32,
+}
+
+/// A segment that is or was shown, and since when.
+struct Shown {
+    file: OwnedFd,
+    since_ns: u64,
 }
 
 impl Exchange {
@@ -41,6 +52,7 @@ impl Exchange {
             shown: Mutex::new([const { None }; OFFERS]),
             turn: AtomicUsize::new(0),
             seen: Mutex::new(Vec::new()),
+            unknown: AtomicU32::new(0),
         }
     }
 }
@@ -76,18 +88,17 @@ fn can_take() -> bool {
 pub fn forget() {
     AGENT.exchange.exchanges.store(Exchanges::Unknown as u32, Ordering::Relaxed);
     let mut shown = AGENT.exchange.shown.lock().expect("no panic while held");
-    shown.iter_mut().filter_map(Option::take).for_each(|(file, _)| std::mem::forget(file));
+    shown.iter_mut().filter_map(Option::take).for_each(|shown| std::mem::forget(shown.file));
 }
 
-/// Shows relatives a segment, in the place of the oldest.
+/// Shows relatives a segment, unless too many are shown.
 pub fn show(ledger: &Ledger, own: usize, file: OwnedFd) {
     let Ok(number) = u16::try_from(file.as_raw_fd()) else { return };
-    let turn = AGENT.exchange.turn.fetch_add(1, Ordering::Relaxed);
-    let offer = FileOffer { process: std::process::id(), number, turn: turn as u16 };
     let mut shown = AGENT.exchange.shown.lock().expect("no panic while held");
-    ledger.slot(own).offer(turn % OFFERS, None);
-    shown[turn % OFFERS] = Some((file, sys::now_ns()));
-    ledger.slot(own).offer(turn % OFFERS, Some(offer));
+    let Some(place) = shown.iter().position(Option::is_none) else { return };
+    let turn = AGENT.exchange.turn.fetch_add(1, Ordering::Relaxed) as u16;
+    shown[place] = Some(Shown { file, since_ns: sys::now_ns() });
+    ledger.slot(own).offer(place, Some(FileOffer { process: std::process::id(), number, turn }));
 }
 
 /// Takes a segment of a relative that this process has not seen.
@@ -109,21 +120,28 @@ pub fn take(ledger: &Ledger, own: usize) -> Option<OwnedFd> {
         if shared::is_sealed(file.as_fd()) {
             return Some(file);
         }
-        // Closing an unknown file may take for ever, and a process that shows one does so again.
+        // Closing an unknown file may take for ever.
         std::mem::forget(file);
-        AGENT.exchange.exchanges.store(Exchanges::No as u32, Ordering::Relaxed);
-        return None;
+        if AGENT.exchange.unknown.fetch_add(1, Ordering::Relaxed) + 1 == UNKNOWN_MAX {
+            AGENT.exchange.exchanges.store(Exchanges::No as u32, Ordering::Relaxed);
+            return None;
+        }
     }
     None
 }
 
-/// Closes segments that relatives have had time to take.
+/// Hides segments that relatives have had time to take, and closes them later.
 fn hide_old(ledger: &Ledger, own: usize) {
     let now = sys::now_ns();
     let mut shown = AGENT.exchange.shown.lock().expect("no panic while held");
-    for (index, one) in shown.iter_mut().enumerate() {
-        if one.take_if(|(_, since)| now.saturating_sub(*since) > SHOWN_NS).is_some() {
-            ledger.slot(own).offer(index, None);
+    for (place, one) in shown.iter_mut().enumerate() {
+        let Some(since_ns) = one.as_ref().map(|one| one.since_ns) else { continue };
+        let age_ns = now.saturating_sub(since_ns);
+        if age_ns > SHOWN_NS {
+            ledger.slot(own).offer(place, None);
+        }
+        if age_ns > SHOWN_NS + OPEN_NS {
+            *one = None;
         }
     }
 }
@@ -163,11 +181,13 @@ mod tests {
 
         let open = shared::create(c"segment", 4096).unwrap();
         for file in [OwnedFd::from(File::open("/dev/zero").unwrap()), open] {
-            forget();
-            assert!(are_exchanged());
-            offer(relative, process, &file);
-            assert!(take(&ledger, own).is_none() && !are_exchanged(), "no more of that");
+            for _ in 0..UNKNOWN_MAX / 2 {
+                assert!(are_exchanged());
+                offer(relative, process, &file);
+                assert!(take(&ledger, own).is_none());
+            }
         }
+        assert!(!are_exchanged(), "no more of that");
         forget();
         show(&ledger, own, segment);
         let shown = ledger.slot(own).offers();

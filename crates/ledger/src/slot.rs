@@ -8,7 +8,7 @@ use crate::{Counter, Histogram, COUNTERS};
 pub const FORMS_MAX: usize = 16;
 
 /// Files that a process shows its relatives at a time.
-pub const OFFERS: usize = 8;
+pub const OFFERS: usize = 32;
 
 /// A file in a process's file table that relatives may take, with the rights that they have: a
 /// sealed memory file of pages in common. The process may have written anything.
