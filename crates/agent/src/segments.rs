@@ -19,7 +19,7 @@ use crate::state::AGENT;
 const SHOWN_NS: u64 = 1_000_000_000;
 /// How long it is open after that: a relative that has read its number gets no other file.
 const OPEN_NS: u64 = 1_000_000_000;
-/// Files other than segments that relatives may show before nothing more is taken.
+/// Files that are no segments, or may not be taken, before nothing more is taken.
 const UNKNOWN_MAX: u32 = 4;
 
 /// Whether files are exchanged.
@@ -61,7 +61,7 @@ impl Exchange {
 pub fn are_exchanged() -> bool {
     let known = &AGENT.exchange.exchanges;
     if known.load(Ordering::Relaxed) == Exchanges::Unknown as u32 {
-        let can = may_show() && can_take();
+        let can = may_show() && can_exchange();
         known.store(if can { Exchanges::Yes } else { Exchanges::No } as u32, Ordering::Relaxed);
     }
     known.load(Ordering::Relaxed) == Exchanges::Yes as u32
@@ -78,15 +78,19 @@ fn may_show() -> bool {
         }
 }
 
-/// Whether no filter forbids the system calls.
-fn can_take() -> bool {
-    let own = process::handle(std::process::id() as i32);
-    own.and_then(|own| process::descriptor_of(&own, own.as_raw_fd())).is_ok()
+/// Whether this process gets a segment from itself: neither filter nor setting forbids the calls.
+fn can_exchange() -> bool {
+    let taken = shared::holding(c"uzswap-segment", b"a segment").and_then(|file| {
+        let own = process::handle(std::process::id() as i32)?;
+        process::descriptor_of(&own, file.as_raw_fd())
+    });
+    taken.is_ok_and(|file| shared::is_sealed(file.as_fd()))
 }
 
 /// In a forked child, which has closed its parent's files, and when rights have changed.
 pub fn forget() {
     AGENT.exchange.exchanges.store(Exchanges::Unknown as u32, Ordering::Relaxed);
+    AGENT.exchange.unknown.store(0, Ordering::Relaxed);
     let mut shown = AGENT.exchange.shown.lock().expect("no panic while held");
     shown.iter_mut().filter_map(Option::take).for_each(|shown| std::mem::forget(shown.file));
 }
@@ -116,12 +120,14 @@ pub fn take(ledger: &Ledger, own: usize) -> Option<OwnedFd> {
         seen.push((index, offer));
         let taken = process::handle(offer.process as i32)
             .and_then(|handle| process::descriptor_of(&handle, offer.number.into()));
-        let Ok(file) = taken else { continue };
-        if shared::is_sealed(file.as_fd()) {
-            return Some(file);
+        match taken {
+            Ok(file) if shared::is_sealed(file.as_fd()) => return Some(file),
+            // Closing an unknown file may take for ever.
+            Ok(file) => std::mem::forget(file),
+            // A relative that may not be inspected.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            Err(_) => continue,
         }
-        // Closing an unknown file may take for ever.
-        std::mem::forget(file);
         if AGENT.exchange.unknown.fetch_add(1, Ordering::Relaxed) + 1 == UNKNOWN_MAX {
             AGENT.exchange.exchanges.store(Exchanges::No as u32, Ordering::Relaxed);
             return None;

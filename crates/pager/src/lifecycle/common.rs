@@ -37,7 +37,6 @@ pub(crate) struct CommonWatch {
 impl Lifecycle {
     /// Packs pages in common, and takes relatives' segments.
     pub fn share_pages(&self, watch: &mut CommonWatch, total: u64) {
-        self.count_segments(&mut watch.mapped);
         let (accounts, store, following) =
             (self.process.accounts, &self.process.pages.store, &mut watch.following);
         if accounts.share().sharers < 2 || !accounts.shares_segments() || self.process.quiesce.is_on() {
@@ -72,9 +71,11 @@ impl Lifecycle {
         self.process.gauge.set_segments(bytes);
     }
 
-    /// Decides whether pages in common leave: once the budget was exceeded for some turns, until
-    /// there is no relative.
-    pub fn judge_common(&self, CommonWatch { turns_over, .. }: &mut CommonWatch, total: u64) {
+    /// Counts segments, and decides whether pages in common leave: once the budget was exceeded for
+    /// some turns, until there is no relative.
+    pub fn judge_common(&self, watch: &mut CommonWatch, total: u64) {
+        self.count_segments(&mut watch.mapped);
+        let turns_over = &mut watch.turns_over;
         let process = &self.process;
         let budget = process.accounts.budget();
         let is_over = total > budget + budget / OVER_DIVISOR;

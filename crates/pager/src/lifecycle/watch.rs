@@ -26,7 +26,7 @@ const MAINTAIN_NS: u64 = 250_000_000;
 const MAPPINGS_NS: u64 = 900_000;
 const MAPPINGS_TOTAL_NS: u64 = 20_000_000;
 const MAPPINGS_NS_MAX: u64 = 100_000_000;
-/// Interval at which it is decided whether pages in common leave.
+/// Interval at which segments are counted, and whether pages in common leave is decided.
 const COMMON_NS: u64 = 50_000_000;
 /// Interval at which pages in common go into segments, and relatives' segments are looked for.
 const SEGMENTS_NS: u64 = 10_000_000;
