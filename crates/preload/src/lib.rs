@@ -41,6 +41,7 @@ mod system;
 mod target;
 mod tasks;
 mod threads;
+mod valgrind;
 mod youth;
 
 /// The panic handler without a standard library; no code is known to panic.

@@ -6,7 +6,7 @@ use core::ops::Range;
 use crate::control_page;
 use crate::{
     cleared, credentials, environment, exec, fork, limits, loader, memory_limit, parent, sanitizer, sharing,
-    system, threads,
+    system, threads, valgrind,
 };
 
 const VARIABLES_MAX: usize = 8;
@@ -23,6 +23,9 @@ extern "C" fn constructor(_argc: c_int, _argv: *const *const c_char, _envp: *con
     // Without a supervisor's socket, or with an empty name, this object does nothing.
     let socket = variable(c"UZSWAP_SOCKET").filter(|name| !name.is_empty());
     let (Some(socket), Some(agent)) = (socket, variable(c"UZSWAP_AGENT")) else { return };
+    if valgrind::runs_this() {
+        return;
+    }
     // SAFETY: this is the constructor.
     unsafe { environment::remember() };
     exec::prepare();

@@ -1,10 +1,10 @@
-//! Programs with sanitizers of GCC and Clang, with static and shared runtimes.
+//! Programs with sanitizers of GCC and Clang, with static and shared runtimes, and on Valgrind.
 
 mod support;
 
 use std::process::Command;
 
-use support::{compared, has, is_installed, own, printed, Ran, Scratch, WAYS};
+use support::{compared, has, is_installed, own, printed, run, Ran, Scratch, WAYS};
 
 fn compiled(scratch: &Scratch, compiler: &str, options: &[&str]) -> Option<String> {
     let program = scratch.text("sanitized");
@@ -79,4 +79,15 @@ fn clang_s() {
     let directory = printed(Command::new(clang).arg("-print-resource-dir"));
     let search = format!("-Wl,-rpath,{}/lib/linux", directory.trim());
     is_as_bare(clang, &["-fsanitize=address", "-shared-libasan", &search], &["leak", "starts"], &[POOL]);
+}
+
+/// Regression: Valgrind refused the clone() of the agent in its program and in each that forked.
+#[test]
+fn programs_go_on_on_valgrind() {
+    if !has("valgrind") {
+        return;
+    }
+    let ran = Ran::of(&mut run("60M", &["-q"], &["valgrind", "-q", "sh", "-c", "true; (echo here)"]));
+    ran.assert_status(0);
+    assert_eq!((&*ran.printed, ran.said.contains("Unsupported")), ("here\n", false), "{ran}");
 }
