@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use support::{children_of, on_disk, run as uzswap_run, workload, Ran, Scratch, Started};
+use support::{children_of, on_disk, run as uzswap_run, wait_until, workload, Ran, Scratch, Started};
 
 /// MiB of the workload's data, and its budget: more than half of the data is in the file.
 const DATA: &str = "64";
@@ -53,8 +53,10 @@ fn run(plain: bool, attack: impl Fn(&File, &[Vec<u8>])) -> Option<Ran> {
         assert_eq!(run.line(), "filled");
         let file = swap_file(run.pid(), Path::new(&directory));
         if round == 0 {
+            // The writer may be behind the program.
+            let len = || file.metadata().unwrap().len() as usize;
+            wait_until("more than 16 MiB are in the file", || len() > 16 * SEGMENT_BYTES);
             older = segments(&file);
-            assert!(older.len() > 16, "{} MiB are in the file", older.len());
         } else {
             attack(&file, &older);
         }
