@@ -222,13 +222,13 @@ fn closed_standard_streams_stay_closed() {
     if !can_manage() {
         return;
     }
-    let status = |script: &str| Ran::of(&mut command(&["sh", "-c", script])).status;
+    let ran = |script: &str| Ran::of(&mut command(&["sh", "-c", script]));
     for redirection in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ""] {
         // A bit mask of open descriptors 0, 1 and 2.
         let look = "n=0; for i in 0 1 2; do [ -e /proc/$$/fd/$i ] && n=$((n * 2 + 1)) || n=$((n * 2)); done; exit $n";
-        let bare = status(&format!("sh -c '{look}' {redirection}"));
-        let managed = status(&format!("{PROGRAM} run -q --ram 1G -- sh -c '{look}' {redirection}"));
-        assert_eq!(managed, bare, "{redirection}");
+        let bare = ran(&format!("sh -c '{look}' {redirection}"));
+        let managed = ran(&format!("{PROGRAM} run -q --ram 1G -- sh -c '{look}' {redirection}"));
+        assert_eq!(managed.status, bare.status, "{redirection}: {managed}");
     }
 }
 
