@@ -7,7 +7,7 @@ use std::io::Write;
 
 use support::group::Group;
 use support::{
-    can_manage, has, is_root, managed, printed, uzswap, wait_until, workload, Scratch, Started, PROGRAM,
+    can_manage, has, is_root, managed, own, printed, uzswap, wait_until, workload, Scratch, Started, PROGRAM,
 };
 
 const MIB: u64 = 1 << 20;
@@ -221,6 +221,21 @@ fn pages_in_common_are_stored_once_for_all() {
     run.tell("\n");
     assert_eq!(run.next_line().as_deref(), Some("wrong 0"));
     run.end().assert_status(0);
+}
+
+/// Relatives fork, write to pages in common, end and are killed, in less memory than they share.
+#[test]
+fn relatives_that_come_and_go_have_their_own_bytes() {
+    if !(can_manage() && has("python3")) {
+        return;
+    }
+    let script = own("tests/workloads/relatives.py").display().to_string();
+    for options in [&["-q"][..], &["-q", "--verify", "--swap", "500M"]] {
+        let Some(ran) = managed("110M", options, &["python3", &script, "10"]) else { return };
+        ran.assert_status(0);
+        assert!(ran.number("zswpout") > 10_000, "{ran}");
+        assert_eq!(ran.printed, "bad 0\n", "{ran}");
+    }
 }
 
 /// Regression: pages that were out at a fork counted in each child: a heap of 200 MiB with four
