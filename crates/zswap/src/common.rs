@@ -34,6 +34,9 @@ const KEYS_MIN_LATE: usize = 32;
 /// Turns after which a segment without objects of this store is unmapped.
 const IDLE_TURNS: u8 = 100;
 
+/// Most segments: up to 4 GiB of objects. A hostile relative may show any number.
+const HELD_MAX: usize = 4096;
+
 const ENTRY_BYTES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"uzsegm\x01\x00");
 
@@ -150,10 +153,12 @@ impl Zswap {
     /// other pages.
     ///
     /// # Errors
-    /// Those of fstat(2) and mmap(2); InvalidInput if it is too long.
+    /// Those of fstat(2) and mmap(2); InvalidInput if it is too long, or one too many.
     pub fn map_segment(&self, group: Group, file: BorrowedFd<'_>) -> io::Result<Vec<u64>> {
         let (len, rank) = (shared::len_of(file)?, shared::number_of(file)?);
-        if !(1..=zsmalloc::SEGMENT_BYTES_MAX).contains(&len) {
+        if self.common.count.load(Ordering::Relaxed) >= HELD_MAX
+            || !(1..=zsmalloc::SEGMENT_BYTES_MAX).contains(&len)
+        {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut pool = self.pools.current(1);

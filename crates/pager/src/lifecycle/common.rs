@@ -20,6 +20,8 @@ use super::Lifecycle;
 /// budget.
 const TURNS_OVER: u32 = 4;
 const OVER_DIVISOR: u64 = 64;
+/// Segments of relatives that are taken in one turn: a hostile one may show any number.
+const TAKEN_MAX: usize = 32;
 /// Pages that follow in one turn, at about 3 us each.
 const FOLLOWING_MAX: usize = 1024;
 
@@ -48,7 +50,8 @@ impl Lifecycle {
             drop(self.map_segment(file.as_fd()));
             accounts.show_segment(file);
         }
-        while let Some(file) = accounts.take_segment() {
+        for _ in 0..TAKEN_MAX {
+            let Some(file) = accounts.take_segment() else { break };
             following.extend(self.map_segment(file.as_fd()));
         }
         if total <= self.process.low_water() || !self.process.pages.policy.common_leave() {
