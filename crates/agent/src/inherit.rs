@@ -24,6 +24,7 @@ extern "C" fn begin_child(channel: usize) {
     keep_spare();
     if channel == RESTART {
         paging::forget_pager();
+        retire::unmap_segments();
         set_alive(true);
         live(Phase::Joining)
     }
@@ -58,6 +59,7 @@ fn inherit(channel: i32, parent: Option<OwnedFd>) -> Phase {
         Some(message) if message.word() == channel::COMPLETE => {
             // Everything is in place, and the parent's tables are no longer used.
             paging::forget_pager();
+            retire::unmap_segments();
             set_alive(!fork::expects_filter());
             fork::taken();
             return if is_alive() { Phase::Joining } else { Phase::Retired };

@@ -48,9 +48,14 @@ pub fn retire() {
     threads::discard_free();
     thread::close_all_files();
     let mut buffer = vec![0; MAPS_BYTES];
-    for name in [ledger::LEDGER_NAME, ledger::BOARD_NAME, swapfile::TABLE_NAME] {
+    for name in [ledger::LEDGER_NAME, ledger::BOARD_NAME, swapfile::TABLE_NAME, zswap::SEGMENT_NAME] {
         unmap_all(name, &mut buffer);
     }
+}
+
+/// In a forked child that begins again, without its parent's pager: unmaps the parent's segments.
+pub fn unmap_segments() {
+    unmap_all(zswap::SEGMENT_NAME, &mut vec![0; MAPS_BYTES]);
 }
 
 /// Replaces a memory file's mappings by empty memory: the program may be reading the ledger now.

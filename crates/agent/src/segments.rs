@@ -80,7 +80,7 @@ fn may_show() -> bool {
 
 /// Whether this process gets a segment from itself: neither filter nor setting forbids the calls.
 fn can_exchange() -> bool {
-    let taken = shared::holding(c"uzswap-segment", b"a segment").and_then(|file| {
+    let taken = shared::holding(zswap::SEGMENT_NAME, b"a segment").and_then(|file| {
         let own = process::handle(std::process::id() as i32)?;
         process::descriptor_of(&own, file.as_raw_fd())
     });

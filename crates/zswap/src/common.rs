@@ -11,6 +11,7 @@
 //! replaces its object of such a page by the segment's, if the bytes are the same. So a false
 //! segment changes no page. Entries ascend by key; a lookup among others finds nothing.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -36,6 +37,9 @@ const IDLE_TURNS: u8 = 100;
 
 /// Most segments: up to 4 GiB of objects. A hostile relative may show any number.
 const HELD_MAX: usize = 4096;
+
+/// The name of segments' files.
+pub const SEGMENT_NAME: &CStr = c"uzswap-segment";
 
 const ENTRY_BYTES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"uzsegm\x01\x00");

@@ -53,6 +53,7 @@ mod zswap;
 
 pub use acomp::{Page, TierSample, PAGE_SIZE};
 pub use balance::Costs;
+pub use common::SEGMENT_NAME;
 pub use config::{Config, Error, Group, Keep, LoadError, StoreError, KEY_BITS, NODES_MAX, POOLS_MAX};
 pub use counters::{Counters, GroupUsage};
 pub use forms::{form_names, Forms, LoadTally, Requests, Tally, FORMS_MAX};

@@ -46,7 +46,7 @@ impl Lifecycle {
             return;
         }
         let packed = store.pack_common(GROUP);
-        if let Some(file) = packed.and_then(|bytes| shared::holding(c"uzswap-segment", &bytes).ok()) {
+        if let Some(file) = packed.and_then(|bytes| shared::holding(zswap::SEGMENT_NAME, &bytes).ok()) {
             drop(self.map_segment(file.as_fd()));
             accounts.show_segment(file);
         }
