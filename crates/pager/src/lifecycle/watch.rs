@@ -13,6 +13,8 @@ use super::Lifecycle;
 
 /// A fault that waits this long is reported.
 const FAULT_NS_MAX: u64 = 10_000_000_000;
+/// After so long without a look the machine slept, or all of the agent was stopped or frozen.
+const ASLEEP_NS: u64 = 1_000_000_000;
 
 const RUNS: usize = 4096;
 
@@ -68,6 +70,7 @@ pub struct Watch {
     sample: Sample,
     /// When each duty was last done.
     done_ns: [u64; DUTIES.len()],
+    awake: Awake,
     before: Before,
     mappings: Mappings,
     count: Count,
@@ -76,6 +79,27 @@ pub struct Watch {
     reported: bool,
     /// Faults served at the last look, if a message was waiting.
     waited: Option<u32>,
+}
+
+/// The time since the agent last slept, by its looks.
+#[derive(Debug, Default)]
+struct Awake {
+    since_ns: u64,
+    looked_ns: u64,
+}
+
+impl Awake {
+    fn look(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.looked_ns) > ASLEEP_NS {
+            self.since_ns = now_ns;
+        }
+        self.looked_ns = now_ns;
+    }
+
+    /// How long something that began at `since_ns` has lasted, without what was slept through.
+    fn lasted_ns(&self, since_ns: u64) -> u64 {
+        self.looked_ns.saturating_sub(since_ns.max(self.since_ns))
+    }
 }
 
 /// The figures of the present look.
@@ -125,6 +149,7 @@ impl Lifecycle {
     pub fn watch(&self, watch: &mut Watch) -> (u64, u64) {
         let now_ns = sys::now_ns();
         watch.sample.now_ns = now_ns;
+        watch.awake.look(now_ns);
         for (number, (every_ns, duty)) in DUTIES.into_iter().enumerate() {
             if now_ns - watch.done_ns[number] >= every_ns {
                 watch.done_ns[number] = now_ns;
@@ -232,11 +257,11 @@ impl Lifecycle {
     }
 
     fn report_stuck_faults(&self, watch: &mut Watch) {
-        let now = watch.sample.now_ns;
-        let stuck =
-            self.service.faults.longest().filter(|(_, since)| now.saturating_sub(*since) > FAULT_NS_MAX);
-        if let Some((index, since)) = stuck.filter(|_| !watch.reported) {
-            let seconds = (now - since) / 1_000_000_000;
+        let longest = self.service.faults.longest();
+        let longest = longest.map(|(index, since_ns)| (index, watch.awake.lasted_ns(since_ns)));
+        let stuck = longest.filter(|(_, lasted_ns)| *lasted_ns > FAULT_NS_MAX);
+        if let Some((index, lasted_ns)) = stuck.filter(|_| !watch.reported) {
+            let seconds = lasted_ns / 1_000_000_000;
             match index > HANDLERS_MAX || self.reclaimer.swap.is_writing() {
                 true => self.process.pages.say(format_args!(
                     "the swap file's disk is slow: a page fault has waited for it for {seconds} s"
@@ -297,7 +322,7 @@ impl Lifecycle {
 
 #[cfg(test)]
 mod tests {
-    use super::part_of;
+    use super::{part_of, Awake};
 
     #[test]
     fn a_process_has_the_part_of_the_budget_that_it_uses() {
@@ -306,5 +331,20 @@ mod tests {
         assert_eq!(part_of(64 << 20, 70 << 20, 60 << 20), 64 << 20, "measured before the others");
         assert_eq!(part_of(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
         assert_eq!(part_of(0, 0, 0), 0);
+    }
+
+    #[test]
+    fn a_frozen_agent_waits_for_no_fault() {
+        let mut awake = Awake::default();
+        let second = 1_000_000_000;
+        for tenth in 100..130 {
+            awake.look(tenth * second / 10);
+        }
+        assert_eq!(awake.lasted_ns(11 * second), 12_900_000_000 - 11 * second);
+        awake.look(60 * second); // frozen for 47 seconds
+        assert_eq!(awake.lasted_ns(11 * second), 0);
+        awake.look(60 * second + 500_000_000);
+        assert_eq!(awake.lasted_ns(11 * second), 500_000_000);
+        assert_eq!(awake.lasted_ns(60 * second + 200_000_000), 300_000_000);
     }
 }
