@@ -263,15 +263,37 @@ fn too_few_descriptors_are_reported() {
 }
 
 #[test]
-fn the_program_has_its_own_limit_of_descriptors() {
+fn the_program_has_its_own_limits() {
     if !can_manage() {
         return;
     }
-    let shell = |run: &str| {
-        let script = format!("ulimit -Sn 100; {run} sh -c 'ulimit -Sn; ulimit -Hn'");
-        support::printed(&mut command(&["sh", "-c", &script]))
-    };
-    assert_eq!(shell(&format!("exec {PROGRAM} run -q --ram 64M --")), shell(""));
+    // Memory files of the supervisor are larger than 100 KiB. A program that exceeds its limit is
+    // killed as without uzswap.
+    for limit in ["-Sn 100", "-Sf 100"] {
+        let inner = "ulimit -Sn; ulimit -Hn; ulimit -Sf; ulimit -Hf; grep Sig[BI] /proc/self/status; \
+                     (head -c 1000000 /dev/zero > $0); echo $?; rm $0";
+        let shell = |run: &str| {
+            let scratch = Scratch::new("intruders-limits");
+            let script = format!("ulimit {limit}; {run} sh -c '{inner}' {}", scratch.text("zeroes"));
+            support::printed(&mut command(&["sh", "-c", &script]))
+        };
+        assert_eq!(shell(&format!("exec {PROGRAM} run -q --ram 64M --")), shell(""), "{limit}");
+    }
+}
+
+#[test]
+fn too_small_a_hard_limit_of_file_sizes_is_named() {
+    if !can_manage() {
+        return;
+    }
+    let script = format!("ulimit -f 100; exec {PROGRAM} run -q --ram 64M -- echo right");
+    let shell = ["sh", "-c", &script];
+    // Root's limits could be raised.
+    let as_user: &[&str] =
+        if can_become_another() { &["setpriv", "--reuid=65534", "--clear-groups"] } else { &[] };
+    let ran = Ran::of(&mut command(&[as_user, &shell].concat()));
+    ran.assert_status(125);
+    assert!(ran.said.contains("raise the limit"), "{ran}");
 }
 
 /// A killed supervisor's address is free, and its tree continues while the guardian is stopped.

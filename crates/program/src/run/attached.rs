@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 
 use super::{budget, needs_pages_of, open, peers, report, settings, tell, Options};
-use crate::run::peers::descriptors;
+use crate::run::own_limits;
 use crate::run::peers::looks::look_within;
 use crate::run::report::output;
 use crate::run::supervisor::job::{Attached, Job};
@@ -71,7 +71,7 @@ pub fn attach(arguments: &Arguments) -> Result<i32> {
     if attach::is_agent(pid as i32) || attach::has_agent(pid as i32) {
         bail!("process {pid} has a pager already: `uzswap top` shows its run, if that has not ended");
     }
-    descriptors::raise();
+    own_limits::raise()?;
     size::count_for(pid);
     peers::take_name();
     let own = std::process::id();

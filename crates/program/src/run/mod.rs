@@ -8,6 +8,7 @@
 //! | `report` | figures of a run: reasons, advice, history, pages |
 
 pub(crate) mod attached;
+pub(crate) mod own_limits;
 pub(crate) mod peers;
 mod report;
 mod supervisor;
@@ -29,7 +30,6 @@ use anyhow::{bail, Context, Result};
 use ledger::Settings;
 use sys::userfaultfd::OpenError;
 
-use self::peers::descriptors;
 use self::report::{history, output};
 use self::supervisor::{books, front, job, nested, signals, swap};
 use self::tree::{attach, cgroup_limit, guardian, kills, process, program_file, reaper};
@@ -137,7 +137,7 @@ pub fn run(arguments: &Arguments) -> Result<i32> {
     let unmanaged = program_file::why_unmanaged(&file);
     let recorder = arguments.recorder.map(recorder).transpose()?;
     let front = front::Front::step_behind().context("cannot start the supervisor")?;
-    descriptors::raise();
+    own_limits::raise()?;
     // Emulated devices start threads later; this fork needs a single thread.
     let reaper = reaper::of_orphans().context("cannot find who reaps orphans")?;
     let socket = ledger::wire::new_name(front.pid, size::random_u32());

@@ -10,8 +10,8 @@ use ledger::wire::{self, Kind, Packet};
 use sys::{packets, process};
 
 use crate::rights;
+use crate::run::own_limits;
 use crate::run::peers::blocking::Foreign;
-use crate::run::peers::descriptors;
 use crate::run::peers::{Family, Owner, Peer, Refusal};
 use crate::run::report::notes::Notes;
 use crate::run::tree::attach::Root;
@@ -144,7 +144,7 @@ impl Connections {
         Connections {
             listener: listener.into(),
             spare: spare(),
-            descriptors_max: descriptors::limit(),
+            descriptors_max: own_limits::descriptors(),
             family: Family::new(root),
             all: Vec::new(),
             refused: 0,

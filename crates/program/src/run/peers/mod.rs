@@ -9,7 +9,6 @@
 
 pub mod blocking;
 pub mod connections;
-pub mod descriptors;
 pub mod lending;
 pub mod looks;
 

@@ -77,7 +77,7 @@ pub fn spawn(file: &Path, argv: &[OsString], signals: &Signals, shown: &Shown<'_
             libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
             // Rust ignores SIGPIPE; the program must not inherit that.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            crate::run::peers::descriptors::restore();
+            crate::run::own_limits::restore();
             for descriptor in standard::closed() {
                 libc::close(descriptor);
             }
