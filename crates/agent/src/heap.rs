@@ -7,6 +7,7 @@
 use std::alloc::{alloc, dealloc, Layout};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Before each block: the layout's size and alignment.
 #[repr(C)]
@@ -118,9 +119,33 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     size - align
 }
 
+/// Words on either side of the first thread pointer.
+const EARLY_WORDS: usize = 512;
+static EARLY: [AtomicUsize; 2 * EARLY_WORDS] = [const { AtomicUsize::new(0) }; 2 * EARLY_WORDS];
+
+/// Gives this thread a thread pointer of its own. The one that it began with is that of a thread of
+/// the program: errno of a call that fails would be written into that thread's storage.
+fn leave_programs_storage() {
+    let middle = &EARLY[EARLY_WORDS];
+    let at = std::ptr::from_ref(middle).addr();
+    middle.store(at, Ordering::Relaxed); // x86-64 reads the pointer from where it points to
+    #[cfg(target_arch = "x86_64")]
+    {
+        const ARCH_SET_FS: usize = 0x1002;
+        // SAFETY: takes an address, and does not fail for one of this process.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_FS, at) };
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: nothing refers to the program's storage here.
+    unsafe {
+        std::arch::asm!("msr tpidr_el0, {}", in(reg) at, options(nomem, nostack, preserves_flags));
+    }
+}
+
 /// glibc 2.35 and later allocate the first thread's storage with this. It is the first allocation.
 #[no_mangle]
 extern "C" fn _dl_early_allocate(size: usize) -> *mut c_void {
+    leave_programs_storage();
     if agent::start::open_arena() {
         allocate(64, size)
     } else {
