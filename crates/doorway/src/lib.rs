@@ -12,6 +12,7 @@ pub mod channel;
 pub mod control_page;
 pub mod image;
 pub mod limits;
+pub mod placement;
 pub mod rights;
 pub mod runtime;
 pub mod stack;

@@ -47,8 +47,9 @@ pub(crate) fn map<T>(file: &impl AsFd, access: Access) -> io::Result<NonNull<T>>
         Access::Write => libc::PROT_READ | libc::PROT_WRITE,
     };
     let (len, raw) = (size_of::<T>(), file.as_fd().as_raw_fd());
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, raw, 0) };
+    let hint = sys::arena::file_hint(len) as *mut libc::c_void;
+    // SAFETY: a new mapping where nothing else is.
+    let at = unsafe { libc::mmap(hint, len, protection, libc::MAP_SHARED, raw, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

@@ -4,6 +4,7 @@ use core::ffi::CStr;
 use core::ops::Range;
 
 use doorway::image::Layout;
+use doorway::placement;
 use doorway::stack::{self, auxiliary, Start, STRINGS_MAX};
 use doorway::{AGENT_NAME, PAGE_SIZE, STACK_BYTES};
 
@@ -46,18 +47,20 @@ pub fn start(path: &CStr, socket: &CStr, object: Range<usize>, entries: &[&[u8]]
     let Some((base, layout)) = image else { return false };
     let started = start_at(base, &layout, socket, object, entries);
     if !started {
-        unmap(base, layout.span());
+        unmap(base, layout.span() + STACK_BYTES);
     }
     started
 }
 
-/// Maps the file. Returns its address and layout.
+/// Maps the file, and room for the initial stack behind it. Returns its address and layout.
 fn map_image(file: usize) -> Option<(usize, Layout)> {
     let mut head = [0u8; HEAD_BYTES];
     let got = call(libc::SYS_pread64, [file, head.as_mut_ptr().addr(), HEAD_BYTES, 0, 0, 0])?;
     let file_bytes = call(libc::SYS_lseek, [file, 0, libc::SEEK_END as usize, 0, 0, 0])?;
     let layout = Layout::of(&head[..got], file_bytes)?;
-    let base = map(0, layout.span(), libc::PROT_NONE, PRIVATE, NO_FILE, 0)?;
+    let len = layout.span() + STACK_BYTES;
+    let reserve = |len| map(0, len, libc::PROT_NONE, PRIVATE, NO_FILE, 0).ok_or(());
+    let base = placement::reserve(len, reserve, unmap).ok()?;
     for segment in layout.segments() {
         let (at, from_file) = (base + segment.start, segment.filled.next_multiple_of(PAGE_SIZE));
         let (end, rest) = (at + from_file, segment.len - from_file);
@@ -67,7 +70,7 @@ fn map_image(file: usize) -> Option<(usize, Layout)> {
         if !map(at, from_file, libc::MAP_PRIVATE, file, segment.offset)
             || rest > 0 && !map(end, rest, PRIVATE, NO_FILE, 0)
         {
-            unmap(base, layout.span());
+            unmap(base, len);
             return None;
         }
         if segment.protection & libc::PROT_WRITE != 0 {
@@ -79,7 +82,10 @@ fn map_image(file: usize) -> Option<(usize, Layout)> {
 }
 
 fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, entries: &[&[u8]]) -> bool {
-    let Some(stack_at) = map(0, STACK_BYTES, READ_WRITE, PRIVATE, NO_FILE, 0) else { return false };
+    let stack_at = base + layout.span();
+    if map(stack_at, STACK_BYTES, READ_WRITE, PRIVATE | libc::MAP_FIXED, NO_FILE, 0).is_none() {
+        return false;
+    }
     let top = stack_at + STACK_BYTES;
     let stack = Line::new(format_args!("{stack_at:x}-{top:x}"));
     let control_page = Line::new(format_args!("{:x}", (&raw const CONTROL_PAGE).addr()));
@@ -103,10 +109,5 @@ fn start_at(base: usize, layout: &Layout, socket: &CStr, object: Range<usize>, e
     // SAFETY: the upper end of the stack, mapped above.
     let bytes = unsafe { core::slice::from_raw_parts_mut((top - stack::BYTES) as *mut u8, stack::BYTES) };
     // SAFETY: the stack is complete, and the thread's own.
-    let started =
-        start.write(top, bytes).is_some_and(|pointer| unsafe { youth::begin(Some(start.entry), pointer, 0) });
-    if !started {
-        unmap(stack_at, STACK_BYTES);
-    }
-    started
+    start.write(top, bytes).is_some_and(|pointer| unsafe { youth::begin(Some(start.entry), pointer, 0) })
 }

@@ -43,6 +43,9 @@ tests! {
     /// Another thread mapped the old place of the first of two moved mappings, and that was moved,
     /// too.
     fn a_move_leaves_another_thread_s_mapping_in_place() = survives("gaps", "60M");
+    /// The agent's files were mapped there later, and a program that used the address again
+    /// (MAP_FIXED) replaced them.
+    fn freed_memory_stays_free() = survives("freed", "60M");
     /// The kernel filled new pages before it reported the move, without which no fill was possible.
     fn locked_memory_grows_and_moves() = survives("locked_growth", "40M");
     /// An executable heap, as SBCL's, stayed in memory: 180 MiB in a budget of 130 MiB.

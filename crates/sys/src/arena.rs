@@ -18,6 +18,8 @@ use crate::{memory, PAGE_SIZE};
 static START: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
+/// Where the lowest file below the arena begins.
+static FILES: AtomicUsize = AtomicUsize::new(0);
 static STOCKED: AtomicBool = AtomicBool::new(false);
 const LOWEST_BYTES: usize = 2 * PAGE_SIZE;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -45,7 +47,21 @@ pub fn open(len: usize) -> io::Result<()> {
 fn publish(start: usize, len: usize) {
     NEXT.store(start + LOWEST_BYTES, Ordering::Relaxed);
     END.store(start + len, Ordering::Relaxed);
+    FILES.store(start - PAGE_SIZE, Ordering::Relaxed);
     START.store(start, Ordering::Release);
+}
+
+/// An address below the arena for a mapping of `len` bytes that stays for ever, as a hint to
+/// mmap(2); 0 if the arena is not open. The kernel's own choice could be a gap that the program has
+/// just left and maps again.
+pub fn file_hint(len: usize) -> usize {
+    match range().start {
+        0 => 0,
+        _ => {
+            FILES.fetch_sub(len.next_multiple_of(PAGE_SIZE), Ordering::Relaxed).saturating_sub(len)
+                & !(PAGE_SIZE - 1)
+        }
+    }
 }
 
 /// Opens an arena of `len` bytes, all resident and locked from now on. Call once, before any

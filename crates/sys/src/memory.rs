@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
+use doorway::placement;
+
 use crate::{arena, done, errno, shared, PAGE_SIZE};
 
 /// Bits of a user space address that the kernel hands out by default.
@@ -28,22 +30,26 @@ pub fn reserve(len: usize) -> io::Result<NonNull<u8>> {
     map_with(len, libc::PROT_NONE)
 }
 
-/// As [`reserve`], but the limit on data (RLIMIT_DATA) does not count the memory once it is
-/// accessible: the kernel takes it for a stack. It cannot grow, since inaccessible memory of
-/// another kind lies below it.
+/// As [`reserve`], but apart from other memory ([`doorway::placement`]), and the limit on data
+/// (RLIMIT_DATA) does not count the memory once it is accessible: the kernel takes it for a stack.
+/// It cannot grow, since inaccessible memory of another kind lies below it.
 ///
 /// # Errors
 /// ENOMEM if the address space or RLIMIT_AS is exhausted.
 pub fn reserve_uncounted(len: usize) -> io::Result<NonNull<u8>> {
-    let below = reserve(len + PAGE_SIZE)?;
-    let start = below.as_ptr() as usize + PAGE_SIZE;
+    let release = |at: usize, len| {
+        // SAFETY: a part of the reservation made just before, not null.
+        unsafe { unmap(NonNull::new_unchecked(at as *mut u8), len) };
+    };
+    let below =
+        placement::reserve(len + PAGE_SIZE, |len| reserve(len).map(|at| at.as_ptr().addr()), release)?;
+    let start = below + PAGE_SIZE;
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_GROWSDOWN | libc::MAP_FIXED;
     // SAFETY: all but the lowest page of the reservation above.
     let at = unsafe { libc::mmap(start as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
     mapped(at).inspect_err(|_| {
-        // SAFETY: reserved above and not shared yet.
-        unsafe { unmap(below, len + PAGE_SIZE) };
+        release(below, len + PAGE_SIZE);
     })
 }
 

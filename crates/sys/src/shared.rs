@@ -89,9 +89,9 @@ fn status_of(file: BorrowedFd<'_>) -> io::Result<libc::stat> {
 /// ENOMEM without address space.
 pub fn map(file: BorrowedFd<'_>, len: usize) -> io::Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at =
-        unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    let hint = crate::arena::file_hint(len) as *mut libc::c_void;
+    // SAFETY: a new mapping where nothing else is.
+    let at = unsafe { libc::mmap(hint, len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     crate::memory::mapped(at)
 }
 

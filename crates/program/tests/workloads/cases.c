@@ -164,6 +164,24 @@ static void mode_gaps(void) {
     for (int i = 0; i < 2; i++) pthread_join(mappers[i], NULL);
 }
 
+// Memory that a program with one thread frees is its own to map again: nothing else comes there.
+static void mode_freed(void) {
+    enum { FREED = 8 };
+    size_t pages = 100 * MIB / PAGE;
+    char *work = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // The last mappings are below all others: one is freed in the middle, one at the lower end.
+    char *at = mmap(NULL, 4 * FREED * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *freed[] = {at, at + 2 * FREED * PAGE};
+    for (int i = 0; i < 2; i++) munmap(freed[i], FREED * PAGE);
+    for (size_t i = 0; i < pages; i++) fill_page((uint64_t *)(work + i * PAGE), i);
+    for (int round = 0; round < 3; round++) check(work, pages, 0, "beside freed memory");
+    for (int i = 0; i < 2 * FREED; i++) {
+        char *page = freed[i / FREED] + i % FREED * PAGE;
+        unsigned char state;
+        if (mincore(page, PAGE, &state) == 0 || errno != ENOMEM) wrong("something is mapped in freed memory");
+    }
+}
+
 // A collector's write barrier: all is protected, and the handler opens page after page.
 static char *barrier_at;
 static size_t barrier_pages, barrier_opened;
@@ -464,7 +482,7 @@ static void mode_executable_fork(void) { executable(true); }
 int main(int count, char **arguments) {
     static const struct { const char *name; void (*run)(void); } modes[] = {
         {"crowd", mode_crowd}, {"last_thread", mode_last_thread}, {"locked_last_thread", mode_locked_last_thread}, {"only_thread", mode_only_thread}, {"near", mode_near},
-        {"pieces", mode_pieces}, {"gaps", mode_gaps}, {"barrier", mode_barrier}, {"deep", mode_deep}, {"main_stack", mode_main_stack},
+        {"pieces", mode_pieces}, {"gaps", mode_gaps}, {"freed", mode_freed}, {"barrier", mode_barrier}, {"deep", mode_deep}, {"main_stack", mode_main_stack},
         {"forks", mode_forks}, {"robust", mode_robust}, {"own_userfaultfd", mode_own_userfaultfd},
         {"vmsplice", mode_vmsplice}, {"guards", mode_guards}, {"stopped", mode_stopped}, {"locked_growth", mode_locked_growth},
         {"executable", mode_executable}, {"executable_fork", mode_executable_fork},

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use doorway::stack::{self, Start};
-use doorway::{AGENT_NAME, STACK_BYTES};
+use doorway::{placement, AGENT_NAME, STACK_BYTES};
 use sys::ptrace::{self, Held, Memory, TraceError, Tracee};
 use sys::PAGE_SIZE;
 
@@ -282,10 +282,19 @@ impl Injection<'_> {
         let fixed = libc::MAP_FIXED as usize;
         let read_write = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let no_file = usize::MAX;
-        let stack_at = self.map([0, STACK_BYTES, read_write, private, no_file, 0])?;
-        self.mapped.push((stack_at, STACK_BYTES));
-        let base = self.map([0, layout.span(), libc::PROT_NONE as usize, private, no_file, 0])?;
-        self.mapped.push((base, layout.span()));
+        let len = layout.span() + STACK_BYTES;
+        let mut surplus = None;
+        let base = placement::reserve(
+            len,
+            |len| self.map([0, len, libc::PROT_NONE as usize, private, no_file, 0]),
+            |at, len| surplus = Some((at, len)),
+        )?;
+        self.mapped.push((base, len));
+        if let Some((at, len)) = surplus {
+            self.own.call(libc::SYS_munmap, [at, len, 0, 0, 0, 0])?.map_err(refused)?;
+        }
+        let stack_at = base + layout.span();
+        self.map([stack_at, STACK_BYTES, read_write, private | fixed, no_file, 0])?;
 
         let file = self.open_agent(stack_at)?;
         for segment in layout.segments() {
