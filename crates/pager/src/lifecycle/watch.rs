@@ -96,7 +96,7 @@ impl Awake {
         self.looked_ns = now_ns;
     }
 
-    /// How long something that began at `since_ns` has lasted, without what was slept through.
+    /// How long a wait since `since_ns` has lasted, without the time asleep.
     fn lasted_ns(&self, since_ns: u64) -> u64 {
         self.looked_ns.saturating_sub(since_ns.max(self.since_ns))
     }
