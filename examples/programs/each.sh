@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs a command before each of about ten programs: `each.sh DIRECTORY COMMAND...`. In the command,
-# {} stands for the program's name; its words have no spaces. Programs that are not installed are
-# left out, and that is said.
+# Runs a command before each of about fifteen programs: `each.sh DIRECTORY COMMAND...`. In the
+# command, {} stands for the program's name; its words have no spaces. Programs that are not
+# installed are left out, and that is said.
 #
 #   examples/programs/each.sh traces uzswap-lab trace record -o traces/{}.trace --
 #   examples/programs/each.sh traces uzswap-lab bench program --
@@ -33,8 +33,16 @@ fi
 if command -v rustc > /dev/null; then
     try rustc rustc rustc --edition 2021 --crate-type lib -O --emit metadata,obj -o "$work/rust.o" "$here/instances.rs"
 fi
-if python3 -c 'import numpy' 2> /dev/null; then
-    try numpy python3 python3 "$here/arrays.py"
-else
-    echo "numpy: skipped, python3 has no numpy" >&2
+try php php php -d memory_limit=2G "$here/collect.php"
+if command -v ocamlopt > /dev/null; then
+    [ -e "$work/trees" ] || (cd "$work" && cp "$here/trees.ml" . && ocamlopt -o trees trees.ml)
+    try ocaml "$work/trees" "$work/trees"
 fi
+for job in numpy:arrays sklearn:forest; do
+    name=${job%:*} file=${job#*:}
+    if python3 -c "import $name" 2> /dev/null; then
+        try "$name" python3 python3 "$here/$file.py"
+    else
+        echo "$name: skipped, python3 has no $name" >&2
+    fi
+done
