@@ -4,8 +4,10 @@
 //! left by munmap(2). A program may map such a gap again (MAP_FIXED), and would replace what lies
 //! there. So a larger range is reserved, and its upper part given back.
 
-/// Distances to what lies above, in order of preference: RLIMIT_AS may forbid the larger ones.
-const DISTANCES: [usize; 3] = [4 << 30, 64 << 20, 0];
+/// Distances to what lies above: the wanted one, and the one where RLIMIT_AS forbids it. Where that
+/// forbids both, there is none.
+const FAR: usize = 4 << 30;
+const NEAR: usize = 64 << 20;
 
 /// Reserves `len` bytes: `reserve` maps inaccessible memory of a length at an address of the
 /// kernel's choice, `release` unmaps the range of an address and a length. Returns what `reserve`
@@ -15,14 +17,8 @@ pub fn reserve<E>(
     mut reserve: impl FnMut(usize) -> Result<usize, E>,
     mut release: impl FnMut(usize, usize),
 ) -> Result<usize, E> {
-    let [far, near, none] = DISTANCES.map(|distance| (distance, len + distance));
-    let (distance, at) = match reserve(far.1) {
-        Ok(at) => (far.0, at),
-        Err(_) => match reserve(near.1) {
-            Ok(at) => (near.0, at),
-            Err(_) => (none.0, reserve(none.1)?),
-        },
-    };
+    let mut at_distance = |distance| reserve(len + distance).map(|at| (at, distance));
+    let (at, distance) = at_distance(FAR).or_else(|_| at_distance(NEAR)).or_else(|_| at_distance(0))?;
     if distance > 0 {
         release(at + len, distance);
     }
@@ -35,22 +31,11 @@ mod tests {
 
     #[test]
     fn the_lower_part_of_the_largest_range_stays() {
-        for (room, distance) in [(8usize << 30, DISTANCES[0]), (1 << 30, DISTANCES[1]), (1 << 20, 0)] {
-            let (mut asked, mut released) = (vec![], vec![]);
-            let at = reserve(
-                4096,
-                |len| {
-                    asked.push(len);
-                    if len <= room {
-                        Ok(room * 2 - len)
-                    } else {
-                        Err(())
-                    }
-                },
-                |at, len| released.push((at, len)),
-            );
-            let at = at.unwrap();
-            assert_eq!(at + 4096 + distance, room * 2, "{asked:?}");
+        for (room, distance) in [(8usize << 30, FAR), (1 << 30, NEAR), (1 << 20, 0)] {
+            let mut released = vec![];
+            let below = |len| (len <= room).then(|| 2 * room - len).ok_or(());
+            let at = reserve(4096, below, |at, len| released.push((at, len))).unwrap();
+            assert_eq!(at + 4096 + distance, 2 * room);
             let expected = if distance > 0 { vec![(at + 4096, distance)] } else { vec![] };
             assert_eq!(released, expected);
         }
