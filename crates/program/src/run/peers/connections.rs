@@ -206,8 +206,9 @@ impl Connections {
     }
 
     /// Ends agents whose control threads the kernel has ended alone, by a filter of the program's.
+    /// The program may have ended before it was noted.
     pub fn end_broken(&self) {
-        for one in self.all.iter().filter(|one| one.program != one.peer.pid) {
+        for one in &self.all {
             if Stat::of(one.peer.pid as u32).is_some_and(|stat| stat.state == b'Z') {
                 one.peer.kill();
             }
