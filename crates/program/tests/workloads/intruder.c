@@ -220,7 +220,10 @@ static void garbage(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	int files[2];
 	hello(files);
+	enum { HEAD_WORDS = 8, SLOT_WORDS = 816 };
 	size_t len = size(files[1]);
+	if ((len / 8 - HEAD_WORDS) % SLOT_WORDS)
+		fail("the ledger's slots have another size");
 	volatile uint64_t *words = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, files[1], 0);
 	if (words == MAP_FAILED)
 		fail("the ledger cannot be mapped");
@@ -232,7 +235,7 @@ static void garbage(void)
 		   it is: who may write that may have paging pause. */
 		for (int times = 0; times < 40; times++) {
 			size_t at = any() % 3 == 0 ? 0 : any() % (any() % 2 ? 4000 : len / 8);
-			if (at < 8 || (at - 8) % 712 > 1)
+			if (at < HEAD_WORDS || (at - HEAD_WORDS) % SLOT_WORDS > 1)
 				words[at] = values[any() % 6];
 		}
 		usleep(any() % 3000);
