@@ -1,4 +1,5 @@
-/* A program's first moments: it does something before its agent begins, then fills and reads 64 MiB.
+/* A program's first moments: it does something before its agent begins, then fills 64 MiB and reads
+ * them until some have left.
  *
  * young MODE   prints "right" at the end
  *
@@ -20,8 +21,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "resident.h"
+
 enum { WORDS = (64 << 20) / 8 };
-static volatile int is_filled;
+static volatile int is_filled, rounds_max = 200;
 
 static uint64_t word(size_t at) { return at * 0x9e3779b97f4a7c15 >> 40; }
 
@@ -29,7 +32,8 @@ static void *go_on(void *unused) {
     (void)unused;
     uint64_t *memory = mmap(NULL, WORDS * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (size_t at = 0; at < WORDS; at++) memory[at] = word(at);
-    for (int round = 0; round < 2; round++)
+    // Long enough for paging to begin on a busy machine.
+    for (int round = 0; round < 2 || (resident() > WORDS * 6 && round < rounds_max); round++)
         for (size_t at = 0; at < WORDS; at++)
             if (memory[at] != word(at)) _exit(9);
     is_filled = 1;
@@ -71,6 +75,7 @@ int main(int count, char **arguments) {
         struct rlimit few = {64, 64};
         if (setrlimit(RLIMIT_NOFILE, &few) != 0) return 8;
     } else if (!strcmp(mode, "threads")) {
+        rounds_max = 2; // all pages may be in at each fork
         for (int each = 0; each < 2; each++) pthread_create(&threads[each], NULL, forks, NULL);
         go_on(NULL);
         for (int each = 0; each < 2; each++) pthread_join(threads[each], NULL);
