@@ -76,16 +76,17 @@ pub struct Watch {
     count: Count,
     density: DensityFigures,
     common: CommonWatch,
-    reported: bool,
     /// Faults served at the last look, if a message was waiting.
     waited: Option<u32>,
 }
 
-/// The time since the agent last slept, by its looks.
+/// The time since the agent last slept, by its looks, and the faults that wait.
 #[derive(Debug, Default)]
 struct Awake {
     since_ns: u64,
     looked_ns: u64,
+    /// A fault has waited too long since then, and that was said.
+    is_reported: bool,
 }
 
 impl Awake {
@@ -260,7 +261,7 @@ impl Lifecycle {
         let longest = self.service.faults.longest();
         let longest = longest.map(|(index, since_ns)| (index, watch.awake.lasted_ns(since_ns)));
         let stuck = longest.filter(|(_, lasted_ns)| *lasted_ns > FAULT_NS_MAX);
-        if let Some((index, lasted_ns)) = stuck.filter(|_| !watch.reported) {
+        if let Some((index, lasted_ns)) = stuck.filter(|_| !watch.awake.is_reported) {
             let seconds = lasted_ns / 1_000_000_000;
             match index > HANDLERS_MAX || self.reclaimer.swap.is_writing() {
                 true => self.process.pages.say(format_args!(
@@ -271,7 +272,7 @@ impl Lifecycle {
                 )),
             }
         }
-        watch.reported = stuck.is_some();
+        watch.awake.is_reported = stuck.is_some();
     }
 
     /// If one range of a process with other memory is paged: counts how much of the process's use
