@@ -549,7 +549,7 @@ fn a_swap_file_behind_locked_memory_takes_none() {
     assert!(grown < 2 << 10, "{grown} KiB more");
     let mut names = Vec::new();
     for task in fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap().flatten() {
-        // A thread may end meanwhile.
+        // A thread may have ended.
         let Ok(stat) = fs::read_to_string(task.path().join("stat")) else { continue };
         let (name, fields) = stat.rsplit_once(')').unwrap();
         // The ninth field, PF_MEMALLOC_NOIO of include/linux/sched.h: half of the flags that
