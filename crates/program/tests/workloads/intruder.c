@@ -220,9 +220,9 @@ static void garbage(void)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	int files[2];
 	hello(files);
-	enum { HEAD_WORDS = 8, SLOT_WORDS = 816 };
+	enum { HEAD_WORDS = 8, SLOTS = 1024, SLOT_WORDS = 816 };
 	size_t len = size(files[1]);
-	if ((len / 8 - HEAD_WORDS) % SLOT_WORDS)
+	if (len / 8 != HEAD_WORDS + SLOTS * SLOT_WORDS)
 		fail("the ledger's slots have another size");
 	volatile uint64_t *words = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, files[1], 0);
 	if (words == MAP_FAILED)
