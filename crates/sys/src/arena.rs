@@ -55,12 +55,10 @@ fn publish(start: usize, len: usize) {
 /// mmap(2); 0 if the arena is not open. The kernel's own choice could be a gap that the program has
 /// just left and maps again.
 pub fn file_hint(len: usize) -> usize {
+    let len = len.next_multiple_of(PAGE_SIZE);
     match range().start {
         0 => 0,
-        _ => {
-            FILES.fetch_sub(len.next_multiple_of(PAGE_SIZE), Ordering::Relaxed).saturating_sub(len)
-                & !(PAGE_SIZE - 1)
-        }
+        _ => FILES.fetch_sub(len, Ordering::Relaxed).saturating_sub(len),
     }
 }
 
