@@ -7,7 +7,8 @@
  * The last two give up root, too, if they have it. Others start nothing: probe (asks for filters that the kernel does not
  * take, libseccomp's query among them; status 100 + N: not refused as it should be), exit and return (the calling thread may read, write, map memory and end), thread (and make
  * others), killed (the same, and the kernel ends that thread, the only one).
- * unseen (a filter for all threads that ends one of uzswap's) forks until the process ends.
+ * unseen (a filter for all threads that ends one of uzswap's) forks children that live longer and longer, until one ends
+ * badly or has lived for ten seconds.
  * under PROGRAM ARGUMENTS: executes a program under a filter that permits all but acct(2), as a container's; bare: the
  * same, but sets it by an inline system call.
  * Exit status: 0 right, 2 no filter can be set, 3 no thread can be made, 4 a child ended badly, 5 wrong bytes, 6 nothing was evicted, 7 memory cannot be
@@ -219,13 +220,16 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(how, "unseen")) {
         end_control_thread();
-        for (time_t end = time(NULL) + 60; time(NULL) < end; check()) {
+        for (long life = 1; life < 10000; life += life / 4 + 1) {
             pid_t pid = fork();
             if (pid == 0) {
+                check();
+                sleep_ms(life);
                 check();
                 _exit(0);
             }
             await(pid);
+            check();
         }
         return 0;
     }
