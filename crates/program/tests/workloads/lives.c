@@ -142,7 +142,7 @@ static int create(const char *mode) {
     fill();
     if (!strcmp(mode, "agent-kill")) {
         /* On a busy machine the pager begins late. */
-        while (resident() > 28 << 20) usleep(1000);
+        while (resident() > 30 << 20) usleep(1000);
         kill(find_agent(), SIGKILL);
         usleep(100000);
         speak(is_right() ? 'r' : 'w');

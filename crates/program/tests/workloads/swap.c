@@ -78,6 +78,7 @@ static void plain(void) {
 
 // In order, twice.
 static void once(void) {
+    begin();
     for (uint64_t seed = 1; seed < 3; seed++) {
         fill_all(seed);
         check_all(seed);
@@ -86,6 +87,7 @@ static void once(void) {
 
 // Twice: filled, and, when a byte came, checked. Between two bytes the disk is left alone.
 static void rest(void) {
+    begin();
     for (uint64_t seed = 1; seed < 3; seed++) {
         fill_all(seed);
         puts("filled");
