@@ -501,7 +501,8 @@ mod tests {
             let others = History::default();
             (0..ticks * MEMORY / TICKS / 16).for_each(|_| policy.touched(&others, 0xffff));
         };
-        let (mixed, young) = (History::default(), History::default());
+        let [old, mixed, young] = std::array::from_fn(|_| History::default());
+        policy.touched(&old, 0xffff);
         policy.touched(&mixed, 0x000f);
         pass_ticks(48);
         policy.touched(&mixed, 0x00f0);
@@ -511,8 +512,9 @@ mod tests {
         pass_ticks(20);
         policy.touched(&mixed, 0xf000);
         let chance = 1;
-        policy.choose(&mixed, 0xffff, chance);
-        policy.choose(&young, 0xffff, chance);
+        for history in [&old, &mixed, &young] {
+            policy.choose(history, 0xffff, chance);
+        }
         policy.decide_anew();
         // Age 76 is evicted first, 28 returns hardly sooner, 20 sooner; new pages are kept.
         assert_eq!(policy.choose(&mixed, 0xffff, chance), Choice { going: 0x00ff, tried: 0 });

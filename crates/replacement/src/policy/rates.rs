@@ -8,8 +8,12 @@ use super::{Class, AGES, CLASSES, TICKS};
 const KEPT: f32 = 1.0 - 1.0 / 32.0;
 /// Share of the pages out kept per tick: pages out for long leave, as if they never return.
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
-/// The classes evicted hold at least this share of the pages that the hand passes.
-const GOING: f32 = 1.0 / 24.0;
+/// The classes evicted hold at most about this share of the pages that the hand passes.
+const SHARE_MOST: f32 = 1.0 / 8.0;
+/// Cost of passing a page without evicting it, by that of a page that returns. A return takes 300
+/// times as long, but rates of small classes are uncertain: with 1/20 and less, jobs took longer
+/// (`bench/results/replacement/share.csv`).
+const PASSED: f32 = 1.0 / 7.0;
 /// Pages beside an evicted page go along if their rate is at most this multiple: one page more out
 /// of a block costs a fraction of another block.
 const COMPANY: f32 = 2.0;
@@ -109,7 +113,8 @@ impl Rates {
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
-    /// Returns the classes with the lowest rates that together hold enough of the pages.
+    /// Returns the classes to evict: those with the lowest rates, as many as cost least. The fewer,
+    /// the more pages the hand passes for each that leaves; the more, the more return.
     /// `tick_pages` pages arrive in a tick.
     pub fn choose(&self, tick_pages: u64) -> Going {
         let mut order: [(f32, Class); CLASSES] =
@@ -119,17 +124,30 @@ impl Rates {
         if all == 0.0 {
             return Going { first: FIRST, along: FIRST };
         }
-        let (mut first, mut along, mut share, mut most) = (0, 0, 0.0, f32::MAX);
-        for (rate, class) in order {
-            if share <= all * GOING {
-                first |= 1 << class;
-                share += get(&self.accounts[usize::from(class)].present);
-                most = rate * COMPANY;
+        let sum = |figure: &dyn Fn(f32, &Account) -> f32| -> f32 {
+            order.iter().map(|(rate, class)| figure(*rate, &self.accounts[usize::from(*class)])).sum()
+        };
+        let out = sum(&|_, account| get(&account.out));
+        let returning = sum(&|rate, account| rate * get(&account.out));
+        // As many pages leave as come, for the first time or again.
+        let new = (tick_pages as f32 - returning).max(0.0);
+        let (mut chosen, mut least, mut held, mut weighed) = (1, f32::MAX, 0.0, 0.0);
+        for (count, (rate, class)) in (1..).zip(order) {
+            if held > all * SHARE_MOST {
+                break;
             }
-            if rate <= most {
-                along |= 1 << class;
+            let present = get(&self.accounts[usize::from(class)].present);
+            (held, weighed) = (held + present, weighed + present * rate);
+            let held = held.max(1.0);
+            let returns = out * weighed / held;
+            let cost = returns + (new + returns) * all / held * PASSED;
+            if cost < least {
+                (chosen, least) = (count, cost);
             }
         }
-        Going { first, along }
+        let most = order[chosen - 1].0 * COMPANY;
+        let set = |count: usize| order[..count].iter().fold(0, |set, (_, class)| set | 1 << class);
+        let along = order.partition_point(|(rate, _)| *rate <= most).max(chosen);
+        Going { first: set(chosen), along: set(along) }
     }
 }
