@@ -8,11 +8,18 @@ use super::{Class, AGES, CLASSES, TICKS};
 const KEPT: f32 = 1.0 - 1.0 / 32.0;
 /// Share of the pages out kept per tick: pages out for long leave, as if they never return.
 const GONE: f32 = 1.0 - 1.0 / (16 * TICKS) as f32;
-/// The classes evicted hold at most about this share of the pages that the hand passes.
+/// The classes evicted hold at least this share of the pages that the hand passes; more, up to
+/// about the second, if that costs less.
+const SHARE: f32 = 1.0 / 24.0;
 const SHARE_MOST: f32 = 1.0 / 8.0;
+/// They hold less, but at least this share, if the next class returns this many times as soon as
+/// they do, and at least this part of the arrivals are returns.
+const SHARE_LEAST: f32 = 1.0 / 200.0;
+const CONTRAST: f32 = 6.0;
+const RETURNED_PART: f32 = 0.25;
 /// Cost of passing a page without evicting it, by that of a page that returns. A return takes 300
-/// times as long, but rates of small classes are uncertain: with 1/20 and less, jobs took longer
-/// (`bench/results/replacement/share.csv`).
+/// times as long, but the rates of small classes are uncertain: with 1/20 and less, jobs took
+/// longer (`bench/results/replacement/share.csv`).
 const PASSED: f32 = 1.0 / 7.0;
 /// Pages beside an evicted page go along if their rate is at most this multiple: one page more out
 /// of a block costs a fraction of another block.
@@ -113,9 +120,8 @@ impl Rates {
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
-    /// Returns the classes to evict: those with the lowest rates, as many as cost least. The fewer,
-    /// the more pages the hand passes for each that leaves; the more, the more return.
-    /// `tick_pages` pages arrive in a tick.
+    /// Returns the classes to evict: those with the lowest rates. The fewer, the more pages the hand
+    /// passes for each that leaves; the more, the more return. `tick_pages` pages arrive in a tick.
     pub fn choose(&self, tick_pages: u64) -> Going {
         let mut order: [(f32, Class); CLASSES] =
             std::array::from_fn(|class| (self.rate(class as Class, tick_pages), class as Class));
@@ -131,17 +137,19 @@ impl Rates {
         let returning = sum(&|rate, account| rate * get(&account.out));
         // As many pages leave as come, for the first time or again.
         let new = (tick_pages as f32 - returning).max(0.0);
+        let many_return = returning > tick_pages as f32 * RETURNED_PART;
         let (mut chosen, mut least, mut held, mut weighed) = (1, f32::MAX, 0.0, 0.0);
         for (count, (rate, class)) in (1..).zip(order) {
-            if held > all * SHARE_MOST {
+            let is_few = held < all * SHARE;
+            let differs = held > all * SHARE_LEAST && rate * held > weighed * CONTRAST;
+            if held > all * SHARE_MOST || is_few && differs && many_return {
                 break;
             }
             let present = get(&self.accounts[usize::from(class)].present);
             (held, weighed) = (held + present, weighed + present * rate);
-            let held = held.max(1.0);
-            let returns = out * weighed / held;
-            let cost = returns + (new + returns) * all / held * PASSED;
-            if cost < least {
+            let returns = out * weighed / held.max(1.0);
+            let cost = returns + (new + returns) * all / held.max(1.0) * PASSED;
+            if is_few || cost < least {
                 (chosen, least) = (count, cost);
             }
         }
@@ -149,5 +157,34 @@ impl Rates {
         let set = |count: usize| order[..count].iter().fold(0, |set, (_, class)| set | 1 << class);
         let along = order.partition_point(|(rate, _)| *rate <= most).max(chosen);
         Going { first: set(chosen), along: set(along) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: Class = 7;
+    const RETURNING: Class = AGES;
+
+    /// Classes of a memory of 1000 pages, of which `old` never returned and the others return soon.
+    /// Of the latter, `out` are out.
+    fn going(old: usize, out: usize) -> u64 {
+        let rates = Rates::new();
+        (0..out).for_each(|_| rates.went(RETURNING));
+        (0..old).for_each(|_| rates.seen(OLD));
+        (old..1000).for_each(|_| rates.seen(RETURNING));
+        rates.age();
+        rates.choose(32).first
+    }
+
+    #[test]
+    fn most_of_memory_stays_where_it_returns_soon() {
+        let has = |set: u64, class: Class| set >> class & 1 == 1;
+        let few = going(10, 100);
+        assert!(has(few, OLD) && !has(few, RETURNING), "{few:b}");
+        assert!(has(going(10, 0), RETURNING), "nothing has returned");
+        assert!(has(going(2, 100), RETURNING), "too few others");
+        assert!(!has(going(200, 0), RETURNING), "enough others");
     }
 }
