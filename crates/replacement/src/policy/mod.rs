@@ -64,6 +64,7 @@ pub struct Policy {
     rates: Rates,
     /// Whether pages leave that relatives share.
     common_leave: AtomicBool,
+    sees_uses: AtomicBool,
 }
 
 /// The policy's choice among a block's pages.
@@ -102,7 +103,7 @@ impl Policy {
     pub fn new(pages: u64) -> Self {
         let tick_pages = tick_of(pages);
         let rates = Rates::new();
-        let going = rates.choose(tick_pages);
+        let going = rates.choose(tick_pages, false);
         let count = || AtomicU64::new(0);
         Policy {
             tick_pages: AtomicU64::new(tick_pages),
@@ -115,6 +116,7 @@ impl Policy {
             along: AtomicU64::new(going.along),
             rates,
             common_leave: AtomicBool::new(false),
+            sees_uses: AtomicBool::new(false),
         }
     }
 
@@ -227,7 +229,8 @@ impl Policy {
     }
 
     fn choose_classes(&self) {
-        let going = self.rates.choose(self.tick_pages.load(Ordering::Relaxed));
+        let sees_uses = self.sees_uses.load(Ordering::Relaxed);
+        let going = self.rates.choose(self.tick_pages.load(Ordering::Relaxed), sees_uses);
         self.going.store(going.first, Ordering::Relaxed);
         self.along.store(going.along, Ordering::Relaxed);
     }
@@ -268,6 +271,7 @@ impl Policy {
     pub fn choose_tracked(&self, history: &History, present: u32, armed: u32, chance: u64) -> Tracked {
         let tick = self.tick.load(Ordering::Relaxed);
         let mut tracked = Tracked::default();
+        self.sees_uses.store(true, Ordering::Relaxed);
         for index in each(present & !armed) {
             if history.is_armed(index) {
                 tracked.used |= 1 << index;
@@ -480,14 +484,17 @@ mod tests {
         // Blank pages never returned. The first evictions need an age of 3/4 of a memory.
         assert_eq!(policy.choose(&history, 0xffff, 1).going, 0);
         let tick_pages = policy.tick_pages.load(Ordering::Relaxed);
-        assert_eq!(policy.rates.choose(tick_pages), rates::Going { first: 0b1110_0000, along: 0b1110_0000 });
+        assert_eq!(
+            policy.rates.choose(tick_pages, false),
+            rates::Going { first: 0b1110_0000, along: 0b1110_0000 }
+        );
         for _ in 0..100 {
             policy.rates.seen(7);
             policy.rates.seen(6);
             policy.rates.seen(0);
         }
         policy.rates.note_seen();
-        let going = policy.rates.choose(tick_pages);
+        let going = policy.rates.choose(tick_pages, false);
         // Assumed rates: 0.8 for the oldest, 0.9 to 1.2 for younger, 3 and more for new pages.
         assert_eq!((going.first >> 7 & 1, going.first & 0x7f), (1, 0));
         assert_eq!(going.along & 0xff, 0b1110_0000);

@@ -14,8 +14,8 @@ const SHARE: f32 = 1.0 / 24.0;
 const SHARE_MOST: f32 = 1.0 / 8.0;
 /// They hold less, but at least this share, if the next class returns this many times as soon as
 /// they do, and at least this part of the arrivals are returns.
-const SHARE_LEAST: f32 = 1.0 / 200.0;
-const CONTRAST: f32 = 6.0;
+const SHARE_LEAST: f32 = 1.0 / 500.0;
+const CONTRAST: f32 = 4.0;
 const RETURNED_PART: f32 = 0.25;
 /// Cost of passing a page without evicting it, by that of a page that returns. A return takes 300
 /// times as long, but the rates of small classes are uncertain: with 1/20 and less, jobs took
@@ -120,9 +120,9 @@ impl Rates {
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
-    /// Returns the classes to evict: those with the lowest rates. The fewer, the more pages the hand
+    /// Returns the classes to evict, those with the lowest rates. The fewer, the more pages the hand
     /// passes for each that leaves; the more, the more return. `tick_pages` pages arrive in a tick.
-    pub fn choose(&self, tick_pages: u64) -> Going {
+    pub fn choose(&self, tick_pages: u64, sees_uses: bool) -> Going {
         let mut order: [(f32, Class); CLASSES] =
             std::array::from_fn(|class| (self.rate(class as Class, tick_pages), class as Class));
         order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
@@ -137,12 +137,14 @@ impl Rates {
         let returning = sum(&|rate, account| rate * get(&account.out));
         // As many pages leave as come, for the first time or again.
         let new = (tick_pages as f32 - returning).max(0.0);
+        // Where uses are seen, simulations do best with the first share alone.
+        let (most_share, contrast) = if sees_uses { (SHARE, f32::MAX) } else { (SHARE_MOST, CONTRAST) };
         let many_return = returning > tick_pages as f32 * RETURNED_PART;
         let (mut chosen, mut least, mut held, mut weighed) = (1, f32::MAX, 0.0, 0.0);
         for (count, (rate, class)) in (1..).zip(order) {
             let is_few = held < all * SHARE;
-            let differs = held > all * SHARE_LEAST && rate * held > weighed * CONTRAST;
-            if held > all * SHARE_MOST || is_few && differs && many_return {
+            let differs = held > all * SHARE_LEAST && rate * held > weighed * contrast;
+            if held > all * most_share || is_few && differs && many_return {
                 break;
             }
             let present = get(&self.accounts[usize::from(class)].present);
@@ -175,7 +177,7 @@ mod tests {
         (0..old).for_each(|_| rates.seen(OLD));
         (old..1000).for_each(|_| rates.seen(RETURNING));
         rates.age();
-        rates.choose(32).first
+        rates.choose(32, false).first
     }
 
     #[test]

@@ -49,7 +49,7 @@ fn a_loop_over_half_as_much_again_as_memory_keeps_most_pages_that_fit() {
         };
         let (own, tracking, min) = (kept("pager"), kept("tracking"), kept("min"));
         assert_eq!(kept("lru"), 0, "what it is to be better than");
-        assert!(own * 4 >= min * 3 && tracking * 3 >= min * 2, "{own}, {tracking} of {min} in {memory}");
+        assert!(own * 10 >= min * 7 && tracking * 10 >= min * 7, "{own}, {tracking} of {min} in {memory}");
     }
 }
 
@@ -123,7 +123,7 @@ fn min_is_the_bound_and_policies_keep_to_their_memory() {
 }
 
 #[test]
-fn hot_pages_stay_beside_data_that_are_used_once() {
+fn hot_pages_stay_where_uses_are_seen() {
     let mut random = Random(88_172_645_463_325_252);
     // Nearly all memory is in use all the time, beside data that are used once.
     let references = uses((0..900_000u64).map(|at| match random.below(20) {
@@ -132,5 +132,5 @@ fn hot_pages_stay_beside_data_that_are_used_once() {
     }));
     let tracking = pages_in("tracking", &references, 4000);
     let (pager, lru) = (pages_in("pager", &references, 4000), pages_in("lru", &references, 4000));
-    assert!(pager * 3 < lru && tracking * 3 < lru, "{tracking} and {pager} of {lru}");
+    assert!(tracking * 4 < pager * 3 && tracking * 3 < lru, "{tracking} of {pager} and {lru}");
 }
