@@ -120,8 +120,9 @@ impl Rates {
         (get(&account.returns) + assumed(class) * weight) / (get(&account.exposure) + weight)
     }
 
-    /// Returns the classes to evict, those with the lowest rates. The fewer, the more pages the hand
-    /// passes for each that leaves; the more, the more return. `tick_pages` pages arrive in a tick.
+    /// Returns the classes to evict, those with the lowest rates. The fewer, the more pages the
+    /// hand passes for each that leaves; the more, the more return. `tick_pages` pages arrive in a
+    /// tick.
     pub fn choose(&self, tick_pages: u64, sees_uses: bool) -> Going {
         let mut order: [(f32, Class); CLASSES] =
             std::array::from_fn(|class| (self.rate(class as Class, tick_pages), class as Class));
