@@ -64,6 +64,7 @@ pub struct Policy {
     rates: Rates,
     /// Whether pages leave that relatives share.
     common_leave: AtomicBool,
+    /// Whether the kernel reports uses ([`Policy::choose_tracked`]).
     sees_uses: AtomicBool,
 }
 

@@ -131,11 +131,11 @@ impl Rates {
         if all == 0.0 {
             return Going { first: FIRST, along: FIRST };
         }
-        let sum = |figure: &dyn Fn(f32, &Account) -> f32| -> f32 {
-            order.iter().map(|(rate, class)| figure(*rate, &self.accounts[usize::from(*class)])).sum()
-        };
-        let out = sum(&|_, account| get(&account.out));
-        let returning = sum(&|rate, account| rate * get(&account.out));
+        let (mut out, mut returning) = (0.0, 0.0);
+        for (rate, class) in order {
+            let its = get(&self.accounts[usize::from(class)].out);
+            (out, returning) = (out + its, returning + its * rate);
+        }
         // As many pages leave as come, for the first time or again.
         let new = (tick_pages as f32 - returning).max(0.0);
         // Where uses are seen, simulations do best with the first share alone.
